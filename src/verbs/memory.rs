@@ -1,0 +1,235 @@
+//! Memory that a peer may write or read: the one place of the verbs core that touches payload
+//! through raw pointers.
+//!
+//! Such memory is never a `&[u8]`: what a peer may change under our hands is only ever copied in
+//! and out, between bounds that are checked here. Everything that moves payload (copies, the
+//! vectored receive that places a segment straight into a region) is in this file, and so are the
+//! two socket queries that no safe interface offers.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Error, Result};
+
+/// Alignment of allocated memory: what the allocator gives without searching, so that large zeroed
+/// memory comes as untouched pages.
+const ALIGNMENT: usize = 16;
+
+/// A piece of memory with a fixed place and length, owned, shared by [`Arc`].
+///
+/// Whoever copies must see to it that what is copied is not written by this process at the same
+/// time; queue pairs and their users share one lock for that. Writes of another process or of a
+/// device are outside this program's memory model; they can change what is copied and nothing
+/// else.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: `Memory` owns its allocation and hands out no reference into it; all access goes through
+// bounds-checked copies by raw pointer, so moving or sharing the handle moves no borrow.
+unsafe impl Send for Memory {}
+// SAFETY: as above; the copies are plain memory accesses whose exclusion is the callers' duty as
+// documented, and no call gives out a reference that another thread's copy could invalidate.
+unsafe impl Sync for Memory {}
+
+/// Offset and length that do not lie within a [`Memory`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes at {offset} are not within {size}")]
+pub struct OutOfBounds {
+    /// First byte asked for.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub length: usize,
+    /// Bytes there are.
+    pub size: usize,
+}
+
+impl Memory {
+    /// Allocates `size` bytes of zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for no bytes or more than an allocation can have, [`Error::Io`] when
+    /// there is no memory.
+    pub fn zeroed(size: usize) -> Result<Arc<Self>> {
+        let out_of_range = || Error::OutOfRange {
+            what: "memory size",
+            value: size as u64,
+            least: 1,
+            most: isize::MAX as u64,
+        };
+        if size == 0 {
+            return Err(out_of_range());
+        }
+        let layout = Layout::from_size_align(size, ALIGNMENT).map_err(|_| out_of_range())?;
+        // SAFETY: `layout` has a size above zero, checked above.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) })
+            .ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
+        Ok(Arc::new(Self { base, layout }))
+    }
+
+    /// Length in bytes, never 0.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "memory of no bytes cannot be made")]
+    pub fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Copies `source` in at `offset`.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if it does not fit; nothing is copied then.
+    #[inline]
+    pub fn write(&self, offset: u64, source: &[u8]) -> std::result::Result<(), OutOfBounds> {
+        let target = self.range(offset, source.len())?;
+        // SAFETY: `target` begins `source.len()` bytes within our allocation (checked by `range`);
+        // a `&[u8]` never overlaps memory of which no reference is given out; bytes have no
+        // alignment.
+        unsafe { target.copy_from_nonoverlapping(NonNull::from(source).cast(), source.len()) };
+        Ok(())
+    }
+
+    /// Copies `target.len()` bytes at `offset` out.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if there are not that many; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> std::result::Result<(), OutOfBounds> {
+        let length = target.len();
+        let source = self.range(offset, length)?;
+        // SAFETY: `source` begins `length` bytes within our allocation (checked by `range`);
+        // a `&mut [u8]` overlaps nothing of which no reference is given out; bytes have no
+        // alignment and any value is valid.
+        unsafe { source.copy_to_nonoverlapping(NonNull::from(target).cast(), length) };
+        Ok(())
+    }
+
+    /// Receives from `socket` without waiting: up to `length` bytes straight to `offset`, and what
+    /// comes beyond them into `rest`. Answers the number of bytes, 0 at the end of the input.
+    ///
+    /// # Errors
+    /// What the system says, [`io::ErrorKind::WouldBlock`] for no input now; `InvalidInput` if the
+    /// place is [`OutOfBounds`].
+    pub fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        rest: &mut [u8],
+    ) -> io::Result<usize> {
+        let place =
+            self.range(offset, length).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let mut pieces = [
+            libc::iovec { iov_base: place.as_ptr().cast(), iov_len: length },
+            libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
+        ];
+        // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no pieces.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_mut_ptr();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces
+        // that live through the call: the first lies within our allocation (checked by `range`),
+        // the second is an exclusive borrow. The kernel writes nowhere else.
+        let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The place of `length` bytes at `offset`.
+    #[inline]
+    fn range(&self, offset: u64, length: usize) -> std::result::Result<NonNull<u8>, OutOfBounds> {
+        let size = self.len();
+        let error = OutOfBounds { offset, length, size };
+        let start = usize::try_from(offset).map_err(|_| error)?;
+        match start.checked_add(length) {
+            // SAFETY: `start <= start + length <= size`, so the result stays within the allocation
+            // or one byte past its end, and the sum cannot overflow.
+            Some(end) if end <= size => Ok(unsafe { self.base.add(start) }),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Bytes that a TCP socket took and the peer's host has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// What the system says.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); `TIOCOUTQ` writes one `int`
+    // through the pointer, which is to a live one.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// How a TCP socket's output fares (`TCP_INFO`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmission {
+    /// Retransmissions and window probes since the peer's host last answered.
+    pub unanswered: u32,
+    /// Time since it last acknowledged anything.
+    pub since_answer: Duration,
+}
+
+/// Asks a TCP socket for its [`Transmission`].
+///
+/// # Errors
+/// What the system says.
+pub fn transmission(socket: BorrowedFd<'_>) -> io::Result<Transmission> {
+    // SAFETY: `tcp_info` consists of integers, for which all zeros are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length`
+    // bytes to `info`, which has as many, and the length written to `length`; both are live.
+    let answer = unsafe {
+        let (info, length) = ((&raw mut info).cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Transmission {
+        unanswered: u32::from(info.tcpi_retransmits) + u32::from(info.tcpi_probes),
+        since_answer: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_stay_within_bounds() {
+        let memory = Memory::zeroed(8).unwrap();
+        memory.write(4, b"abcd").unwrap();
+        let mut out = [1; 8];
+        memory.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"\0\0\0\0abcd");
+        memory.write(8, b"").unwrap();
+        for (offset, length) in [(5, 4), (9, 0), (0, 9), (u64::MAX, 1), (u64::MAX - 1, 4)] {
+            let error = OutOfBounds { offset, length, size: 8 };
+            assert_eq!(memory.write(offset, &vec![0; length]), Err(error));
+            assert_eq!(memory.read(offset, &mut vec![0; length]), Err(error));
+        }
+    }
+
+    #[test]
+    fn no_bytes_is_no_memory() {
+        assert!(Memory::zeroed(0).is_err());
+        assert!(Memory::zeroed(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! Work requests and their completions: plain values.
+
+use std::io::IoSlice;
+
+bitflags::bitflags! {
+    /// Rights on a memory region. Local reading is always allowed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// Receives and RDMA reads of this side may fill it.
+        const LOCAL_WRITE = 1 << 0;
+        /// The peer may write it.
+        const REMOTE_WRITE = 1 << 1;
+        /// The peer may read it.
+        const REMOTE_READ = 1 << 2;
+    }
+}
+
+/// A piece of a local memory region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// [`super::MemoryRegion::local_key`].
+    pub key: u32,
+    /// Address of its first byte, counted as [`super::MemoryRegion::address`] counts.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u32,
+}
+
+/// A place in the peer's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// The peer's [`super::MemoryRegion::remote_key`].
+    pub key: u32,
+    /// Address of the first byte.
+    pub address: u64,
+}
+
+/// A receive: a message that arrives takes the oldest one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecvRequest {
+    /// Comes back in [`Completion::id`].
+    pub id: u64,
+    /// Where the payload goes; `None` for messages without payload.
+    pub buffer: Option<Segment>,
+}
+
+/// A send, write or read.
+#[derive(Debug, Clone, Copy)]
+pub struct SendRequest<'a> {
+    /// Comes back in [`Completion::id`].
+    pub id: u64,
+    /// Whether its success is reported. A completion also says that all requests posted before it
+    /// on the same queue pair are done. Failures are always reported.
+    pub signaled: bool,
+    /// What to do.
+    pub operation: Operation,
+    /// The local bytes: source of sends and writes, target of reads.
+    pub payload: Payload<'a>,
+}
+
+/// What a send request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Deliver the payload to the peer's oldest receive.
+    Send {
+        /// Delivered in [`Completion::immediate`] of the receive.
+        immediate: Option<u32>,
+        /// Remote key of the peer's that it gives up (Send with Invalidate).
+        invalidate: Option<u32>,
+        /// Asks the peer to be woken (solicited event).
+        solicited: bool,
+    },
+    /// Place the payload in the peer's memory.
+    Write {
+        /// Where.
+        remote: RemoteAddress,
+        /// With it the write also takes the peer's oldest receive and completes there.
+        immediate: Option<u32>,
+    },
+    /// Fetch from the peer's memory into the payload's segment (one segment).
+    Read {
+        /// From where.
+        remote: RemoteAddress,
+    },
+}
+
+/// The local bytes of a send request.
+#[derive(Debug, Clone, Copy)]
+pub enum Payload<'a> {
+    /// The caller's memory, taken before the call returns. At most
+    /// [`super::QpCapabilities::inline`] bytes.
+    Inline(&'a [IoSlice<'a>]),
+    /// Registered memory, which must stay as it is until the request completes.
+    Segments(&'a [Segment]),
+}
+
+impl Payload<'_> {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Inline(slices) => slices.iter().map(|slice| slice.len()).sum(),
+            Self::Segments(segments) => segments.iter().map(|segment| segment.length as usize).sum(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a completion reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompletionKind {
+    /// A send of ours is done.
+    Send,
+    /// A write of ours is done.
+    Write,
+    /// A read of ours is done.
+    Read,
+    /// A message arrived in a receive.
+    Recv,
+    /// A peer's write with immediate arrived and took a receive.
+    RecvWrite,
+}
+
+/// How a work request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CompletionStatus {
+    /// As asked.
+    Success,
+    /// The connection ended first.
+    Flushed,
+    /// The message was longer than the receive, or a local key, bound or right was wrong.
+    LocalError,
+    /// The peer refused: its key, bound or right was wrong.
+    RemoteError,
+}
+
+/// A work completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// On which queue pair.
+    pub qp: super::QpNumber,
+    /// The request's id.
+    pub id: u64,
+    /// What it was.
+    pub kind: CompletionKind,
+    /// How it ended; the fields below count only after success.
+    pub status: CompletionStatus,
+    /// Bytes received ([`CompletionKind::Recv`]) or written by the peer
+    /// ([`CompletionKind::RecvWrite`]); else 0.
+    pub length: u32,
+    /// The peer's immediate data.
+    pub immediate: Option<u32>,
+    /// A key of ours that the peer gave up; it is no longer valid.
+    pub invalidated: Option<u32>,
+}
+
+impl Completion {
+    /// A value to fill arrays with before [`super::CompletionQueue::poll`].
+    pub const EMPTY: Self = Self {
+        qp: super::QpNumber(u32::MAX),
+        id: 0,
+        kind: CompletionKind::Send,
+        status: CompletionStatus::Flushed,
+        length: 0,
+        immediate: None,
+        invalidated: None,
+    };
+}
