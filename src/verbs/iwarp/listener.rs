@@ -1,0 +1,285 @@
+//! The passive endpoint: accepts TCP connections and takes each through its MPA request.
+//!
+//! Handshakes run side by side in the listener's own wait set, so that a slow peer costs one
+//! entry and its deadline. At most `backlog` connections are between accepting and
+//! [`verbs::Listener::poll`]; beyond that, and for a while when the process is out of descriptors, the
+//! listening socket is not watched, and further peers wait in the system's queue.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::handshake::{Offer, Request, Responder};
+use super::machine::{Agreement, Wire as _};
+use super::mpa::MAX_PRIVATE_DATA;
+use super::socket::{self, Socket};
+use crate::verbs::{self, ConnectOptions, EventTarget, Interest, Result, Token, WaitSet};
+
+/// Token of the listening socket; handshakes count from 0.
+const LISTENING: Token = Token(u64::MAX - 1);
+/// How long accepting pauses when the system has no descriptor or memory for it.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A listening endpoint of the embedded device.
+pub struct Listener {
+    socket: OwnedFd,
+    address: SocketAddr,
+    backlog: usize,
+    timeout: Duration,
+    wait: Arc<WaitSet>,
+    events: EventTarget,
+    /// In the order of their tokens, and so of their deadlines.
+    handshakes: VecDeque<Handshake>,
+    next: u64,
+    ready: VecDeque<ConnectionRequest>,
+    watching: bool,
+    resume: Option<Instant>,
+    found: Vec<Token>,
+}
+
+struct Handshake {
+    token: Token,
+    deadline: Instant,
+    socket: Socket,
+    peer: SocketAddr,
+    responder: Responder,
+}
+
+/// A connection that a peer asked for, its request read.
+pub struct ConnectionRequest {
+    socket: Socket,
+    request: Request,
+    peer: SocketAddr,
+    local: SocketAddr,
+}
+
+impl Listener {
+    pub(super) fn new(
+        address: SocketAddr,
+        backlog: u32,
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<Self> {
+        let socket = socket::listen(address, backlog)?;
+        let address = socket::bound_address(socket.as_fd())?;
+        let wait = Arc::new(WaitSet::new()?);
+        wait.add(socket.as_fd(), LISTENING, Interest::Read)?;
+        events.wait.add(wait.as_fd(), events.token, Interest::Read)?;
+        Ok(Self {
+            socket,
+            address,
+            backlog: usize::try_from(backlog).unwrap_or(usize::MAX).max(1),
+            timeout: options.timeout,
+            wait,
+            events,
+            handshakes: VecDeque::new(),
+            next: 0,
+            ready: VecDeque::new(),
+            watching: true,
+            resume: None,
+            found: Vec::new(),
+        })
+    }
+
+    /// Accepts what waits, as far as there is room.
+    fn accept(&mut self) {
+        while self.has_room() {
+            match socket::accept(self.socket.as_fd()) {
+                Ok(socket) => self.begin(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(errno) => {
+                    log::warn!("iwarp: cannot accept on {}: {errno}", self.address);
+                    self.resume = Some(Instant::now() + PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.handshakes.len() + self.ready.len() < self.backlog
+    }
+
+    fn begin(&mut self, socket: Socket) {
+        // A peer that is gone again has no address; nothing is lost with it.
+        let Some(peer) = socket.peer_address() else { return };
+        let token = Token(self.next);
+        if let Err(error) = self.wait.add(socket.as_fd(), token, Interest::Read) {
+            log::warn!("iwarp: cannot watch the handshake of {peer}: {error}");
+            return;
+        }
+        self.next += 1;
+        let deadline = Instant::now() + self.timeout;
+        self.handshakes.push_back(Handshake {
+            token,
+            deadline,
+            socket,
+            peer,
+            responder: Responder::default(),
+        });
+        // Its request may be there already.
+        self.advance(token);
+    }
+
+    /// Takes one handshake further.
+    fn advance(&mut self, token: Token) {
+        let Ok(at) = self.handshakes.binary_search_by_key(&token, |handshake| handshake.token) else {
+            return;
+        };
+        let Some(outcome) = self.handshakes[at].advance() else { return };
+        let Some(Handshake { socket, peer, responder, .. }) = self.handshakes.remove(at) else { return };
+        // It is there: it was added when the handshake began.
+        let _ = self.wait.remove(socket.as_fd());
+        match outcome {
+            Ok(request) => {
+                let local = socket.local_address().unwrap_or(self.address);
+                self.ready.push_back(ConnectionRequest { socket, request, peer, local });
+            }
+            Err(reason) => {
+                log::info!("iwarp: handshake with {peer} failed: {reason}");
+                if let Some(refusal) = responder.refusal() {
+                    send_last(socket, &refusal);
+                }
+            }
+        }
+    }
+
+    /// Drops handshakes whose time is over.
+    fn expire(&mut self, now: Instant) {
+        while let Some(oldest) = self.handshakes.front()
+            && oldest.deadline <= now
+        {
+            log::info!("iwarp: no whole request from {} in {:?}", oldest.peer, self.timeout);
+            // As in `advance`.
+            let _ = self.wait.remove(oldest.socket.as_fd());
+            self.handshakes.pop_front();
+        }
+    }
+
+    /// Watches the listening socket while there is room, and tells of requests that are ready.
+    fn settle(&mut self) {
+        let watch = self.resume.is_none() && self.has_room();
+        if watch != self.watching {
+            let outcome = if watch {
+                self.wait.add(self.socket.as_fd(), LISTENING, Interest::Read)
+            } else {
+                self.wait.remove(self.socket.as_fd())
+            };
+            match outcome {
+                Ok(()) => self.watching = watch,
+                Err(error) => log::warn!("iwarp: cannot watch {}: {error}", self.address),
+            }
+        }
+        if let Err(error) = self.wait.signal(!self.ready.is_empty()) {
+            log::warn!("iwarp: cannot announce requests on {}: {error}", self.address);
+        }
+    }
+}
+
+impl verbs::Listener for Listener {
+    type Request = ConnectionRequest;
+
+    fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn poll(&mut self) -> Option<ConnectionRequest> {
+        let now = Instant::now();
+        self.expire(now);
+        if self.resume.is_some_and(|resume| resume <= now) {
+            self.resume = None;
+        }
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut found) {
+            log::warn!("iwarp: cannot look for handshakes on {}: {error}", self.address);
+        }
+        for &token in found.iter().filter(|&&token| token != LISTENING) {
+            self.advance(token);
+        }
+        self.found = found;
+        if self.resume.is_none() {
+            self.accept();
+        }
+        let request = self.ready.pop_front();
+        self.settle();
+        request
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let handshake = self.handshakes.front().map(|handshake| handshake.deadline);
+        handshake.into_iter().chain(self.resume).min()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // It is there: `new` added it.
+        let _ = self.events.wait.remove(self.wait.as_fd());
+    }
+}
+
+impl Handshake {
+    /// Receives what is there. `None`: more is to come.
+    fn advance(&mut self) -> Option<std::result::Result<Request, String>> {
+        let mut buffer = [0; MAX_PRIVATE_DATA];
+        loop {
+            let wanted = self.responder.wanted().min(buffer.len());
+            let count = match self.socket.receive(&mut buffer[..wanted]) {
+                Ok(0) => return Some(Err("the peer closed".into())),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => return None,
+                Err(errno) => return Some(Err(errno.to_string())),
+            };
+            match self.responder.feed(&buffer[..count]) {
+                Ok(None) => {}
+                Ok(Some(request)) => return Some(Ok(request)),
+                Err(error) => return Some(Err(error.to_string())),
+            }
+        }
+    }
+}
+
+impl ConnectionRequest {
+    pub(super) fn revision(&self) -> u8 {
+        self.request.revision()
+    }
+
+    /// The socket, and the reply that accepts with what it agrees to.
+    pub(super) fn accept(self, offer: &Offer, private_data: &[u8]) -> (Socket, (Vec<u8>, Agreement)) {
+        (self.socket, self.request.accept(offer, private_data))
+    }
+}
+
+impl verbs::ConnectionRequest for ConnectionRequest {
+    fn private_data(&self) -> &[u8] {
+        &self.request.private_data
+    }
+
+    fn peer_address(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn reject(self, private_data: &[u8]) {
+        let most = super::max_private_data(self.request.revision());
+        let private_data = &private_data[..private_data.len().min(most)];
+        send_last(self.socket, &self.request.reject(private_data));
+    }
+}
+
+/// Sends `bytes` and ends the connection after them. A new socket has room for a frame; a peer
+/// that is gone misses nothing.
+fn send_last(mut socket: Socket, bytes: &[u8]) {
+    let _ = socket.transmit(&[IoSlice::new(bytes)], false);
+    socket.end_output();
+}

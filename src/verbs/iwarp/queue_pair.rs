@@ -1,0 +1,600 @@
+//! A queue pair: its protocol machine, its socket, and the life of its connection.
+//!
+//! ```text
+//! Idle ── connect, accept ──▶ Opening ── handshake done ──▶ Open ── disconnect ──▶ Closing
+//!                               │ failed                     │ end of input         │
+//!                               ▼                            ▼                      ▼
+//!                             Over ◀── all is out ──────── Draining ◀───────────────┘
+//! ```
+//!
+//! Any failure leads to `Over` as well. The socket stays open there until the queue pair is
+//! destroyed, for its descriptor is what announces the last event.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::entries::{Entries, Queue};
+use super::liveness::Liveness;
+use super::machine::{Agreement, Fault, Machine, Port, Sink};
+use super::opening::{Opening, Outcome};
+use super::rdmap::Terminate;
+use super::socket::Socket;
+use super::watch::{DataSets, Watch};
+use crate::verbs::{
+    BreakReason, Completion, ConnectError, ConnectionEvent, Error, EventTarget, Interest, QpCapabilities,
+    QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
+};
+
+/// Bytes asked of the socket where no payload is expected: many small messages at once.
+const READ: usize = 16 * 1024;
+/// Bytes asked for behind a payload that goes straight to its place: its trailer and the headers
+/// that follow; what comes of the next payload with it has to be copied.
+const REST: usize = 1024;
+/// Receive calls of one drive, so that a peer that never pauses does not hold its caller.
+const ROUNDS: usize = 16;
+/// Receive calls of one drive that looks for the end of the connection.
+const THOROUGH_ROUNDS: usize = 256;
+
+/// See the module.
+pub(super) struct QueuePair {
+    pub(super) number: QpNumber,
+    capabilities: QpCapabilities,
+    machine: Machine,
+    phase: Phase,
+    socket: Option<Socket>,
+    watch: Watch,
+    /// Whether large payloads come one after the other: then only headers are read where no
+    /// payload is expected, and the rest goes straight to its place.
+    bulk: bool,
+    opened: Option<ConnectionEvent>,
+    ended: Option<ConnectionEvent>,
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    /// Of a connection that stands.
+    liveness: Option<Liveness>,
+}
+
+enum Phase {
+    Idle,
+    Opening(Box<Opening>),
+    Open,
+    Closing { told: bool },
+    Draining,
+    Over,
+}
+
+/// How the input ended.
+enum End {
+    /// The peer shut its side, or closed.
+    Input,
+    System(Errno),
+    Fault(Fault),
+}
+
+impl QueuePair {
+    pub(super) fn new(number: QpNumber, capabilities: QpCapabilities, machine: Machine) -> Self {
+        Self {
+            number,
+            capabilities,
+            machine,
+            phase: Phase::Idle,
+            socket: None,
+            watch: Watch::new(number),
+            bulk: false,
+            opened: None,
+            ended: None,
+            local: None,
+            peer: None,
+            liveness: None,
+        }
+    }
+
+    pub(super) fn capabilities(&self) -> QpCapabilities {
+        self.capabilities
+    }
+
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    pub(super) fn peer_address(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Opening(opening) => Some(opening.deadline()),
+            Phase::Open | Phase::Closing { .. } => self.liveness.as_ref().map(Liveness::next),
+            Phase::Idle | Phase::Draining | Phase::Over => None,
+        }
+    }
+
+    /// Begins the active side's handshake on a socket that connects; `refused` is what the
+    /// connection attempt met at once.
+    pub(super) fn connect(
+        &mut self,
+        (socket, refused): (Socket, Option<Errno>),
+        opening: Opening,
+        target: EventTarget,
+    ) -> Result<()> {
+        let refused = refused.map(|errno| opening.error(errno));
+        self.open(socket, opening, target)?;
+        if let Some(error) = refused {
+            self.fail(error);
+        }
+        Ok(())
+    }
+
+    /// Ends the passive side's handshake.
+    pub(super) fn accept(
+        &mut self,
+        socket: Socket,
+        opening: Opening,
+        target: EventTarget,
+        sets: DataSets<'_>,
+    ) -> Result<()> {
+        self.open(socket, opening, target)?;
+        self.advance(sets);
+        Ok(())
+    }
+
+    /// Refuses a call that needs an unused queue pair.
+    pub(super) fn check_idle(&self, what: &'static str) -> Result<()> {
+        match self.phase {
+            Phase::Idle => Ok(()),
+            _ => Err(Error::BadState { state: self.state(), what }),
+        }
+    }
+
+    fn open(&mut self, socket: Socket, opening: Opening, target: EventTarget) -> Result<()> {
+        self.watch.announce_on(socket.as_fd(), target)?;
+        self.local = socket.local_address();
+        self.peer = socket.peer_address();
+        self.socket = Some(socket);
+        self.phase = Phase::Opening(Box::new(opening));
+        Ok(())
+    }
+
+    /// Posts receives; `ready` are the completions that were not polled.
+    pub(super) fn post_recv(&mut self, requests: &[RecvRequest], ready: &VecDeque<Completion>) -> Result<()> {
+        match self.phase {
+            Phase::Idle | Phase::Opening(_) | Phase::Open => {
+                let entries = Entries {
+                    qp: self.number,
+                    queue: Queue::Recv,
+                    depth: self.capabilities.recv_depth,
+                    free: self.machine.recv_room(),
+                };
+                entries.check(requests.len(), ready)?;
+                self.machine.post_recv(requests)
+            }
+            Phase::Closing { .. } | Phase::Draining | Phase::Over => {
+                Err(Error::BadState { state: self.state(), what: "receive" })
+            }
+        }
+    }
+
+    /// Posts sends; `ready` are the completions that were not polled, to which others are added.
+    pub(super) fn post_send(
+        &mut self,
+        requests: &[SendRequest<'_>],
+        more: bool,
+        scratch: &mut [u8],
+        ready: &mut VecDeque<Completion>,
+        sets: DataSets<'_>,
+    ) -> Result<()> {
+        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else {
+            return Err(Error::BadState { state: self.state(), what: "send" });
+        };
+        let entries = Entries {
+            qp: self.number,
+            queue: Queue::Send,
+            depth: self.capabilities.send_depth,
+            free: self.machine.send_room(),
+        };
+        entries.check(requests.len(), ready)?;
+        let posted = self.machine.post_send(requests, more, &mut Port { wire, sink: ready, scratch });
+        // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
+        // that watch is how this queue pair is found among others.
+        if !more || sets.finder.is_some() {
+            self.watch(sets);
+        }
+        posted
+    }
+
+    /// Takes what arrived and sends what waits.
+    #[inline]
+    pub(super) fn drive(&mut self, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
+        if self.drive_for(ROUNDS, false, scratch, sink, sets) {
+            self.announce_end();
+        }
+    }
+
+    /// The next connection event; takes what arrived up to the end of the connection.
+    pub(super) fn poll_event(
+        &mut self,
+        scratch: &mut [u8],
+        sink: &mut impl Sink,
+        sets: DataSets<'_>,
+    ) -> Option<ConnectionEvent> {
+        if matches!(self.phase, Phase::Opening(_)) {
+            self.advance(sets);
+            // A promised first frame is there now; with it this side may send.
+            self.drive_for(ROUNDS, false, scratch, sink, sets);
+        }
+        if let Some(event) = self.opened.take() {
+            if self.ended.is_none() {
+                self.follow(match event {
+                    ConnectionEvent::Established { .. } => Some(Interest::HangUp),
+                    _ => None,
+                });
+            }
+            return Some(event);
+        }
+        if self.ended.is_none() {
+            self.drive_for(THOROUGH_ROUNDS, true, scratch, sink, sets);
+            if self.is_lost() {
+                self.finish(End::System(Errno::TIMEDOUT), scratch, sink, sets);
+            }
+            self.ended.as_ref()?;
+        }
+        self.follow(None);
+        self.ended.take()
+    }
+
+    /// Whether the peer's host has vanished with bytes on their way to it.
+    fn is_lost(&mut self) -> bool {
+        let stands = matches!(self.phase, Phase::Open | Phase::Closing { .. });
+        match (&mut self.liveness, &self.socket) {
+            (Some(liveness), Some(socket)) if stands => liveness.is_lost(socket),
+            _ => false,
+        }
+    }
+
+    /// Nothing more is posted; the peer is told when all is out.
+    pub(super) fn disconnect(&mut self, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
+        match self.phase {
+            Phase::Open => {
+                self.phase = Phase::Closing { told: false };
+                if self.push_out(scratch, sink, sets) {
+                    self.announce_end();
+                }
+            }
+            Phase::Opening(_) => {
+                self.leave_sets(sets);
+                self.follow(None);
+                self.socket = None;
+                self.phase = Phase::Over;
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends at once.
+    pub(super) fn abort(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+        self.leave_sets(sets);
+        self.follow(None);
+        let stood = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Draining);
+        let Some(mut socket) = self.socket.take() else { return };
+        if stood {
+            self.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut socket);
+            self.machine.flush(None, sink);
+        }
+        // An end that was told or waits to be told stays the only one.
+        if matches!(self.phase, Phase::Open | Phase::Closing { .. }) {
+            self.ended = Some(ConnectionEvent::Broken(BreakReason::Aborted));
+        }
+        socket.reset();
+        self.phase = Phase::Over;
+    }
+
+    pub(super) fn is_flushed(
+        &mut self,
+        scratch: &mut [u8],
+        sink: &mut impl Sink,
+        sets: DataSets<'_>,
+    ) -> bool {
+        if self.push_out(scratch, sink, sets) {
+            self.announce_end();
+        }
+        let spared = self.machine.sent_after_posted();
+        let acknowledged = self.socket.as_ref().is_none_or(|socket| socket.is_acknowledged(spared));
+        matches!(self.phase, Phase::Over) || self.machine.is_drained() && acknowledged
+    }
+
+    /// Adds the socket to a data set that was not there before.
+    pub(super) fn join(&self, set: &WaitSet, token: Token) -> Result<()> {
+        self.socket.as_ref().map_or(Ok(()), |socket| self.watch.join(socket, set, token))
+    }
+
+    /// Takes the socket out of a data set that is one no more.
+    pub(super) fn part(&self, set: &WaitSet) {
+        if let Some(socket) = &self.socket {
+            self.watch.part(socket, set);
+        }
+    }
+
+    /// Cuts a connection that still stands. The queue pair is dropped next.
+    pub(super) fn cut(&mut self, sets: DataSets<'_>) {
+        self.leave_sets(sets);
+        self.follow(None);
+        if let (Phase::Open | Phase::Closing { told: false }, Some(socket)) =
+            (&self.phase, self.socket.take())
+        {
+            socket.reset();
+        }
+    }
+
+    /// Takes what arrived and sends what waits. Answers whether that ended the connection.
+    fn drive_for(
+        &mut self,
+        rounds: usize,
+        thorough: bool,
+        scratch: &mut [u8],
+        sink: &mut impl Sink,
+        sets: DataSets<'_>,
+    ) -> bool {
+        let end = match self.phase {
+            Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, scratch, sink),
+            Phase::Draining => None,
+            Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
+        };
+        if let Some(end) = end {
+            self.finish(end, scratch, sink, sets);
+            return true;
+        }
+        self.push_out(scratch, sink, sets)
+    }
+
+    /// Sends what waits. Answers whether that ended the connection.
+    fn push_out(&mut self, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+        let Some(wire) = &mut self.socket else { return false };
+        if self.machine.has_output()
+            && let Err(violation) = self.machine.pump(&mut Port { wire, sink, scratch })
+        {
+            self.finish(End::Fault(violation.into()), scratch, sink, sets);
+            return true;
+        }
+        if matches!(self.phase, Phase::Draining) && !self.machine.wants_wire() {
+            self.machine.flush(None, sink);
+            self.end_over(sets);
+        }
+        self.settle(sets);
+        false
+    }
+
+    /// Receives until there is nothing, something to report, or an end.
+    fn receive(
+        &mut self,
+        rounds: usize,
+        thorough: bool,
+        scratch: &mut [u8],
+        sink: &mut impl Sink,
+    ) -> Option<End> {
+        let Some(socket) = &self.socket else { return None };
+        let mut counting = Counting { sink, count: 0 };
+        for _ in 0..rounds {
+            let (asked, straight, received) = match self.machine.target() {
+                Some(place) => {
+                    let rest = &mut scratch[..REST];
+                    (place.length + REST, place.length, socket.receive_at(&place, rest))
+                }
+                None => {
+                    let asked = match self.bulk {
+                        _ if self.machine.checks_crc() => scratch.len(),
+                        true => REST,
+                        false => READ,
+                    };
+                    (asked, 0, socket.receive(&mut scratch[..asked]))
+                }
+            };
+            let count = match received {
+                Ok(0) => return Some(End::Input),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => {
+                    self.machine.relax();
+                    return None;
+                }
+                Err(errno) => return Some(End::System(errno)),
+            };
+            let placed = count.min(straight);
+            self.bulk = placed >= READ || self.bulk && count == asked;
+            self.machine.placed(placed);
+            if let Err(fault) = self.machine.feed(&scratch[..count - placed], &mut counting) {
+                return Some(End::Fault(fault));
+            }
+            if !thorough && (count < asked || counting.count > 0) {
+                return None;
+            }
+        }
+        if thorough {
+            // The end may be behind what is left, and was told once: have it told again.
+            self.follow(Some(Interest::HangUp));
+        }
+        None
+    }
+
+    /// The input is over: settles what that means for the rest.
+    fn finish(&mut self, end: End, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
+        let Some(socket) = &mut self.socket else { return };
+        let (event, fault) = match end {
+            End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
+            End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
+            End::Fault(fault) => (ConnectionEvent::Broken(self.blame(&fault)), Some(fault)),
+        };
+        let orderly = event == ConnectionEvent::Disconnected;
+        // What ends while draining had its event before.
+        if !matches!(self.phase, Phase::Draining) {
+            self.ended = Some(event);
+        }
+        if orderly {
+            self.machine.end_input(sink);
+            self.phase = Phase::Draining;
+            self.push_out(scratch, sink, sets);
+        } else {
+            self.machine.flush(fault.as_ref(), sink);
+            self.end_over(sets);
+        }
+    }
+
+    /// Tells the peer what it did wrong, if it did. Answers the reason that is reported.
+    fn blame(&mut self, fault: &Fault) -> BreakReason {
+        match fault {
+            Fault::Violation(violation) => {
+                if let Some(socket) = &mut self.socket {
+                    self.machine.terminate(violation.terminate(), socket);
+                }
+                BreakReason::Protocol(violation.to_string())
+            }
+            Fault::Terminated(terminate) => BreakReason::Terminated(terminate.to_string()),
+        }
+    }
+
+    /// Ends the sending side when all is out, if nothing more can come.
+    fn settle(&mut self, sets: DataSets<'_>) {
+        if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
+            && !*told
+            && self.machine.is_drained()
+        {
+            *told = true;
+            socket.end_output();
+        }
+        self.watch(sets);
+    }
+
+    fn end_over(&mut self, sets: DataSets<'_>) {
+        self.leave_sets(sets);
+        if let Some(socket) = &self.socket {
+            socket.end();
+        }
+        self.phase = Phase::Over;
+    }
+
+    /// Takes the handshake further, as far as it goes now.
+    fn advance(&mut self, sets: DataSets<'_>) {
+        let Phase::Opening(opening) = &mut self.phase else { return };
+        let Some(socket) = &mut self.socket else { return };
+        let wanted = match opening.advance(socket) {
+            Ok(None) => opening.interest(),
+            Ok(Some(Outcome::Rejected(private_data))) => {
+                self.opened = Some(ConnectionEvent::Rejected { private_data });
+                self.phase = Phase::Over;
+                return;
+            }
+            Ok(Some(Outcome::Accepted(agreement, private_data))) => {
+                let keepalive = opening.keepalive();
+                return self.establish(&agreement, private_data, keepalive, sets);
+            }
+            Err(error) => return self.fail(error),
+        };
+        self.follow(Some(wanted));
+    }
+
+    fn establish(
+        &mut self,
+        agreement: &Agreement,
+        private_data: Vec<u8>,
+        keepalive: Duration,
+        sets: DataSets<'_>,
+    ) {
+        let Some(socket) = &mut self.socket else { return };
+        if let Err(errno) = socket.tune(keepalive) {
+            return self.fail(ConnectError::System(errno.raw_os_error()));
+        }
+        self.peer = socket.peer_address().or(self.peer);
+        self.local = socket.local_address().or(self.local);
+        self.machine.establish(agreement);
+        self.phase = Phase::Open;
+        self.liveness = Some(Liveness::new(keepalive));
+        self.opened = Some(ConnectionEvent::Established { private_data });
+        // There is nothing to stream from registered memory yet: no scratch is needed.
+        let mut none = Vec::new();
+        self.push_out(&mut [], &mut none, sets);
+    }
+
+    fn fail(&mut self, error: ConnectError) {
+        if let Some(socket) = &self.socket {
+            socket.end();
+        }
+        self.opened = Some(ConnectionEvent::Failed(error));
+        self.phase = Phase::Over;
+    }
+
+    fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Idle => "idle",
+            Phase::Opening(_) => "connecting",
+            Phase::Open => "connected",
+            Phase::Closing { .. } => "disconnecting",
+            Phase::Draining | Phase::Over => "over",
+        }
+    }
+
+    /// Watches the socket for what there is to wait for.
+    #[inline]
+    fn watch(&mut self, sets: DataSets<'_>) {
+        let Some(socket) = &self.socket else { return };
+        let output = self.machine.wants_wire();
+        let wanted = match self.phase {
+            Phase::Open | Phase::Closing { .. } if output => Interest::ReadWrite,
+            Phase::Open | Phase::Closing { .. } => Interest::Read,
+            Phase::Draining => Interest::Write,
+            Phase::Idle | Phase::Opening(_) | Phase::Over => return,
+        };
+        self.watch.watch(socket.as_fd(), wanted, sets);
+    }
+
+    fn leave_sets(&mut self, sets: DataSets<'_>) {
+        if let Some(socket) = &self.socket {
+            self.watch.leave(socket.as_fd(), sets);
+        }
+    }
+
+    /// Makes the event target report an end that `poll_event` has not met itself: the socket is
+    /// readable then, by its end.
+    fn announce_end(&mut self) {
+        self.follow(Some(Interest::Read));
+    }
+
+    /// Changes for what the event target watches the socket; `None`: for nothing any more.
+    fn follow(&mut self, interest: Option<Interest>) {
+        if let Some(socket) = &self.socket {
+            self.watch.announce(socket.as_fd(), interest);
+        }
+    }
+}
+
+/// Counts the completions that go by.
+struct Counting<'s, S: Sink> {
+    sink: &'s mut S,
+    count: usize,
+}
+
+impl<S: Sink> Sink for Counting<'_, S> {
+    fn push(&mut self, completion: Completion) {
+        self.count += 1;
+        self.sink.push(completion);
+    }
+}
+
+fn break_reason(errno: Errno) -> BreakReason {
+    match errno {
+        Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => BreakReason::Vanished,
+        _ => BreakReason::Reset,
+    }
+}
+
+/// What an end of the input means: orderly only between messages, and only if sending has not met
+/// a failure that the input did not show again. A peer that has ended its side and is gone when
+/// something is sent to it is EPIPE: that end was orderly.
+fn input_ended(between_messages: bool, send_error: Option<Errno>) -> ConnectionEvent {
+    match send_error {
+        Some(errno) if errno != Errno::PIPE => ConnectionEvent::Broken(break_reason(errno)),
+        _ if between_messages => ConnectionEvent::Disconnected,
+        _ => ConnectionEvent::Broken(BreakReason::Reset),
+    }
+}

@@ -1,0 +1,47 @@
+//! Room for one call: bytes received that have no place yet, FPDUs built from registered memory.
+//!
+//! Nothing in it outlives the call that uses it, so one per thread serves any number of queue
+//! pairs: none of them owns such memory while it is idle, and what is used is warm in the cache.
+
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+
+use super::machine::SCRATCH;
+
+thread_local! {
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// [`SCRATCH`] bytes of anything, borrowed from the thread.
+pub(super) struct Scratch(Vec<u8>);
+
+impl Scratch {
+    /// Takes the thread's room, or makes some: at the first use, and while a thread ends.
+    pub(super) fn take() -> Self {
+        let mut bytes = SPARE.try_with(Cell::take).unwrap_or_default();
+        bytes.resize(SCRATCH, 0);
+        Self(bytes)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.0);
+        // A thread that ends has no place for it any more: then it is freed here.
+        let _ = SPARE.try_with(|spare| spare.set(bytes));
+    }
+}
+
+impl Deref for Scratch {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}

@@ -1,0 +1,7 @@
+//! Device to device over loopback, and device against a peer that a test plays by hand.
+
+mod closing;
+mod connect;
+mod data;
+mod support;
+mod violations;
