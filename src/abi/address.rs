@@ -1,0 +1,117 @@
+//! Socket addresses as C passes them (`struct sockaddr_in`, `struct sockaddr_in6`) and as Rust
+//! has them. See [`fi_cm(3)`](https://ofiwg.github.io/libfabric/main/man/fi_cm.3.html).
+
+use std::ffi::c_void;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::ptr;
+
+use super::buffer::bytes_mut;
+use super::{Errno, Result};
+
+/// A socket address in C's layout.
+#[repr(C)]
+pub(super) union RawAddress {
+    family: libc::sa_family_t,
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl RawAddress {
+    /// The C layout of `address`, and how many bytes of it count.
+    pub(super) fn new(address: SocketAddr) -> (Self, usize) {
+        match address {
+            SocketAddr::V4(address) => {
+                let v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: address.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                (Self { v4 }, size_of::<libc::sockaddr_in>())
+            }
+            SocketAddr::V6(address) => {
+                let v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: address.port().to_be(),
+                    sin6_flowinfo: address.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                    sin6_scope_id: address.scope_id(),
+                };
+                (Self { v6 }, size_of::<libc::sockaddr_in6>())
+            }
+        }
+    }
+}
+
+/// Reads an address of `length` bytes, more than it needs are allowed; `None` if there is none (a
+/// null pointer).
+///
+/// # Errors
+/// `-FI_EINVAL` for another family than IPv4 and IPv6, or too few bytes.
+///
+/// # Safety
+/// If not null, `address` points to `length` bytes.
+pub(super) unsafe fn read(address: *const c_void, length: usize) -> Result<Option<SocketAddr>> {
+    if address.is_null() {
+        return Ok(None);
+    }
+    if length < size_of::<libc::sa_family_t>() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: readable for at least its size, checked above; alignment is not assumed.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    match i32::from(family) {
+        libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: readable for its size, checked in the guard; alignment is not assumed, and
+            // any bytes are a valid value.
+            let raw = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
+            Ok(Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into()))
+        }
+        libc::AF_INET6 if length >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: as above.
+            let raw = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            let port = u16::from_be(raw.sin6_port);
+            Ok(Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into()))
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Reads an address whose length its family tells; `None` for a null pointer.
+///
+/// # Errors
+/// `-FI_EINVAL` for another family than IPv4 and IPv6.
+///
+/// # Safety
+/// If not null, `address` points to a socket address as long as its family says.
+pub(super) unsafe fn read_by_family(address: *const c_void) -> Result<Option<SocketAddr>> {
+    // SAFETY: `read` reads the family and then as much as it says, both there by the caller's
+    // promise.
+    unsafe { read(address, size_of::<RawAddress>()) }
+}
+
+/// Writes an address as far as the caller has room, and its full length into `length`, which was
+/// the room.
+///
+/// # Errors
+/// `-FI_EINVAL` for a null pointer (a null `out` is allowed with a length of 0), `-FI_ETOOSMALL` if
+/// something is cut.
+///
+/// # Safety
+/// If not null, `length` may be read and written, and `out` may be written for that many bytes;
+/// nobody else uses either during the call.
+pub(super) unsafe fn write(address: SocketAddr, out: *mut c_void, length: *mut usize) -> Result<()> {
+    // SAFETY: null or exclusively ours by the caller's promise.
+    let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
+    // SAFETY: the caller's promise.
+    let out = unsafe { bytes_mut(out, *length) }?;
+    let (raw, full) = RawAddress::new(address);
+    let count = out.len().min(full);
+    // SAFETY: `raw` has `full` bytes that count and `out` has room for `count`, which is no more
+    // than either. They do not overlap: `raw` is ours.
+    unsafe { ptr::copy_nonoverlapping((&raw const raw).cast(), out.as_mut_ptr(), count) };
+    *length = full;
+    if count < full { Err(Errno::ETOOSMALL) } else { Ok(()) }
+}

@@ -1,0 +1,200 @@
+//! Error numbers as libfabric's calls return them (`fi_errno(3)`): the system's below 256,
+//! libfabric's own from 256 on. They exist only at the border; inside, errors are enums.
+
+use std::io;
+
+use super::sys;
+
+/// Outcome of an operation that a C caller asked for.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// A positive error number; C callers see it negated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Errno(i32);
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
+        impl Errno {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+
+            /// The constant's name, for messages.
+            fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    /// Not permitted.
+    EPERM = libc::EPERM;
+    /// No such thing.
+    ENOENT = libc::ENOENT;
+    /// A signal came first.
+    EINTR = libc::EINTR;
+    /// Input or output failed; also what a call on a poisoned object answers.
+    EIO = libc::EIO;
+    /// Nothing now: try again.
+    EAGAIN = libc::EAGAIN;
+    /// No memory.
+    ENOMEM = libc::ENOMEM;
+    /// Access denied.
+    EACCES = libc::EACCES;
+    /// Something else still uses it.
+    EBUSY = libc::EBUSY;
+    /// No such device.
+    ENODEV = libc::ENODEV;
+    /// An argument makes no sense.
+    EINVAL = libc::EINVAL;
+    /// No descriptors left.
+    EMFILE = libc::EMFILE;
+    /// No room.
+    ENOSPC = libc::ENOSPC;
+    /// The sending side is shut; missing from libfabric's headers (see `rstream.h`).
+    EPIPE = super::header::FI_EPIPE;
+    /// Not implemented.
+    ENOSYS = libc::ENOSYS;
+    /// Nothing matches.
+    ENODATA = libc::ENODATA;
+    /// The peer broke the protocol.
+    EPROTO = libc::EPROTO;
+    /// Too long for one message.
+    EMSGSIZE = libc::EMSGSIZE;
+    /// No such option, or not to be set.
+    ENOPROTOOPT = libc::ENOPROTOOPT;
+    /// Not supported.
+    EOPNOTSUPP = libc::EOPNOTSUPP;
+    /// Address in use.
+    EADDRINUSE = libc::EADDRINUSE;
+    /// Address not on this host.
+    EADDRNOTAVAIL = libc::EADDRNOTAVAIL;
+    /// The network is down.
+    ENETDOWN = libc::ENETDOWN;
+    /// No route to the network.
+    ENETUNREACH = libc::ENETUNREACH;
+    /// The connection ended while it was made.
+    ECONNABORTED = libc::ECONNABORTED;
+    /// The connection broke.
+    ECONNRESET = libc::ECONNRESET;
+    /// No buffers.
+    ENOBUFS = libc::ENOBUFS;
+    /// Already connected.
+    EISCONN = libc::EISCONN;
+    /// Not connected.
+    ENOTCONN = libc::ENOTCONN;
+    /// Shut down.
+    ESHUTDOWN = libc::ESHUTDOWN;
+    /// Nobody answered in time.
+    ETIMEDOUT = libc::ETIMEDOUT;
+    /// Nobody listens, or the peer refused.
+    ECONNREFUSED = libc::ECONNREFUSED;
+    /// The host is down.
+    EHOSTDOWN = libc::EHOSTDOWN;
+    /// No route to the host.
+    EHOSTUNREACH = libc::EHOSTUNREACH;
+    /// Already under way.
+    EALREADY = libc::EALREADY;
+    /// Given up on purpose.
+    ECANCELED = libc::ECANCELED;
+    /// Some other error.
+    EOTHER = sys::FI_EOTHER as i32;
+    /// The caller's buffer is too small.
+    ETOOSMALL = sys::FI_ETOOSMALL as i32;
+    /// Not in this state.
+    EOPBADSTATE = sys::FI_EOPBADSTATE as i32;
+    /// An error waits to be read.
+    EAVAIL = sys::FI_EAVAIL as i32;
+    /// Unknown flags.
+    EBADFLAGS = sys::FI_EBADFLAGS as i32;
+    /// No event queue is bound.
+    ENOEQ = sys::FI_ENOEQ as i32;
+    /// Of another domain.
+    EDOMAIN = sys::FI_EDOMAIN as i32;
+}
+
+impl Errno {
+    /// The error of this number; a number that cannot be an error becomes [`Errno::EOTHER`], so
+    /// that an error is never taken for a success.
+    #[must_use]
+    pub const fn new(number: i32) -> Self {
+        if number > 0 { Self(number) } else { Self::EOTHER }
+    }
+
+    /// The positive number.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+}
+
+impl std::fmt::Debug for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "Errno({})", self.0),
+        }
+    }
+}
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // SAFETY: `fi_strerror` takes any number and answers a NUL-terminated text; the text of an
+        // unknown number is not ours to keep, and is not kept beyond this call.
+        let text = unsafe { std::ffi::CStr::from_ptr(sys::fi_strerror(self.0)) };
+        f.write_str(&text.to_string_lossy())
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        if let Some(number) = error.raw_os_error() {
+            return Self::new(number);
+        }
+        match error.kind() {
+            io::ErrorKind::WouldBlock => Self::EAGAIN,
+            io::ErrorKind::TimedOut => Self::ETIMEDOUT,
+            io::ErrorKind::Interrupted => Self::EINTR,
+            io::ErrorKind::InvalidInput => Self::EINVAL,
+            io::ErrorKind::OutOfMemory => Self::ENOMEM,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => Self::ECONNRESET,
+            io::ErrorKind::ConnectionRefused => Self::ECONNREFUSED,
+            io::ErrorKind::ConnectionAborted => Self::ECONNABORTED,
+            io::ErrorKind::NotConnected => Self::ENOTCONN,
+            io::ErrorKind::BrokenPipe => Self::EPIPE,
+            io::ErrorKind::AddrInUse => Self::EADDRINUSE,
+            io::ErrorKind::AddrNotAvailable => Self::EADDRNOTAVAIL,
+            _ => Self::EIO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_is_a_success() {
+        assert_eq!(Errno::new(0), Errno::EOTHER);
+        assert_eq!(Errno::new(-libc::EAGAIN), Errno::EOTHER);
+        assert_eq!(Errno::new(libc::EAGAIN), Errno::EAGAIN);
+    }
+
+    #[test]
+    fn io_errors_keep_their_number() {
+        assert_eq!(Errno::from(io::Error::from_raw_os_error(libc::EXDEV)).number(), libc::EXDEV);
+        assert_eq!(Errno::from(io::Error::from(io::ErrorKind::BrokenPipe)), Errno::EPIPE);
+        assert_eq!(Errno::from(io::Error::other("odd")), Errno::EIO);
+    }
+
+    #[test]
+    fn texts_are_libfabrics() {
+        assert_eq!(Errno::ETOOSMALL.to_string(), "Provided buffer is too small");
+        assert_eq!(format!("{:?}", Errno::ETOOSMALL), "ETOOSMALL");
+        assert_eq!(format!("{:?}", Errno::new(libc::EXDEV)), format!("Errno({})", libc::EXDEV));
+    }
+}

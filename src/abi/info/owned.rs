@@ -1,0 +1,218 @@
+//! Infos of ours: made by the running libfabric, whose struct may be longer than ours, and freed
+//! by it, either here or after the application has them.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
+use std::ptr::{self, NonNull};
+
+use super::{DomainAttrMut, EpAttrMut, FabricAttrMut, InfoRef, RxAttrMut, TxAttrMut};
+use crate::abi::address::RawAddress;
+use crate::abi::object::ConnectionHandle;
+use crate::abi::{Errno, Result, sys};
+
+/// A complete `struct fi_info` of ours.
+#[derive(Debug)]
+pub struct Info(NonNull<sys::fi_info>);
+
+// SAFETY: owns the struct and all that it points to, except the handle, which is only an address;
+// `malloc`'s memory is not tied to a thread.
+unsafe impl Send for Info {}
+// SAFETY: as above; it changes through an exclusive reference only.
+unsafe impl Sync for Info {}
+
+impl Info {
+    /// An info in which nothing is set.
+    ///
+    /// # Errors
+    /// `-FI_ENOMEM`.
+    pub fn new() -> Result<Self> {
+        // SAFETY: null asks for a new info, with all parts, ours alone.
+        unsafe { Self::from_raw(sys::fi_dupinfo(ptr::null())) }
+    }
+
+    /// Takes over what `fi_dupinfo` gave.
+    ///
+    /// # Errors
+    /// `-FI_ENOMEM` for a null pointer, `-FI_EINVAL` if a part is missing.
+    ///
+    /// # Safety
+    /// `raw` is null, or an info that is ours alone.
+    pub(super) unsafe fn from_raw(raw: *mut sys::fi_info) -> Result<Self> {
+        let info = Self(NonNull::new(raw).ok_or(Errno::ENOMEM)?);
+        let parts = info.as_ref();
+        let complete = parts.tx_attr().is_some()
+            && parts.rx_attr().is_some()
+            && parts.ep_attr().is_some()
+            && parts.domain_attr().is_some()
+            && parts.fabric_attr().is_some();
+        if complete { Ok(info) } else { Err(Errno::EINVAL) }
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub fn as_ref(&self) -> InfoRef<'_> {
+        InfoRef { raw: self.0, call: PhantomData }
+    }
+
+    /// Sets [`InfoRef::caps`].
+    pub fn set_caps(&mut self, caps: u64) {
+        self.fields().caps = caps;
+    }
+
+    /// Sets [`InfoRef::mode`].
+    pub fn set_mode(&mut self, mode: u64) {
+        self.fields().mode = mode;
+    }
+
+    /// Sets [`InfoRef::addr_format`].
+    pub fn set_addr_format(&mut self, format: u32) {
+        self.fields().addr_format = format;
+    }
+
+    /// Sets [`InfoRef::src_addr`].
+    ///
+    /// # Errors
+    /// `-FI_ENOMEM`; it is as before then.
+    pub fn set_src_addr(&mut self, address: Option<SocketAddr>) -> Result<()> {
+        let info = self.fields();
+        replace(&mut info.src_addr, &mut info.src_addrlen, address)
+    }
+
+    /// Sets [`InfoRef::dest_addr`].
+    ///
+    /// # Errors
+    /// `-FI_ENOMEM`; it is as before then.
+    pub fn set_dest_addr(&mut self, address: Option<SocketAddr>) -> Result<()> {
+        let info = self.fields();
+        replace(&mut info.dest_addr, &mut info.dest_addrlen, address)
+    }
+
+    /// Sets [`InfoRef::handle`]. The info does not keep the handle alive.
+    pub fn set_handle(&mut self, handle: &ConnectionHandle) {
+        self.fields().handle = handle.as_fid().0;
+    }
+
+    /// Writes [`InfoRef::tx_attr`].
+    pub fn tx_attr(&mut self) -> TxAttrMut<'_> {
+        let part = self.fields().tx_attr;
+        // SAFETY: not null (`from_raw`), and borrowed with `self`.
+        unsafe { TxAttrMut::of(part) }
+    }
+
+    /// Writes [`InfoRef::rx_attr`].
+    pub fn rx_attr(&mut self) -> RxAttrMut<'_> {
+        let part = self.fields().rx_attr;
+        // SAFETY: not null (`from_raw`), and borrowed with `self`.
+        unsafe { RxAttrMut::of(part) }
+    }
+
+    /// Writes [`InfoRef::ep_attr`].
+    pub fn ep_attr(&mut self) -> EpAttrMut<'_> {
+        let part = self.fields().ep_attr;
+        // SAFETY: not null (`from_raw`), and borrowed with `self`.
+        unsafe { EpAttrMut::of(part) }
+    }
+
+    /// Writes [`InfoRef::domain_attr`].
+    pub fn domain_attr(&mut self) -> DomainAttrMut<'_> {
+        let part = self.fields().domain_attr;
+        // SAFETY: not null (`from_raw`), and borrowed with `self`.
+        unsafe { DomainAttrMut::of(part) }
+    }
+
+    /// Writes [`InfoRef::fabric_attr`].
+    pub fn fabric_attr(&mut self) -> FabricAttrMut<'_> {
+        let part = self.fields().fabric_attr;
+        // SAFETY: not null (`from_raw`), and borrowed with `self`.
+        unsafe { FabricAttrMut::of(part) }
+    }
+
+    pub(in crate::abi) fn as_ptr(&self) -> *mut sys::fi_info {
+        self.0.as_ptr()
+    }
+
+    /// Gives it to C, which frees it.
+    pub(in crate::abi) fn into_raw(self) -> *mut sys::fi_info {
+        ManuallyDrop::new(self).0.as_ptr()
+    }
+
+    fn fields(&mut self) -> &mut sys::fi_info {
+        // SAFETY: an info of ours, at least as long as the headers that we were built with say
+        // (libfabric gives symbols of that version), borrowed exclusively.
+        unsafe { self.0.as_mut() }
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: ours alone, made by `fi_dupinfo`, and not used after this.
+        unsafe { sys::fi_freeinfo(self.0.as_ptr()) };
+    }
+}
+
+/// Infos chained by their `next`, as `fi_getinfo` answers them; in order of preference.
+#[derive(Debug, Default)]
+pub struct InfoList(Vec<Info>);
+
+impl InfoList {
+    /// A list of none.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts one at the end.
+    pub fn push(&mut self, info: Info) {
+        self.0.push(info);
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Reads them in turn.
+    pub fn iter(&self) -> impl Iterator<Item = InfoRef<'_>> {
+        self.0.iter().map(Info::as_ref)
+    }
+
+    /// Chains them and gives them to C, which frees them; null for none.
+    pub(in crate::abi) fn into_raw(self) -> *mut sys::fi_info {
+        self.0.into_iter().rev().fold(ptr::null_mut(), |next, mut info| {
+            info.fields().next = next;
+            info.into_raw()
+        })
+    }
+}
+
+/// Puts `address` in C's layout into an info, from where `fi_freeinfo` frees it, in place of what
+/// was there.
+fn replace(place: &mut *mut c_void, length: &mut usize, address: Option<SocketAddr>) -> Result<()> {
+    let (new, size) = match address.map(RawAddress::new) {
+        None => (ptr::null_mut(), 0),
+        Some((raw, size)) => {
+            // SAFETY: `malloc` takes any size.
+            let memory = unsafe { libc::malloc(size) };
+            if memory.is_null() {
+                return Err(Errno::ENOMEM);
+            }
+            // SAFETY: `raw` has `size` bytes that count, and so has the memory just given.
+            unsafe { ptr::copy_nonoverlapping((&raw const raw).cast(), memory.cast::<u8>(), size) };
+            (memory, size)
+        }
+    };
+    // SAFETY: addresses in an info are null or `malloc`'s, by whomever they were set.
+    unsafe { libc::free(*place) };
+    *place = new;
+    *length = size;
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! The `log` facade over libfabric's logging, so that `FI_LOG_LEVEL`, `FI_LOG_PROV` and
+//! `FI_LOG_SUBSYS` work. See [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
+//!
+//! The target of a record chooses libfabric's subsystem: `core`, `fabric`, `domain`, `ep_ctrl`,
+//! `ep_data`, `eq`; anything else is `core`. Nothing is formatted for a record that nobody reads.
+
+use std::ffi::CString;
+
+use ::log::{Level, LevelFilter, Metadata, Record};
+
+use super::{provider, sys};
+
+struct FabricLog;
+
+/// From now on records go to libfabric, unless the program that we are part of (the rlib's) has a
+/// logger of its own, which is as good.
+pub(super) fn start() {
+    if ::log::set_logger(&FabricLog).is_ok() {
+        ::log::set_max_level(wanted());
+    }
+}
+
+/// The most detailed level that anyone reads, so that the rest costs one comparison. libfabric
+/// settles this before it loads providers.
+fn wanted() -> LevelFilter {
+    const SUBSYSTEMS: [sys::fi_log_subsys; 6] = [
+        sys::FI_LOG_CORE,
+        sys::FI_LOG_FABRIC,
+        sys::FI_LOG_DOMAIN,
+        sys::FI_LOG_EP_CTRL,
+        sys::FI_LOG_EP_DATA,
+        sys::FI_LOG_EQ,
+    ];
+    let read = |level: &Level| SUBSYSTEMS.iter().any(|&subsystem| enabled(*level, subsystem));
+    [Level::Trace, Level::Debug, Level::Info, Level::Warn]
+        .iter()
+        .find(|level| read(level))
+        .map_or(LevelFilter::Off, Level::to_level_filter)
+}
+
+fn enabled(level: Level, subsystem: sys::fi_log_subsys) -> bool {
+    // SAFETY: the provider's struct is static and complete.
+    unsafe { sys::fi_log_enabled(provider::raw(), level_of(level), subsystem) != 0 }
+}
+
+/// libfabric has one level for what went wrong.
+fn level_of(level: Level) -> sys::fi_log_level {
+    match level {
+        Level::Error | Level::Warn => sys::FI_LOG_WARN,
+        Level::Info => sys::FI_LOG_INFO,
+        Level::Debug => sys::FI_LOG_DEBUG,
+        Level::Trace => sys::FI_LOG_TRACE,
+    }
+}
+
+fn subsystem_of(target: &str) -> sys::fi_log_subsys {
+    match target {
+        "fabric" => sys::FI_LOG_FABRIC,
+        "domain" => sys::FI_LOG_DOMAIN,
+        "ep_ctrl" => sys::FI_LOG_EP_CTRL,
+        "ep_data" => sys::FI_LOG_EP_DATA,
+        "eq" => sys::FI_LOG_EQ,
+        _ => sys::FI_LOG_CORE,
+    }
+}
+
+impl ::log::Log for FabricLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        enabled(metadata.level(), subsystem_of(metadata.target()))
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let place = c_text(record.module_path().unwrap_or_default());
+        let line = record.line().and_then(|line| i32::try_from(line).ok()).unwrap_or_default();
+        let mut text = record.args().to_string();
+        text.push('\n');
+        let text = c_text(&text);
+        let (level, subsystem) = (level_of(record.level()), subsystem_of(record.target()));
+        // SAFETY: the provider's struct is static and complete; all texts are NUL-terminated and
+        // live through the call; `%s` takes the one argument that there is.
+        unsafe {
+            let provider = provider::raw();
+            sys::fi_log(provider, level, subsystem, place.as_ptr(), line, c"%s".as_ptr(), text.as_ptr());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// A text for C: without NULs, which a peer's words may have.
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_and_levels_map_to_libfabrics() {
+        assert_eq!(subsystem_of("eq"), sys::FI_LOG_EQ);
+        assert_eq!(subsystem_of("rstream_fi::verbs"), sys::FI_LOG_CORE);
+        assert_eq!(level_of(Level::Error), level_of(Level::Warn));
+        assert_eq!(level_of(Level::Debug), sys::FI_LOG_DEBUG);
+    }
+
+    #[test]
+    fn text_with_nul_is_kept() {
+        assert_eq!(c_text("a\0b").to_str().unwrap(), "a\u{fffd}b");
+    }
+}

@@ -1,0 +1,82 @@
+//! `struct fi_ops_ep`, in `fid_ep.ops` and `fid_pep.ops`: options. See
+//! [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use super::{Fid, Slot};
+use crate::abi::buffer::{bytes, bytes_mut};
+use crate::abi::object::FidStruct;
+use crate::abi::option::OptionOut;
+use crate::abi::{Errno, Result, border, sys};
+
+/// What active and passive endpoints can do.
+pub trait EndpointOps: Fid {
+    /// `fi_setopt`: `value` is what the caller passed; [`crate::abi::option::integer`] reads it.
+    ///
+    /// # Errors
+    /// `-FI_ENOPROTOOPT` for an unknown level or name, `-FI_EINVAL` for a value that cannot be,
+    /// `-FI_EOPBADSTATE` when it is too late.
+    fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
+        let _ = (level, name, value);
+        Err(Errno::ENOSYS)
+    }
+
+    /// `fi_getopt`.
+    ///
+    /// # Errors
+    /// `-FI_ENOPROTOOPT` for an unknown level or name, and what [`OptionOut`] answers.
+    fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
+        let _ = (level, name, out);
+        Err(Errno::ENOSYS)
+    }
+}
+
+/// The table of an endpoint that is a `S` to C.
+pub(in crate::abi) const fn table<S: FidStruct, T: EndpointOps>() -> *const sys::fi_ops_ep {
+    const {
+        &sys::fi_ops_ep {
+            size: size_of::<sys::fi_ops_ep>(),
+            cancel: Slot::UNSUPPORTED,
+            getopt: Some(getopt::<S, T>),
+            setopt: Some(setopt::<S, T>),
+            tx_ctx: Slot::UNSUPPORTED,
+            rx_ctx: Slot::UNSUPPORTED,
+            rx_size_left: Slot::UNSUPPORTED,
+            tx_size_left: Slot::UNSUPPORTED,
+        }
+    }
+}
+
+unsafe extern "C" fn getopt<S: FidStruct, T: EndpointOps>(
+    fid: *mut sys::fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    let body = |endpoint: &Arc<T>, _: &S::State| {
+        // SAFETY: null, or a `size_t` by `fi_getopt(3)`, exclusively ours for the call.
+        let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
+        // SAFETY: null, or `length` bytes by `fi_getopt(3)`, exclusively ours for the call.
+        let value = unsafe { bytes_mut(value, *length) }?;
+        endpoint.getopt(level, name, &mut OptionOut::new(value, length))
+    };
+    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    unsafe { border::call::<S, T, _, _, _>(fid, body) }
+}
+
+unsafe extern "C" fn setopt<S: FidStruct, T: EndpointOps>(
+    fid: *mut sys::fid,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: usize,
+) -> c_int {
+    let body = |endpoint: &Arc<T>, _: &S::State| {
+        // SAFETY: `value` is null or `length` bytes by `fi_setopt(3)`.
+        endpoint.setopt(level, name, unsafe { bytes(value, length) }?)
+    };
+    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    unsafe { border::call::<S, T, _, _, _>(fid, body) }
+}

@@ -1,0 +1,152 @@
+//! `struct fi_ops_eq`, in `fid_eq.ops`: reading events. See
+//! [`fi_eq(3)`](https://ofiwg.github.io/libfabric/main/man/fi_eq.3.html).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Fid, Slot};
+use crate::abi::buffer::bytes_mut;
+use crate::abi::event::{ErrorOut, EventOut};
+use crate::abi::object::EqState;
+use crate::abi::{Errno, Result, border, sys};
+
+/// What an event queue can do.
+pub trait EqOps: Fid {
+    /// `fi_eq_read`: writes the next event into `out` ([`EventOut::deliver`]) and answers its length.
+    ///
+    /// # Errors
+    /// `-FI_EAGAIN` without an event, `-FI_EAVAIL` when an error waits, `-FI_ETOOSMALL`.
+    fn read(&self, out: &mut EventOut<'_>) -> Result<usize>;
+
+    /// `fi_eq_sread`: the same, but waits for an event for up to `timeout`, for ever if there is
+    /// none.
+    ///
+    /// # Errors
+    /// As for [`EqOps::read`]; `-FI_EAGAIN` when the time is over.
+    fn sread(&self, out: &mut EventOut<'_>, timeout: Option<Duration>) -> Result<usize> {
+        let _ = (out, timeout);
+        Err(Errno::ENOSYS)
+    }
+
+    /// `fi_eq_readerr`: writes the next error into `out` ([`ErrorOut::deliver`]) and answers its
+    /// length.
+    ///
+    /// # Errors
+    /// `-FI_EAGAIN` without an error.
+    fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize>;
+
+    /// `fi_eq_strerror`: what a [`crate::abi::ErrorEvent::prov_errno`] means.
+    fn strerror(&self, prov_errno: i32) -> &'static CStr;
+}
+
+/// The table.
+pub(in crate::abi) const fn table<T: EqOps>() -> *const sys::fi_ops_eq {
+    const {
+        &sys::fi_ops_eq {
+            size: size_of::<sys::fi_ops_eq>(),
+            read: Some(read::<T>),
+            readerr: Some(readerr::<T>),
+            write: Slot::UNSUPPORTED,
+            sread: Some(sread::<T>),
+            strerror: Some(strerror::<T>),
+        }
+    }
+}
+
+unsafe extern "C" fn read<T: EqOps>(
+    queue: *mut sys::fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    flags: u64,
+) -> isize {
+    let body = |queue: &Arc<T>, _: &EqState| {
+        // SAFETY: as `fi_eq_read(3)` says.
+        let mut out = unsafe { event_out(event, buffer, length, flags) }?;
+        queue.read(&mut out)
+    };
+    // SAFETY: called through the table of an event queue of this type (`border::call`).
+    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+}
+
+unsafe extern "C" fn sread<T: EqOps>(
+    queue: *mut sys::fid_eq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    timeout: c_int,
+    flags: u64,
+) -> isize {
+    let body = |queue: &Arc<T>, _: &EqState| {
+        // SAFETY: as `fi_eq_sread(3)` says.
+        let mut out = unsafe { event_out(event, buffer, length, flags) }?;
+        // Negative: for ever.
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        queue.sread(&mut out, timeout)
+    };
+    // SAFETY: called through the table of an event queue of this type (`border::call`).
+    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+}
+
+/// Where a caller wants an event.
+///
+/// # Errors
+/// `-FI_EINVAL` for a null pointer (a null buffer is allowed with a length of 0, which is too
+/// small), `-FI_EBADFLAGS`.
+///
+/// # Safety
+/// If not null, `event` may be written, and `buffer` for `length` bytes, and nobody else uses them
+/// while the result is used.
+unsafe fn event_out<'a>(
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    flags: u64,
+) -> Result<EventOut<'a>> {
+    // SAFETY: null or exclusively ours by the caller's promise.
+    let event = unsafe { event.as_mut() }.ok_or(Errno::EINVAL)?;
+    // SAFETY: the caller's promise.
+    let buffer = unsafe { bytes_mut(buffer, length) }?;
+    EventOut::new(event, buffer, flags)
+}
+
+unsafe extern "C" fn readerr<T: EqOps>(
+    queue: *mut sys::fid_eq,
+    entry: *mut sys::fi_eq_err_entry,
+    flags: u64,
+) -> isize {
+    let body = |queue: &Arc<T>, state: &EqState| {
+        // SAFETY: `entry` is null or as `fi_eq_readerr(3)` says.
+        let mut out = unsafe { ErrorOut::from_raw(entry, state, flags) }?;
+        queue.readerr(&mut out)
+    };
+    // SAFETY: called through the table of an event queue of this type (`border::call`).
+    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+}
+
+unsafe extern "C" fn strerror<T: EqOps>(
+    queue: *mut sys::fid_eq,
+    prov_errno: c_int,
+    _err_data: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    let body = |queue: &Arc<T>, _: &EqState| {
+        let text = queue.strerror(prov_errno);
+        let Some(room) = length.checked_sub(1).filter(|_| !buffer.is_null()) else {
+            return Ok(text.as_ptr());
+        };
+        let count = room.min(text.count_bytes());
+        // SAFETY: `buffer` is not null and `length` bytes by `fi_eq_strerror(3)`; we write `count`
+        // bytes and a NUL, at most `length`. The text is static and not the caller's buffer.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), buffer, count);
+            buffer.add(count).write(0);
+        }
+        Ok(buffer.cast_const())
+    };
+    // SAFETY: called through the table of an event queue of this type (`border::call`).
+    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+}

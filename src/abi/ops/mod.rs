@@ -1,0 +1,81 @@
+//! One file for each C op struct: a trait whose methods answer `-FI_ENOSYS` unless implemented, a
+//! shim for each slot that someone implements, and the table. No slot is ever null, because
+//! libfabric's inline wrappers call most of them unchecked.
+//!
+//! A slot that nobody implements has no trait method: `Slot::UNSUPPORTED` makes a function of
+//! the slot's own C signature that answers `-FI_ENOSYS`.
+
+use std::ffi::c_int;
+
+use super::Errno;
+
+pub(super) mod atomic;
+pub(super) mod cm;
+pub(super) mod collective;
+pub(super) mod domain;
+pub(super) mod endpoint;
+pub(super) mod eq;
+pub(super) mod fabric;
+pub(super) mod fid;
+pub(super) mod mr;
+pub(super) mod msg;
+pub(super) mod rma;
+pub(super) mod tagged;
+
+pub use cm::CmOps;
+pub use domain::DomainOps;
+pub use endpoint::EndpointOps;
+pub use eq::EqOps;
+pub use fabric::{EqAttr, FabricOps};
+pub use fid::{Control, Fid};
+pub use msg::{IOV_LIMIT, MsgOps};
+
+/// A slot of an op table.
+pub(super) trait Slot {
+    /// A function of the slot's signature that only answers `-FI_ENOSYS`.
+    const UNSUPPORTED: Self;
+}
+
+/// What such a function answers.
+trait Unsupported {
+    const ANSWER: Self;
+}
+
+impl Unsupported for c_int {
+    const ANSWER: Self = -Errno::ENOSYS.number();
+}
+
+impl Unsupported for isize {
+    const ANSWER: Self = -(Errno::ENOSYS.number() as isize);
+}
+
+macro_rules! slots {
+    ($($argument:ident)+) => {
+        impl<R: Unsupported, $($argument),+> Slot for Option<unsafe extern "C" fn($($argument),+) -> R> {
+            const UNSUPPORTED: Self = {
+                unsafe extern "C" fn unsupported<R: Unsupported, $($argument),+>($(_: $argument),+) -> R {
+                    R::ANSWER
+                }
+                Some(unsupported::<R, $($argument),+>)
+            };
+        }
+    };
+}
+
+// The longest is `fi_ops_atomic.compwritev` with sixteen arguments.
+slots!(A);
+slots!(A B);
+slots!(A B C);
+slots!(A B C D);
+slots!(A B C D E);
+slots!(A B C D E F);
+slots!(A B C D E F G);
+slots!(A B C D E F G H);
+slots!(A B C D E F G H I);
+slots!(A B C D E F G H I J);
+slots!(A B C D E F G H I J K);
+slots!(A B C D E F G H I J K L);
+slots!(A B C D E F G H I J K L M);
+slots!(A B C D E F G H I J K L M N);
+slots!(A B C D E F G H I J K L M N O);
+slots!(A B C D E F G H I J K L M N O P);

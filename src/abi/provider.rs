@@ -1,0 +1,154 @@
+//! `struct fi_provider`, which `fi_prov_ini` gives libfabric: the entry into everything else. See
+//! [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
+//!
+//! The library exports one function, which hands its [`Provider`] to [`entry`]:
+//!
+//! ```text
+//! #[unsafe(no_mangle)]
+//! pub extern "C" fn fi_prov_ini() -> *mut rstream_fi::abi::sys::fi_provider {
+//!     rstream_fi::abi::entry(&MyProvider)
+//! }
+//! ```
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::buffer::text;
+use super::info::{FabricAttr, InfoList, InfoRef};
+use super::object::NewFabric;
+use super::ops::domain::open;
+use super::{Errno, Result, border, log, sys};
+
+/// Name of the provider, by which applications ask for it and by which its parameters and log
+/// lines are named.
+pub const NAME: &std::ffi::CStr = c"rstream";
+
+/// What a provider does before there is any object.
+pub trait Provider: Sync {
+    /// Called once, when libfabric loads the library: the place to define parameters.
+    fn init(&self) {}
+
+    /// `fi_getinfo`: what there is for an application of API `version` that looks for `hints`.
+    ///
+    /// # Errors
+    /// `-FI_ENODATA` if there is nothing, `-FI_EINVAL`, `-FI_EBADFLAGS`.
+    fn getinfo(
+        &self,
+        version: u32,
+        node: Option<&str>,
+        service: Option<&str>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoList>;
+
+    /// `fi_fabric`.
+    ///
+    /// # Errors
+    /// `-FI_EINVAL` for a fabric that there is not.
+    fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric>;
+
+    /// Called once, when libfabric ends.
+    fn cleanup(&self) {}
+}
+
+/// Memory of a `struct fi_provider`: libfabric writes `context`, and only libfabric knows when.
+struct Memory(UnsafeCell<sys::fi_provider>);
+
+// SAFETY: never borrowed. We write it before libfabric has the address (`entry`); from then on it
+// is C's, which only writes `context`, and we only pass the address on.
+unsafe impl Sync for Memory {}
+
+static MEMORY: Memory = Memory(UnsafeCell::new(sys::fi_provider {
+    version: 0,
+    fi_version: 0,
+    context: sys::fi_context { internal: [ptr::null_mut(); 4] },
+    name: NAME.as_ptr(),
+    getinfo: Some(getinfo),
+    fabric: Some(fabric),
+    cleanup: Some(cleanup),
+}));
+
+static PROVIDER: OnceLock<&'static dyn Provider> = OnceLock::new();
+
+/// The provider as libfabric knows it, for logging and parameters.
+pub(super) fn raw() -> *mut sys::fi_provider {
+    MEMORY.0.get()
+}
+
+/// Answers `fi_prov_ini`: starts logging and `provider`. Later calls answer the same again.
+pub fn entry(provider: &'static dyn Provider) -> *mut sys::fi_provider {
+    let outcome: c_int = border::call_free(|| {
+        PROVIDER.get_or_init(|| {
+            // SAFETY: within the one initialisation, before the address is known to anyone.
+            // `fi_version` has no conditions.
+            unsafe {
+                (*raw()).version = version();
+                // Every application that this libfabric serves may use the provider: nothing in it
+                // depends on what came with a particular version.
+                (*raw()).fi_version = sys::fi_version();
+            }
+            log::start();
+            provider.init();
+            provider
+        });
+        Ok(())
+    });
+    // libfabric takes null for a provider that cannot be used.
+    if outcome == 0 { raw() } else { ptr::null_mut() }
+}
+
+/// The version of this package, as `FI_VERSION(major, minor)`.
+fn version() -> u32 {
+    let number = |text: &str| text.parse::<u16>().map_or(0, u32::from);
+    number(env!("CARGO_PKG_VERSION_MAJOR")) << 16 | number(env!("CARGO_PKG_VERSION_MINOR"))
+}
+
+unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const sys::fi_info,
+    out: *mut *mut sys::fi_info,
+) -> c_int {
+    border::call_free(|| {
+        let provider = PROVIDER.get().ok_or(Errno::ENODATA)?;
+        if out.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: each is null or as `fi_getinfo(3)` says.
+        let (node, service, hints) = unsafe { (text(node)?, text(service)?, InfoRef::from_raw(hints)) };
+        let infos = provider.getinfo(version, node, service, flags, hints)?;
+        if infos.is_empty() {
+            return Err(Errno::ENODATA);
+        }
+        // SAFETY: not null, and to be written by `fi_getinfo(3)`.
+        unsafe { *out = infos.into_raw() };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn fabric(
+    attributes: *mut sys::fi_fabric_attr,
+    out: *mut *mut sys::fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    border::call_free(|| {
+        let provider = PROVIDER.get().ok_or(Errno::ENODATA)?;
+        // SAFETY: null or as `fi_fabric(3)` says.
+        let attributes = unsafe { FabricAttr::of(attributes) }.ok_or(Errno::EINVAL)?;
+        // SAFETY: null or to be written by `fi_fabric(3)`.
+        unsafe { open(out, context, || provider.fabric(attributes)) }
+    })
+}
+
+unsafe extern "C" fn cleanup() {
+    border::call_free(|| {
+        if let Some(provider) = PROVIDER.get() {
+            provider.cleanup();
+        }
+        Ok(())
+    })
+}
