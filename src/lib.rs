@@ -1,0 +1,26 @@
+//! **rstream**: byte streams over RDMA for every libfabric application.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`abi`] | the C border: libfabric's types, op tables, logging and parameters behind safe traits |
+//! | `provider` | libfabric's nouns: fabric, domain, endpoints, event queue, on the three others |
+//! | [`stream`] | the stream protocol as a state machine that does no I/O |
+//! | [`verbs`] | the verbs core: devices, memory regions, queue pairs, connections |
+//!
+//! The library is a libfabric provider: libfabric finds it by file name, calls [`fi_prov_ini`],
+//! and everything else follows from the tables that this returns. [`verbs`] and [`stream`] are also
+//! of use on their own.
+
+pub mod abi;
+#[forbid(unsafe_code)]
+mod provider;
+#[forbid(unsafe_code)]
+pub mod stream;
+pub mod verbs;
+
+/// Called by libfabric when it has loaded the library; answers what the provider is and where its
+/// calls begin.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut abi::sys::fi_provider {
+    abi::entry(&provider::Rstream)
+}

@@ -1,0 +1,24 @@
+//! Who is still open: a parent does not close under its children.
+
+use std::sync::Arc;
+
+use crate::abi::{Errno, Result};
+
+/// The open children of an object.
+#[derive(Default)]
+pub(super) struct Children(Arc<()>);
+
+/// A child's membership, over when it is dropped.
+pub(super) struct Child(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
+
+impl Children {
+    /// Counts one more child.
+    pub(super) fn join(&self) -> Child {
+        Child(Arc::clone(&self.0))
+    }
+
+    /// `-FI_EBUSY` while a child is open.
+    pub(super) fn require_none(&self) -> Result<()> {
+        if Arc::strong_count(&self.0) == 1 { Ok(()) } else { Err(Errno::EBUSY) }
+    }
+}

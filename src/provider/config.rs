@@ -1,0 +1,95 @@
+//! The provider's parameters: what `fi_info -e` shows and `FI_RSTREAM_*` sets.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use crate::abi::Result;
+use crate::abi::params::{Definition, Param};
+use crate::verbs::{ConnectOptions, iwarp};
+
+use super::error::errno_of;
+
+static CONNECT_TIMEOUT_MS: Param<i32> = Param {
+    name: c"connect_timeout_ms",
+    help: "milliseconds that a connection attempt may take, a peer that stays silent in its handshake included",
+    default: 10_000,
+};
+static KEEPALIVE_S: Param<i32> = Param {
+    name: c"keepalive_s",
+    help: "seconds of silence after which a peer's host is probed; one that vanished is noticed within \
+           twice this time",
+    default: 30,
+};
+static LINGER_MS: Param<i32> = Param {
+    name: c"linger_ms",
+    help: "milliseconds that fi_close may wait for accepted bytes to reach the peer's host",
+    default: 5_000,
+};
+static IWARP_CRC: Param<bool> = Param {
+    name: c"iwarp_crc",
+    help: "ask for CRC32c on every frame of the embedded iWARP device; a peer that asks gets it anyway",
+    default: false,
+};
+static IWARP_MPA_REVISION: Param<i32> = Param {
+    name: c"iwarp_mpa_revision",
+    help: "MPA revision that the embedded iWARP device connects with: 1 (RFC 5044) or 2 (RFC 6581); both \
+           are answered",
+    default: 2,
+};
+
+/// Every parameter, in the order in which they are shown.
+pub(super) static PARAMS: &[&dyn Definition] =
+    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &IWARP_CRC, &IWARP_MPA_REVISION];
+
+/// The values in force in this process.
+#[derive(Debug, Clone)]
+pub(super) struct Config {
+    /// How connections are made and watched.
+    pub(super) connect: ConnectOptions,
+    /// Longest time that `fi_close` waits.
+    pub(super) linger: Duration,
+    iwarp: iwarp::Config,
+}
+
+impl Config {
+    /// The values, read once, at first need after the parameters were defined.
+    pub(super) fn get() -> &'static Self {
+        static CONFIG: LazyLock<Config> = LazyLock::new(Config::read);
+        &CONFIG
+    }
+
+    /// The embedded device, as the parameters want it.
+    pub(super) fn embedded_device() -> Result<iwarp::Device> {
+        iwarp::Device::new(Self::get().iwarp).map_err(errno_of)
+    }
+
+    fn read() -> Self {
+        let mpa_revision = match IWARP_MPA_REVISION.get() {
+            1 => 1,
+            2 => 2,
+            other => {
+                log::warn!(target: "core", "FI_RSTREAM_IWARP_MPA_REVISION={other} is neither 1 nor 2; using 2");
+                2
+            }
+        };
+        Self {
+            connect: ConnectOptions {
+                timeout: Duration::from_millis(number(&CONNECT_TIMEOUT_MS, 1)),
+                keepalive: Duration::from_secs(number(&KEEPALIVE_S, 1)),
+            },
+            linger: Duration::from_millis(number(&LINGER_MS, 0)),
+            iwarp: iwarp::Config { mpa_revision, crc: IWARP_CRC.get(), ..iwarp::Config::default() },
+        }
+    }
+}
+
+/// A parameter that is a number of at least `least`, as its default is.
+fn number(param: &Param<i32>, least: i32) -> u64 {
+    let (value, default) = (param.get(), param.default);
+    let used = if value >= least { value } else { default };
+    if used != value {
+        let name = param.name.to_string_lossy().to_uppercase();
+        log::warn!(target: "core", "FI_RSTREAM_{name}={value} is below {least}; using {default}");
+    }
+    u64::from(used.unsigned_abs())
+}

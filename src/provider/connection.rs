@@ -1,0 +1,386 @@
+//! A standing connection: the stream protocol driven over a queue pair.
+//!
+//! Bytes go out by [`Connection::send`]: the stream says where in the peer's ring the next message
+//! belongs, the link posts it. Bytes come in by [`Connection::progress`]: completions are polled,
+//! fed to the stream, and their receives posted again; [`Connection::receive`] copies out of the
+//! ring. Each public call leaves the connection settled: nothing that could go out is kept back,
+//! unless the application asked for it with `FI_MORE`.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use crate::abi::{Errno, Result};
+use crate::stream::{Arrival, RecvState, SendEnd, Stream, WordFormat};
+use crate::verbs::{
+    BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Device,
+    RemoteAddress,
+};
+
+use super::error::errno_of;
+use super::gather::Gather;
+use super::link::{Link, REPOST_CHAIN};
+
+/// A stream over a queue pair.
+pub(super) struct Connection<D: Device> {
+    pub(super) link: Link<D>,
+    pub(super) stream: Stream,
+    format: WordFormat,
+    peer_ring: RemoteAddress,
+    /// The peer's whole ring and the own send ring: no inject can be longer.
+    longest_inject: usize,
+    /// The last send answered `-FI_EAGAIN`: room to send is worth a wake-up.
+    send_blocked: bool,
+    /// Output is held back for `FI_MORE`.
+    held: bool,
+    /// Whether the transport has ended, in an orderly way or not.
+    ended: bool,
+    /// Whether the orderly end was begun from here.
+    disconnecting: bool,
+    /// A completion said that the connection has ended.
+    flushed: bool,
+}
+
+impl<D: Device> Connection<D> {
+    /// A connection over `link`, whose peer wrote its ring's place in `peer_ring`.
+    pub(super) fn new(
+        link: Link<D>,
+        stream: Stream,
+        format: WordFormat,
+        peer_ring: RemoteAddress,
+        longest_inject: usize,
+    ) -> Self {
+        Self {
+            link,
+            stream,
+            format,
+            peer_ring,
+            longest_inject,
+            send_blocked: false,
+            held: false,
+            ended: false,
+            disconnecting: false,
+            flushed: false,
+        }
+    }
+
+    /// Takes as many bytes of `data` as there is room for, at least one; `total` is their sum.
+    pub(super) fn send(&mut self, data: &[IoSlice<'_>], total: usize, more: bool) -> Result<usize> {
+        let room = self.room(total)?;
+        if total == 0 {
+            self.release_held();
+            return Ok(0);
+        }
+        if room == 0 {
+            self.send_blocked = true;
+            self.release_held();
+            return Err(Errno::EAGAIN);
+        }
+        self.send_blocked = false;
+        let taken = self.post(data, room.min(total), more)?;
+        self.held = more;
+        self.settle();
+        Ok(taken)
+    }
+
+    /// Takes all of `data` or nothing.
+    pub(super) fn inject(&mut self, data: &[u8]) -> Result<usize> {
+        if data.len() > self.longest_inject {
+            return Err(Errno::EMSGSIZE);
+        }
+        let room = self.room(data.len())?;
+        self.send_blocked = room < data.len();
+        if self.send_blocked {
+            self.release_held();
+            return Err(Errno::EAGAIN);
+        }
+        self.post(&[IoSlice::new(data)], data.len(), false)?;
+        self.settle();
+        Ok(data.len())
+    }
+
+    /// How many bytes a send would take now.
+    pub(super) fn peek_send(&mut self) -> Result<usize> {
+        let room = self.room(usize::MAX);
+        self.release_held();
+        match room? {
+            0 => {
+                self.send_blocked = true;
+                Err(Errno::EAGAIN)
+            }
+            room => Ok(room),
+        }
+    }
+
+    /// Gives received bytes, at most `total`, the room in `target`.
+    pub(super) fn receive(
+        &mut self,
+        target: &mut [IoSliceMut<'_>],
+        total: usize,
+        consume: bool,
+    ) -> Result<usize> {
+        self.release_held();
+        let available = self.available(total)?;
+        if total == 0 || available == 0 {
+            return Ok(0);
+        }
+        let given = self.copy_out(target);
+        if consume {
+            self.stream.consume(given);
+            self.settle();
+        }
+        Ok(given)
+    }
+
+    /// How many bytes a receive would give now; 0 at the end of the stream.
+    pub(super) fn peek_receive(&mut self) -> Result<usize> {
+        self.release_held();
+        self.available(1)
+    }
+
+    /// Takes in what arrived and sends what is owed, until nothing is left to do.
+    pub(super) fn progress(&mut self) {
+        self.held = false;
+        loop {
+            while self.poll() {}
+            if !self.poll_events() {
+                break;
+            }
+        }
+        self.settle();
+    }
+
+    /// Whether an event loop has a reason to call: something to receive (the end included), or
+    /// room for a sender that met none.
+    pub(super) fn is_ready(&self) -> bool {
+        self.stream.readable() > 0
+            || self.stream.receive_end() != RecvState::Open
+            || (self.send_blocked && self.stream.sendable() != Ok(0))
+    }
+
+    /// Asks the device to wake the descriptor for what comes next; answers whether something may
+    /// have come in between, so that the caller has to look once more.
+    pub(super) fn arm(&mut self) -> Result<bool> {
+        self.link.cq.arm().map_err(errno_of)
+    }
+
+    /// Whether both directions have ended, or the connection broke.
+    pub(super) fn is_over(&self) -> bool {
+        self.stream.is_over()
+    }
+
+    /// Whether nothing of ours is on its way any more: the peer's host has everything.
+    pub(super) fn is_flushed(&mut self) -> bool {
+        self.ended || (self.stream.outgoing_done() && self.link.cq.flushed(self.link.qp))
+    }
+
+    /// Sends what the stream owes (window updates, end of stream) and ends what is over.
+    pub(super) fn settle(&mut self) {
+        while !self.ended
+            && let Some(message) = self.stream.next_control()
+        {
+            self.held = false;
+            if let Err(error) = self.link.post_control(self.format, &message) {
+                self.fail(&error);
+            }
+        }
+        if self.stream.is_over() && self.stream.outgoing_done() && !self.disconnecting && !self.ended {
+            self.disconnecting = true;
+            self.link.cq.disconnect(self.link.qp);
+        }
+    }
+
+    /// Room for sending; drives the connection if there is less than `wanted`.
+    fn room(&mut self, wanted: usize) -> Result<usize> {
+        let room = self.stream.sendable().map_err(errno_of_send)?;
+        if room >= wanted {
+            return Ok(room);
+        }
+        self.take_in(|stream| stream.sendable().is_ok_and(|room| room < wanted));
+        self.stream.sendable().map_err(errno_of_send)
+    }
+
+    /// Bytes to receive, 0 at the end of the stream; drives the connection if there are fewer than
+    /// `wanted`.
+    fn available(&mut self, wanted: usize) -> Result<usize> {
+        if self.stream.readable() < wanted {
+            self.take_in(|stream| stream.readable() == 0);
+        }
+        match (self.stream.readable(), self.stream.receive_end()) {
+            (0, RecvState::Open) if wanted > 0 => Err(Errno::EAGAIN),
+            (0, RecvState::Reset) => Err(Errno::ECONNRESET),
+            (readable, _) => Ok(readable),
+        }
+    }
+
+    /// Polls while `wanting`, and settles. The connection's events are asked for only after
+    /// completions that say that it has ended: asking drives the device once more.
+    fn take_in(&mut self, wanting: impl Fn(&Stream) -> bool) {
+        while wanting(&self.stream) {
+            let more = self.poll() || (std::mem::take(&mut self.flushed) && self.poll_events());
+            if !more {
+                break;
+            }
+        }
+        self.settle();
+    }
+
+    /// Sends what `FI_MORE` held back: any call on the endpoint does.
+    fn release_held(&mut self) {
+        if self.held {
+            self.progress();
+        }
+    }
+
+    /// Posts `length` bytes of `data`, for which there is room.
+    fn post(&mut self, data: &[IoSlice<'_>], length: usize, more: bool) -> Result<usize> {
+        let mut done = 0;
+        while done < length {
+            let Some(message) = self.stream.next_write(length - done) else { break };
+            let size = message.length as usize;
+            let cut = Gather::cut(data, done, size);
+            if let Err(error) = self.link.post_write(self.format, self.peer_ring, &message, &cut, more) {
+                self.fail(&error);
+                return Err(Errno::ECONNRESET);
+            }
+            done += size;
+        }
+        Ok(done)
+    }
+
+    /// Copies received bytes into `target`, as far as both go.
+    fn copy_out(&self, target: &mut [IoSliceMut<'_>]) -> usize {
+        let mut done = 0;
+        for piece in target {
+            let mut rest: &mut [u8] = piece;
+            while !rest.is_empty() {
+                let span = self.stream.span(done, rest.len());
+                let (now, later) = rest.split_at_mut(span.length as usize);
+                if now.is_empty() || !self.link.read_ring(span.offset, now) {
+                    return done;
+                }
+                done += now.len();
+                rest = later;
+            }
+        }
+        done
+    }
+
+    /// Takes in one batch of completions; answers whether there was one.
+    fn poll(&mut self) -> bool {
+        let mut batch = [Completion::EMPTY; REPOST_CHAIN];
+        let count = self.link.cq.poll(&mut batch);
+        let batch = &batch[..count];
+        if let Err(violation) = batch.iter().try_for_each(|completion| self.take(completion)) {
+            self.refuse(&violation);
+            return false;
+        }
+        let mut slots = batch.iter().filter(|completion| is_arrival(completion)).map(|arrival| arrival.id);
+        if !self.ended && batch.iter().any(is_arrival) {
+            // A refusal here means that the connection has just ended; its event says why.
+            let _ = self.link.post_receives(&mut slots);
+        }
+        count > 0
+    }
+
+    /// Feeds one completion to the stream.
+    fn take(&mut self, completion: &Completion) -> std::result::Result<(), String> {
+        match (completion.status, completion.kind) {
+            (CompletionStatus::Success, CompletionKind::Send | CompletionKind::Write) => {
+                self.stream.on_sent(completion.id);
+                Ok(())
+            }
+            (CompletionStatus::Success, CompletionKind::Recv | CompletionKind::RecvWrite) => {
+                let arrival = self.arrival(completion)?;
+                self.stream.on_arrival(arrival).map_err(|violation| violation.to_string())
+            }
+            (CompletionStatus::Success, CompletionKind::Read) => Ok(()),
+            // The connection's event tells what happened.
+            (CompletionStatus::Flushed, _) => {
+                self.flushed = true;
+                Ok(())
+            }
+            (status @ (CompletionStatus::LocalError | CompletionStatus::RemoteError), kind) => {
+                Err(format!("{kind:?} failed with {status:?}"))
+            }
+        }
+    }
+
+    /// What a message means to the stream.
+    fn arrival(&self, completion: &Completion) -> std::result::Result<Arrival, String> {
+        match (completion.kind, completion.immediate, completion.length) {
+            (CompletionKind::RecvWrite, Some(immediate), length) => Ok(Arrival::Write { immediate, length }),
+            (CompletionKind::Recv, Some(immediate), 0) => Ok(Arrival::Control { immediate }),
+            (CompletionKind::Recv, None, 4) => self
+                .link
+                .word(completion.id)
+                .map(Arrival::Word)
+                .ok_or_else(|| format!("no receive has the id {}", completion.id)),
+            (kind, immediate, length) => Err(format!(
+                "{kind:?} of {length} bytes with immediate {immediate:?} is no message of a stream"
+            )),
+        }
+    }
+
+    /// Takes in what happened to the connection itself; answers whether something did. A device
+    /// may tell of the end before completions that belong before it: poll again then.
+    fn poll_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.link.cq.poll_event(self.link.qp) {
+            any = true;
+            match event {
+                ConnectionEvent::Disconnected => {
+                    self.ended = true;
+                    self.stream.on_disconnected();
+                }
+                ConnectionEvent::Broken(reason) => {
+                    self.ended = true;
+                    if !matches!(reason, BreakReason::Reset | BreakReason::Aborted) {
+                        log::warn!(target: "ep_data", "connection broke: {reason}");
+                    }
+                    self.stream.on_broken();
+                }
+                // The outcome of the attempt was taken before the connection was made.
+                ConnectionEvent::Established { .. }
+                | ConnectionEvent::Rejected { .. }
+                | ConnectionEvent::Failed(_) => {}
+            }
+        }
+        any
+    }
+
+    /// Ends the connection because the peer broke the protocol.
+    fn refuse(&mut self, violation: &str) {
+        log::warn!(target: "ep_data", "connection ended, the peer broke the protocol: {violation}");
+        self.cut();
+    }
+
+    /// Ends the connection because the device refused a post.
+    fn fail(&mut self, error: &crate::verbs::Error) {
+        // A post that meets a connection in its end is no news: the event says more.
+        self.poll_events();
+        if !self.ended {
+            log::warn!(target: "ep_data", "connection ended, the device refused to send: {error}");
+            self.cut();
+        }
+    }
+
+    fn cut(&mut self) {
+        self.ended = true;
+        self.link.cq.abort(self.link.qp);
+        self.stream.on_broken();
+    }
+}
+
+fn is_arrival(completion: &Completion) -> bool {
+    completion.status == CompletionStatus::Success
+        && matches!(completion.kind, CompletionKind::Recv | CompletionKind::RecvWrite)
+}
+
+fn errno_of_send(end: SendEnd) -> Errno {
+    match end {
+        SendEnd::Shut => Errno::EPIPE,
+        SendEnd::Reset => Errno::ECONNRESET,
+    }
+}
+
+#[cfg(test)]
+mod tests;

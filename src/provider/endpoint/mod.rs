@@ -1,0 +1,272 @@
+//! The active endpoint: one stream.
+//!
+//! One lock covers everything an endpoint owns on its device. Calls are short and never wait, so
+//! that a sender and a receiver in two threads only ever hold each other up for one call.
+//!
+//! | file | part |
+//! |---|---|
+//! | `mod` | opening, binding, options, descriptor, closing |
+//! | `connect` | the way from a new endpoint to a standing connection, and its end |
+//! | `data` | the calls that move bytes |
+
+mod connect;
+mod data;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::abi::{AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, InfoRef, OptionOut, Result};
+use crate::verbs::{CompletionQueue, Device, WaitSet};
+
+use super::children::Child;
+use super::config::Config;
+use super::connection::Connection;
+use super::domain::Domain;
+use super::error::errno_of;
+use super::event_queue::{Binding, EventQueue};
+use super::link::Link;
+use super::options::Options;
+use super::request::Request;
+use super::{info, offer, wait};
+use connect::Attempt;
+
+/// Longest pause between two looks at a connection that is closing.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// An open endpoint.
+pub(super) struct Endpoint<D: Device> {
+    domain: Arc<Domain<D>>,
+    /// Whether iWARP words were asked for (`FI_PROTO_IWARP`).
+    force_iwarp: bool,
+    /// The peer that the info names, for `fi_connect` without one.
+    destination: Option<SocketAddr>,
+    /// The connection request that this endpoint is to accept.
+    request: Option<Arc<Request<D>>>,
+    handle: OnceLock<FidHandle>,
+    inner: Mutex<Inner<D>>,
+}
+
+struct Inner<D: Device> {
+    options: Options,
+    /// Address to bind before connecting.
+    source: Option<SocketAddr>,
+    binding: Option<Binding>,
+    /// The endpoint's descriptor, from the first `FI_GETWAIT` on.
+    wait: Option<Arc<WaitSet>>,
+    state: State<D>,
+    /// Whether `FI_SHUTDOWN` was queued.
+    told_shutdown: bool,
+    /// In the domain, until closed.
+    membership: Option<Child>,
+}
+
+enum State<D: Device> {
+    /// As opened: options may change.
+    Open,
+    /// Memory and queue pair are there.
+    Enabled(Box<Link<D>>),
+    /// On the way to a connection.
+    Connecting(Box<Link<D>>, Attempt),
+    /// Connected, or the connection has ended.
+    Connected(Box<Connection<D>>),
+    /// The attempt failed, or the endpoint is closed.
+    Dead,
+}
+
+impl<D: Device> Endpoint<D> {
+    /// Opens an endpoint as `info` describes it.
+    pub(super) fn open(domain: Arc<Domain<D>>, info: InfoRef<'_>) -> Result<Arc<Self>> {
+        let request = match info.handle() {
+            Some(handle) => Some(handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?),
+            None => None,
+        };
+        let inherited = request.as_ref().map_or_else(Options::default, |request| request.options());
+        let attributes = domain.device().attributes();
+        let options = inherited.with_depths_of(info, &attributes)?;
+        Ok(Arc::new(Self {
+            force_iwarp: info::forces_iwarp(info),
+            destination: info.dest_addr()?,
+            request,
+            handle: OnceLock::new(),
+            inner: Mutex::new(Inner {
+                options,
+                source: info.src_addr()?,
+                binding: None,
+                wait: None,
+                state: State::Open,
+                told_shutdown: false,
+                membership: Some(domain.children().join()),
+            }),
+            domain,
+        }))
+    }
+
+    /// For `fi_trywait`: whether there is something to do first. Otherwise the descriptor wakes
+    /// for what comes next.
+    pub(super) fn must_not_wait(&self) -> Result<bool> {
+        let mut inner = self.inner.lock();
+        inner.progress(self);
+        let State::Connected(connection) = &mut inner.state else { return Ok(false) };
+        if !connection.is_ready() && connection.arm()? {
+            connection.progress();
+        }
+        let ready = connection.is_ready();
+        inner.after_call();
+        Ok(ready)
+    }
+
+    fn attributes(&self) -> crate::verbs::DeviceAttributes {
+        self.domain.device().attributes()
+    }
+
+    /// Bytes that the device leaves for the user's connection data.
+    fn user_data_room(&self) -> usize {
+        offer::user_data_room(&self.attributes())
+    }
+}
+
+impl<D: Device> Inner<D> {
+    /// Makes the queue pair and posts the receives.
+    fn enable(&mut self, endpoint: &Endpoint<D>) -> Result<()> {
+        match self.state {
+            State::Open => {}
+            State::Enabled(_) => return Ok(()),
+            State::Connecting(..) => return Err(Errno::EALREADY),
+            State::Connected(_) => return Err(Errno::EISCONN),
+            State::Dead => return Err(Errno::EOPBADSTATE),
+        }
+        if self.binding.is_none() {
+            return Err(Errno::ENOEQ);
+        }
+        let domain = &endpoint.domain;
+        let mut link = Link::open(domain.device(), domain.pd(), &self.options).map_err(errno_of)?;
+        if let Some(wait) = &self.wait {
+            link.cq.attach(Arc::clone(wait)).map_err(errno_of)?;
+        }
+        self.state = State::Enabled(Box::new(link));
+        Ok(())
+    }
+
+    /// The endpoint's descriptor, made at first need.
+    fn descriptor(&mut self) -> Result<&Arc<WaitSet>> {
+        if self.wait.is_none() {
+            let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+            if let Some(link) = self.link_mut() {
+                link.cq.attach(Arc::clone(&wait)).map_err(errno_of)?;
+            }
+            self.wait = Some(wait);
+        }
+        self.wait.as_ref().ok_or(Errno::EIO)
+    }
+
+    fn link_mut(&mut self) -> Option<&mut Link<D>> {
+        match &mut self.state {
+            State::Enabled(link) | State::Connecting(link, _) => Some(link),
+            State::Connected(connection) => Some(&mut connection.link),
+            State::Open | State::Dead => None,
+        }
+    }
+
+    fn link(&self) -> Option<&Link<D>> {
+        match &self.state {
+            State::Enabled(link) | State::Connecting(link, _) => Some(link),
+            State::Connected(connection) => Some(&connection.link),
+            State::Open | State::Dead => None,
+        }
+    }
+
+    /// What every call ends with: an event if the connection is over, and the descriptor in step
+    /// with what a call would answer now.
+    fn after_call(&mut self) {
+        let State::Connected(connection) = &self.state else { return };
+        if !self.told_shutdown && connection.is_over() {
+            self.told_shutdown = true;
+            if let Some(binding) = &self.binding {
+                binding.push(Event::Shutdown { fid: binding.fid() });
+            }
+        }
+        if let Some(wait) = &self.wait
+            && let Err(error) = wait.signal(connection.is_ready())
+        {
+            log::warn!(target: "ep_data", "endpoint descriptor: {error}");
+        }
+    }
+
+    /// Lets what was accepted go out, for at most the linger time, and ends the connection.
+    fn linger(&mut self) {
+        let State::Connected(connection) = &mut self.state else { return };
+        let give_up = Instant::now() + Config::get().linger;
+        let mut pause = Duration::from_micros(50);
+        connection.stream.close();
+        loop {
+            connection.progress();
+            if connection.is_flushed() {
+                break;
+            }
+            if Instant::now() >= give_up {
+                log::warn!(target: "ep_ctrl", "closed before the peer took everything");
+                break;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+impl<D: Device> Fid for Endpoint<D> {
+    fn opened(&self, handle: FidHandle) {
+        // Called once, before any other call.
+        let _ = self.handle.set(handle);
+    }
+
+    fn close(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.linger();
+        inner.state = State::Dead;
+        inner.binding = None;
+        inner.membership = None;
+        Ok(())
+    }
+
+    fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
+        let queue = other.downcast::<EventQueue>().ok_or(Errno::EINVAL)?;
+        if flags != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        let mut inner = self.inner.lock();
+        if inner.binding.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let source: Weak<Self> = Arc::downgrade(self);
+        inner.binding = Some(queue.bind(source, *self.handle.get().ok_or(Errno::EINVAL)?));
+        Ok(())
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        match command {
+            Control::Enable => self.inner.lock().enable(self).map(|()| 0),
+            command => wait::answer(command, || {
+                let mut inner = self.inner.lock();
+                let fd = inner.descriptor()?.as_fd().as_raw_fd();
+                inner.after_call();
+                Ok(fd)
+            }),
+        }
+    }
+}
+
+impl<D: Device> EndpointOps for Endpoint<D> {
+    fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let open = matches!(inner.state, State::Open);
+        inner.options.set(level, name, value, open, &self.attributes())
+    }
+
+    fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
+        self.inner.lock().options.get(level, name, out, self.user_data_room())
+    }
+}

@@ -1,0 +1,299 @@
+//! The event queue: connection events of every endpoint and passive endpoint bound to it, behind
+//! one descriptor.
+//!
+//! The queue's [`WaitSet`] holds the connections' own descriptors, each with the token of its
+//! endpoint, so that reading the queue finds those with news, however many are bound. A timer in
+//! the set stands for the earliest deadline. The set is signalled while events are queued.
+//!
+//! Lock order: an endpoint's lock, then the queue's. Endpoints are driven without the queue's lock.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::abi::{Control, EqOps, Errno, ErrorEvent, ErrorOut, Event, EventOut, Fid, FidHandle, Result};
+use crate::verbs::{EventTarget, Interest, Token, WaitSet};
+
+use super::children::Child;
+use super::error::errno_of;
+use super::{reason, wait};
+
+/// Token of the queue's timer.
+const TIMER: Token = Token(0);
+
+/// What is bound to an event queue.
+pub(super) trait Source: Send + Sync {
+    /// Drives the connection and queues what happened. Answers when it wants to be driven again
+    /// even if nothing happens.
+    fn drive(&self) -> Option<Instant>;
+}
+
+/// An open event queue.
+pub(super) struct EventQueue {
+    wait: Arc<WaitSet>,
+    timer: OwnedFd,
+    queue: Mutex<Queue>,
+    membership: Mutex<Option<Child>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    errors: VecDeque<ErrorEvent>,
+    sources: HashMap<Token, Bound>,
+    /// The deadlines of all sources, earliest first.
+    deadlines: BTreeSet<(Instant, Token)>,
+    /// What the timer is set to.
+    armed: Option<Instant>,
+    last_token: u64,
+}
+
+struct Bound {
+    source: Weak<dyn Source>,
+    deadline: Option<Instant>,
+}
+
+/// A source's place in an event queue; dropping it takes the source and its events out.
+pub(super) struct Binding {
+    queue: Arc<EventQueue>,
+    token: Token,
+    /// The object that the source's events are about.
+    fid: FidHandle,
+}
+
+impl EventQueue {
+    /// An empty queue.
+    pub(super) fn open(membership: Child) -> Result<Self> {
+        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer =
+            rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(std::io::Error::from)?;
+        wait.add(timer.as_fd(), TIMER, Interest::Read).map_err(errno_of)?;
+        let membership = Mutex::new(Some(membership));
+        Ok(Self { wait, timer, queue: Mutex::default(), membership })
+    }
+
+    /// Binds a source, whose events are about `fid`.
+    pub(super) fn bind(self: &Arc<Self>, source: Weak<dyn Source>, fid: FidHandle) -> Binding {
+        let mut queue = self.queue.lock();
+        queue.last_token += 1;
+        let token = Token(queue.last_token);
+        queue.sources.insert(token, Bound { source, deadline: None });
+        Binding { queue: Arc::clone(self), token, fid }
+    }
+
+    /// Drives every source that has news or whose time has come.
+    pub(super) fn drive(&self) {
+        let mut ready = Vec::new();
+        if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut ready) {
+            log::warn!(target: "eq", "event queue: {error}");
+        }
+        self.drive_ready(&mut ready);
+    }
+
+    /// For `fi_trywait`: whether an event can be read.
+    pub(super) fn must_not_wait(&self) -> bool {
+        self.drive();
+        let queue = self.queue.lock();
+        !queue.events.is_empty() || !queue.errors.is_empty()
+    }
+
+    fn drive_ready(&self, ready: &mut Vec<Token>) {
+        ready.retain(|&token| token != TIMER);
+        ready.extend(self.queue.lock().expired(Instant::now()));
+        ready.sort_unstable();
+        ready.dedup();
+        for token in ready.drain(..) {
+            let source = self.queue.lock().source(token);
+            if let Some(source) = source {
+                let deadline = source.drive();
+                self.set_deadline(token, deadline);
+            }
+        }
+        self.arm_timer();
+    }
+
+    /// Remembers when a source wants to be driven; it replaces what was said before.
+    fn set_deadline(&self, token: Token, deadline: Option<Instant>) {
+        self.queue.lock().set_deadline(token, deadline);
+    }
+
+    /// Sets the timer to the earliest deadline, or stops it.
+    fn arm_timer(&self) {
+        let mut queue = self.queue.lock();
+        let earliest = queue.deadlines.first().map(|&(at, _)| at);
+        if queue.armed == earliest {
+            return;
+        }
+        queue.armed = earliest;
+        let after = earliest.map_or(Duration::ZERO, |at| {
+            at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
+        });
+        let value = Timespec {
+            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(after.subsec_nanos()),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        if let Err(error) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+            log::warn!(target: "eq", "event queue timer: {error}");
+        }
+    }
+
+    /// Queues through `push`, and keeps the signal in step.
+    fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
+        let mut queue = self.queue.lock();
+        let result = change(&mut queue);
+        let any = !queue.events.is_empty() || !queue.errors.is_empty();
+        if let Err(error) = self.wait.signal(any) {
+            log::warn!(target: "eq", "event queue: {error}");
+        }
+        result
+    }
+
+    /// Gives the oldest event, without driving anything.
+    fn take(&self, out: &mut EventOut<'_>) -> Result<usize> {
+        self.change(
+            |queue| {
+                if queue.errors.is_empty() { out.deliver(&mut queue.events) } else { Err(Errno::EAVAIL) }
+            },
+        )
+    }
+}
+
+impl Queue {
+    fn source(&self, token: Token) -> Option<Arc<dyn Source>> {
+        self.sources.get(&token).and_then(|bound| bound.source.upgrade())
+    }
+
+    fn set_deadline(&mut self, token: Token, deadline: Option<Instant>) {
+        let Some(bound) = self.sources.get_mut(&token) else { return };
+        let before = std::mem::replace(&mut bound.deadline, deadline);
+        if before != deadline {
+            before.map(|at| self.deadlines.remove(&(at, token)));
+            self.deadlines.extend(deadline.map(|at| (at, token)));
+        }
+    }
+
+    /// Takes out the sources whose deadline has come.
+    fn expired(&mut self, now: Instant) -> Vec<Token> {
+        let mut expired = Vec::new();
+        while let Some(&(at, token)) = self.deadlines.first()
+            && at <= now
+        {
+            self.set_deadline(token, None);
+            expired.push(token);
+        }
+        if self.armed.is_some_and(|at| at <= now) {
+            self.armed = None;
+        }
+        expired
+    }
+}
+
+impl Binding {
+    /// Where the source's connection announces itself.
+    pub(super) fn target(&self) -> EventTarget {
+        EventTarget { wait: Arc::clone(&self.queue.wait), token: self.token }
+    }
+
+    /// The object that the source's events are about.
+    pub(super) fn fid(&self) -> FidHandle {
+        self.fid
+    }
+
+    /// Queues an event of the source.
+    pub(super) fn push(&self, event: Event) {
+        self.queue.change(|queue| queue.events.push_back(event));
+    }
+
+    /// Queues an error of the source.
+    pub(super) fn push_error(&self, error: ErrorEvent) {
+        self.queue.change(|queue| queue.errors.push_back(error));
+    }
+
+    /// How many events of the source were not read yet.
+    pub(super) fn unread(&self) -> usize {
+        self.queue.queue.lock().events.iter().filter(|event| event.fid() == self.fid).count()
+    }
+
+    /// Takes the source's events back that were not read yet.
+    pub(super) fn take_unread(&self) -> Vec<Event> {
+        self.queue.change(|queue| {
+            queue.errors.retain(|error| error.fid != self.fid);
+            let events = std::mem::take(&mut queue.events).into_iter();
+            let (unread, kept): (Vec<_>, Vec<_>) = events.partition(|event| event.fid() == self.fid);
+            queue.events = kept.into();
+            unread
+        })
+    }
+
+    /// Says when the source wants to be driven even if nothing happens.
+    pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
+        self.queue.set_deadline(self.token, deadline);
+        self.queue.arm_timer();
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.take_unread();
+        let mut queue = self.queue.queue.lock();
+        queue.set_deadline(self.token, None);
+        queue.sources.remove(&self.token);
+        drop(queue);
+        self.queue.arm_timer();
+    }
+}
+
+impl Fid for EventQueue {
+    fn close(&self) -> Result<()> {
+        if !self.queue.lock().sources.is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        *self.membership.lock() = None;
+        Ok(())
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        wait::answer(command, || Ok(self.wait.as_fd().as_raw_fd()))
+    }
+}
+
+impl EqOps for EventQueue {
+    fn read(&self, out: &mut EventOut<'_>) -> Result<usize> {
+        self.drive();
+        self.take(out)
+    }
+
+    fn sread(&self, out: &mut EventOut<'_>, timeout: Option<Duration>) -> Result<usize> {
+        let give_up = timeout.map(|timeout| Instant::now() + timeout);
+        self.drive();
+        let mut ready = Vec::new();
+        loop {
+            match self.take(out) {
+                Err(Errno::EAGAIN) => {}
+                outcome => return outcome,
+            }
+            let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Errno::EAGAIN);
+            }
+            self.wait.wait(left, &mut ready).map_err(errno_of)?;
+            self.drive_ready(&mut ready);
+        }
+    }
+
+    fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize> {
+        self.drive();
+        self.change(|queue| out.deliver(&mut queue.errors))
+    }
+
+    fn strerror(&self, prov_errno: i32) -> &'static CStr {
+        reason::text(prov_errno)
+    }
+}

@@ -1,0 +1,95 @@
+//! The fabric: a kind of device, chosen by name, and the event queues of its endpoints.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::abi::{
+    AnyFid, EqAttr, Errno, FabricOps, Fid, InfoRef, NewDomain, NewEventQueue, NewPassiveEndpoint, Result,
+    constants,
+};
+use crate::verbs::Device;
+
+use super::children::Children;
+use super::domain::Domain;
+use super::endpoint::Endpoint;
+use super::event_queue::EventQueue;
+use super::passive_endpoint::PassiveEndpoint;
+use super::request::Request;
+
+/// An open fabric.
+pub(super) struct Fabric<D: Device> {
+    device: D,
+    children: Children,
+    /// Connection requests that the application may have read and not answered.
+    requests: Mutex<Vec<Weak<Request<D>>>>,
+}
+
+impl<D: Device> Fabric<D> {
+    /// A fabric of one device.
+    pub(super) fn open(device: D) -> Arc<Self> {
+        Arc::new(Self { device, children: Children::default(), requests: Mutex::default() })
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// What is open in it.
+    pub(super) fn children(&self) -> &Children {
+        &self.children
+    }
+
+    /// Gives an unanswered request up when the fabric closes.
+    pub(super) fn remember(&self, request: Weak<Request<D>>) {
+        let mut requests = self.requests.lock();
+        if requests.len() == requests.capacity() {
+            requests.retain(|request| request.strong_count() > 0);
+        }
+        requests.push(request);
+    }
+}
+
+impl<D: Device> Fid for Fabric<D> {
+    fn close(&self) -> Result<()> {
+        self.children.require_none()?;
+        for request in self.requests.lock().drain(..).filter_map(|request| request.upgrade()) {
+            request.abandon();
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> FabricOps for Fabric<D> {
+    fn domain(self: &Arc<Self>, _info: InfoRef<'_>) -> Result<NewDomain> {
+        Ok(NewDomain::domain(Domain::open(Arc::clone(self))?))
+    }
+
+    fn passive_ep(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewPassiveEndpoint> {
+        Ok(NewPassiveEndpoint::passive_endpoint(PassiveEndpoint::open(Arc::clone(self), info)?))
+    }
+
+    fn eq_open(self: &Arc<Self>, attr: EqAttr) -> Result<NewEventQueue> {
+        match attr.wait_obj {
+            constants::FI_WAIT_NONE | constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => {}
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(NewEventQueue::event_queue(Arc::new(EventQueue::open(self.children.join())?)))
+    }
+
+    fn trywait(&self, fids: &[AnyFid]) -> Result<()> {
+        let mut wait = true;
+        for fid in fids {
+            let busy = if let Some(endpoint) = fid.downcast::<Endpoint<D>>() {
+                endpoint.must_not_wait()?
+            } else if let Some(queue) = fid.downcast::<EventQueue>() {
+                queue.must_not_wait()
+            } else {
+                return Err(Errno::EINVAL);
+            };
+            wait &= !busy;
+        }
+        if wait { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+}

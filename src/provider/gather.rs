@@ -1,0 +1,59 @@
+//! A cut out of an application's list of buffers.
+
+use std::io::IoSlice;
+
+use crate::abi::IOV_LIMIT;
+
+/// Up to [`IOV_LIMIT`] pieces that together are `length` bytes of a list, from some byte on.
+pub(super) struct Gather<'a> {
+    pieces: [IoSlice<'a>; IOV_LIMIT],
+    used: usize,
+}
+
+impl<'a> Gather<'a> {
+    /// Cuts `length` bytes, after the first `skip`, out of `list`: fewer where the list ends.
+    pub(super) fn cut(list: &'a [IoSlice<'_>], mut skip: usize, mut length: usize) -> Self {
+        let mut cut = Self { pieces: [IoSlice::new(&[]); IOV_LIMIT], used: 0 };
+        for piece in list {
+            let bytes: &'a [u8] = piece;
+            if skip >= bytes.len() {
+                skip -= bytes.len();
+                continue;
+            }
+            let end = bytes.len().min(skip.saturating_add(length));
+            let Some(slot) = cut.pieces.get_mut(cut.used) else { break };
+            *slot = IoSlice::new(&bytes[skip..end]);
+            cut.used += 1;
+            length -= end - skip;
+            skip = 0;
+            if length == 0 {
+                break;
+            }
+        }
+        cut
+    }
+
+    /// The pieces, none of them empty.
+    pub(super) fn slices(&self) -> &[IoSlice<'a>] {
+        &self.pieces[..self.used]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_what_was_asked_for() {
+        let list = [b"abc".as_slice(), b"", b"defgh", b"i"].map(IoSlice::new);
+        let all = b"abcdefghi";
+        for skip in 0..=all.len() {
+            for length in 0..=all.len() - skip {
+                let cut = Gather::cut(&list, skip, length);
+                let joined: Vec<u8> = cut.slices().iter().flat_map(|piece| piece.iter().copied()).collect();
+                assert_eq!(joined, &all[skip..skip + length], "skip {skip}, length {length}");
+                assert!(length == 0 || cut.slices().iter().all(|piece| !piece.is_empty()));
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What an endpoint owns on its device from `fi_enable` on: the receive ring, a queue pair with
+//! every receive posted, and, where the device does not take payload inline, a registered send
+//! ring.
+
+use std::io::IoSlice;
+
+use crate::stream::{CONTROL_ENTRIES, ControlMessage, Extension, Offer, Ticket, WordFormat, WriteMessage};
+use crate::verbs::{
+    self, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload, ProtectionDomain,
+    QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
+};
+
+use super::gather::Gather;
+use super::options::Options;
+
+/// Bytes of a word where it travels as the payload of a send.
+const WORD: usize = size_of::<u32>();
+
+/// A queue pair with its memory.
+pub(super) struct Link<D: Device> {
+    pub(super) cq: D::Cq,
+    pub(super) qp: QpNumber,
+    /// The ring that the peer writes.
+    ring: D::Mr,
+    /// One slot a posted receive, for words that come as payload.
+    words: D::Mr,
+    inline: usize,
+    /// Send ring, where payload is longer than the device takes inline.
+    staging: Option<D::Mr>,
+    /// Slots for outgoing words, where the device takes not even those inline.
+    word_staging: Option<WordSlots<D::Mr>>,
+}
+
+/// Outgoing words in registered memory, used in turn: as many slots as the send queue has entries,
+/// so that a slot's turn comes only after its request is done.
+struct WordSlots<M> {
+    region: M,
+    slots: u64,
+    next: u64,
+}
+
+impl<D: Device> Link<D> {
+    /// Registers the memory, makes the queue pair and posts every receive.
+    pub(super) fn open(device: &D, pd: &D::Pd, options: &Options) -> verbs::Result<Self> {
+        // Which words travel is agreed on later; iWARP words take the most entries a message.
+        let data_entries = u32::from(options.send_depth) * WordFormat::Iwarp.data_entries();
+        let send_depth = data_entries + CONTROL_ENTRIES;
+        let recv_depth = u32::from(options.recv_depth);
+        let mut cq = device.create_cq(send_depth + recv_depth)?;
+        let wanted = QpCapabilities {
+            send_depth,
+            recv_depth,
+            inline: options.send_buffer as usize,
+            initiator_depth: 0,
+            responder_resources: 0,
+        };
+        let (qp, granted) = cq.create_qp(pd, wanted)?;
+
+        let register = |size: usize, access| pd.register(Memory::zeroed(size)?, access);
+        let ring = register(options.recv_buffer as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let words = register(recv_depth as usize * WORD, Access::LOCAL_WRITE)?;
+        let staging = if granted.inline < options.send_buffer as usize {
+            Some(register(options.send_buffer as usize, Access::empty())?)
+        } else {
+            None
+        };
+        let word_staging = if granted.inline < WORD {
+            let slots = u64::from(granted.send_depth);
+            let region = register(granted.send_depth as usize * WORD, Access::empty())?;
+            Some(WordSlots { region, slots, next: 0 })
+        } else {
+            None
+        };
+
+        let mut link = Self { cq, qp, ring, words, inline: granted.inline, staging, word_staging };
+        let mut first = 0;
+        while first < recv_depth {
+            let end = recv_depth.min(first + REPOST_CHAIN as u32);
+            link.post_receives(&mut (first..end).map(u64::from))?;
+            first = end;
+        }
+        Ok(link)
+    }
+
+    /// What this side tells the peer about its ring and receives.
+    pub(super) fn offer<'a>(&self, options: &Options, extension: Option<Extension<'a>>) -> Offer<'a> {
+        Offer {
+            ring_address: self.ring.address(),
+            ring_key: u64::from(self.ring.remote_key()),
+            ring_size: options.recv_buffer,
+            receives: options.recv_depth,
+            extension,
+        }
+    }
+
+    /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.
+    pub(super) fn post_receives(&mut self, slots: &mut dyn Iterator<Item = u64>) -> verbs::Result<()> {
+        let mut chain = [RecvRequest { id: 0, buffer: None }; REPOST_CHAIN];
+        let mut length = 0;
+        for (request, slot) in chain.iter_mut().zip(slots) {
+            let address = self.words.address() + slot * WORD as u64;
+            let buffer = Segment { key: self.words.local_key(), address, length: WORD as u32 };
+            *request = RecvRequest { id: slot, buffer: Some(buffer) };
+            length += 1;
+        }
+        self.cq.post_recv(self.qp, &chain[..length])
+    }
+
+    /// The word that arrived in the receive of `slot`.
+    pub(super) fn word(&self, slot: u64) -> Option<u32> {
+        let mut word = [0; WORD];
+        self.words.memory().read(slot * WORD as u64, &mut word).ok()?;
+        Some(u32::from_le_bytes(word))
+    }
+
+    /// Copies bytes of the receive ring out.
+    pub(super) fn read_ring(&self, offset: u32, target: &mut [u8]) -> bool {
+        self.ring.memory().read(u64::from(offset), target).is_ok()
+    }
+
+    /// Posts a data message: `data` is exactly what it carries, `ring` the peer's.
+    pub(super) fn post_write(
+        &mut self,
+        format: WordFormat,
+        ring: RemoteAddress,
+        message: &WriteMessage,
+        data: &Gather<'_>,
+        more: bool,
+    ) -> verbs::Result<()> {
+        let remote = RemoteAddress { key: ring.key, address: ring.address + message.remote_offset };
+        let slices = data.slices();
+        let segment;
+        let payload = match &self.staging {
+            Some(staging) if message.length as usize > self.inline => {
+                segment = [stage(staging, message.local_offset, slices)?];
+                Payload::Segments(&segment)
+            }
+            _ => Payload::Inline(slices),
+        };
+        let Ticket { id, signaled } = message.ticket;
+        match format {
+            WordFormat::Immediate => {
+                let operation = Operation::Write { remote, immediate: Some(message.word) };
+                self.cq.post_send(self.qp, &[SendRequest { id, signaled, operation, payload }], more)
+            }
+            WordFormat::Iwarp => {
+                let operation = Operation::Write { remote, immediate: None };
+                let write = SendRequest { id, signaled: false, operation, payload };
+                self.post_word(Some(write), message.word, message.ticket, more)
+            }
+        }
+    }
+
+    /// Posts a control message.
+    pub(super) fn post_control(&mut self, format: WordFormat, message: &ControlMessage) -> verbs::Result<()> {
+        let Ticket { id, signaled } = message.ticket;
+        match format {
+            WordFormat::Immediate => {
+                let operation =
+                    Operation::Send { immediate: Some(message.word), invalidate: None, solicited: false };
+                let payload = Payload::Inline(&[]);
+                self.cq.post_send(self.qp, &[SendRequest { id, signaled, operation, payload }], false)
+            }
+            WordFormat::Iwarp => self.post_word(None, message.word, message.ticket, false),
+        }
+    }
+
+    /// Posts a word as the payload of a send, behind the write that it announces.
+    fn post_word(
+        &mut self,
+        write: Option<SendRequest<'_>>,
+        word: u32,
+        ticket: Ticket,
+        more: bool,
+    ) -> verbs::Result<()> {
+        let bytes = word.to_le_bytes();
+        let slices = [IoSlice::new(&bytes)];
+        let segment;
+        let payload = match &mut self.word_staging {
+            None => Payload::Inline(&slices),
+            Some(words) => {
+                let slot = words.next % words.slots;
+                words.next += 1;
+                segment = [stage(&words.region, (slot * WORD as u64) as u32, &slices)?];
+                Payload::Segments(&segment)
+            }
+        };
+        let Ticket { id, signaled } = ticket;
+        let operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
+        let send = SendRequest { id, signaled, operation, payload };
+        match write {
+            Some(write) => self.cq.post_send(self.qp, &[write, send], more),
+            None => self.cq.post_send(self.qp, &[send], more),
+        }
+    }
+}
+
+/// Most receives posted with one call.
+pub(super) const REPOST_CHAIN: usize = 16;
+
+/// Copies `slices` into registered memory at `offset`.
+fn stage<M: MemoryRegion>(region: &M, offset: u32, slices: &[IoSlice<'_>]) -> verbs::Result<Segment> {
+    let mut at = u64::from(offset);
+    for slice in slices {
+        region.memory().write(at, slice).map_err(|_| verbs::Error::BadSegment {
+            key: region.local_key(),
+            address: at,
+            length: slice.len() as u32,
+            why: "beyond the send ring",
+        })?;
+        at += slice.len() as u64;
+    }
+    Ok(Segment {
+        key: region.local_key(),
+        address: region.address() + u64::from(offset),
+        length: (at - u64::from(offset)) as u32,
+    })
+}

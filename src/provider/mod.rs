@@ -1,0 +1,64 @@
+//! libfabric's nouns, built on the stream protocol and the verbs core.
+//!
+//! One file a noun: what `fi_getinfo` answers ([`info`], [`address`], [`config`]), then the objects
+//! an application opens: fabric, domain, passive endpoint, endpoint, event queue. An endpoint is
+//! generic over its device, so that each device has its own tables and nothing on the data path
+//! asks which device it is.
+//!
+//! Where a received byte goes: the device places it in the ring that [`link`] registered; its
+//! completion is polled and fed to the stream machine by [`connection`]; `fi_recv` copies it out of
+//! the ring there.
+
+mod address;
+mod children;
+mod config;
+mod connection;
+mod domain;
+mod endpoint;
+mod error;
+mod event_queue;
+mod fabric;
+mod gather;
+mod info;
+mod link;
+mod offer;
+mod options;
+mod passive_endpoint;
+mod reason;
+mod request;
+mod wait;
+
+use crate::abi::{Errno, FabricAttr, InfoList, InfoRef, NewFabric, Provider, Result, params};
+
+use config::Config;
+use fabric::Fabric;
+
+/// The provider that libfabric loads.
+pub(crate) struct Rstream;
+
+impl Provider for Rstream {
+    fn init(&self) {
+        if let Err(error) = params::define(config::PARAMS) {
+            log::warn!(target: "core", "parameters cannot be defined: {error}");
+        }
+    }
+
+    fn getinfo(
+        &self,
+        _version: u32,
+        node: Option<&str>,
+        service: Option<&str>,
+        flags: u64,
+        hints: Option<InfoRef<'_>>,
+    ) -> Result<InfoList> {
+        info::answer(&info::Query { node, service, flags, hints })
+    }
+
+    fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric> {
+        let name = attributes.name()?.unwrap_or_default();
+        if name.as_bytes() != info::IWARP_FABRIC.to_bytes() {
+            return Err(Errno::ENODATA);
+        }
+        Ok(NewFabric::fabric(Fabric::open(Config::embedded_device()?)))
+    }
+}

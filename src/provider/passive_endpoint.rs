@@ -1,0 +1,205 @@
+//! The passive endpoint: listens, and turns what peers ask for into `FI_CONNREQ` events.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use crate::abi::{
+    AnyFid, CmOps, Control, EndpointOps, Errno, Event, Fid, FidHandle, Info, InfoRef, OptionOut, Result,
+};
+use crate::stream::RefusalReason;
+use crate::verbs::{ConnectionRequest, Device, Listener};
+
+use super::children::Child;
+use super::config::Config;
+use super::error::errno_of;
+use super::event_queue::{Binding, EventQueue, Source};
+use super::fabric::Fabric;
+use super::info;
+use super::offer;
+use super::options::Options;
+use super::request::Request;
+
+/// Connections that may wait for the application if `FI_BACKLOG` does not say otherwise.
+const DEFAULT_BACKLOG: u32 = 1024;
+
+/// An open passive endpoint.
+pub(super) struct PassiveEndpoint<D: Device> {
+    fabric: Arc<Fabric<D>>,
+    /// As opened: what connection requests are described after.
+    info: Info,
+    handle: OnceLock<FidHandle>,
+    inner: Mutex<Inner<D>>,
+}
+
+struct Inner<D: Device> {
+    options: Options,
+    address: SocketAddr,
+    backlog: u32,
+    binding: Option<Binding>,
+    listener: Option<D::Listener>,
+    membership: Option<Child>,
+}
+
+impl<D: Device> PassiveEndpoint<D> {
+    /// Opens a passive endpoint as `info` describes it; without an address in it, on all of IPv4.
+    pub(super) fn open(fabric: Arc<Fabric<D>>, info: InfoRef<'_>) -> Result<Arc<Self>> {
+        let attributes = fabric.device().attributes();
+        let options = Options::default().with_depths_of(info, &attributes)?;
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let membership = Some(fabric.children().join());
+        Ok(Arc::new(Self {
+            info: info.to_owned()?,
+            handle: OnceLock::new(),
+            inner: Mutex::new(Inner {
+                options,
+                address: info.src_addr()?.unwrap_or(any),
+                backlog: DEFAULT_BACKLOG,
+                binding: None,
+                listener: None,
+                membership,
+            }),
+            fabric,
+        }))
+    }
+
+    /// Makes an event of a peer's request, or refuses it.
+    fn announce(&self, inner: &Inner<D>, request: D::Request) {
+        let Some(binding) = &inner.binding else { return };
+        let (peer, user_data) = match offer::decode(request.private_data()) {
+            Ok(offered) => offered,
+            Err(why) => {
+                log::warn!(target: "ep_ctrl", "connection from {} refused: {why}", request.peer_address());
+                if let Ok(refusal) = offer::encode_refusal(why.reason(), &[]) {
+                    request.reject(&refusal);
+                }
+                return;
+            }
+        };
+        let (local, remote) = (request.local_address(), request.peer_address());
+        let request = Request::<D>::new(request, peer, inner.options);
+        let mut info = match info::for_request(&self.info, local, remote, &inner.options) {
+            Ok(info) => info,
+            Err(error) => {
+                log::warn!(target: "ep_ctrl", "connection from {remote} dropped: {error}");
+                return;
+            }
+        };
+        request.name(|handle| info.set_handle(handle));
+        self.fabric.remember(Arc::downgrade(&request));
+        binding.push(Event::ConnReq { fid: binding.fid(), info, data: user_data });
+    }
+}
+
+impl<D: Device> Source for PassiveEndpoint<D> {
+    fn drive(&self) -> Option<Instant> {
+        let mut inner = self.inner.lock();
+        let waiting = inner.binding.as_ref().map_or(0, Binding::unread);
+        let room = (inner.backlog as usize).saturating_sub(waiting);
+        for _ in 0..room {
+            let Some(request) = inner.listener.as_mut().and_then(Listener::poll) else { break };
+            self.announce(&inner, request);
+        }
+        inner.listener.as_ref().and_then(Listener::deadline)
+    }
+}
+
+impl<D: Device> Fid for PassiveEndpoint<D> {
+    fn opened(&self, handle: FidHandle) {
+        // Called once, before any other call.
+        let _ = self.handle.set(handle);
+    }
+
+    fn close(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        inner.listener = None;
+        inner.membership = None;
+        let binding = inner.binding.take();
+        drop(inner);
+        for event in binding.iter().flat_map(Binding::take_unread) {
+            if let Event::ConnReq { info, .. } = event
+                && let Some(request) =
+                    info.as_ref().handle().and_then(|handle| handle.downcast::<Request<D>>())
+            {
+                request.abandon();
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
+        let queue = other.downcast::<EventQueue>().ok_or(Errno::EINVAL)?;
+        if flags != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        let mut inner = self.inner.lock();
+        if inner.binding.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let source: Weak<Self> = Arc::downgrade(self);
+        inner.binding = Some(queue.bind(source, *self.handle.get().ok_or(Errno::EINVAL)?));
+        Ok(())
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        let Control::Backlog(backlog) = command else { return Err(Errno::ENOSYS) };
+        let mut inner = self.inner.lock();
+        if inner.listener.is_some() {
+            return Err(Errno::EOPBADSTATE);
+        }
+        inner.backlog = u32::try_from(backlog).ok().filter(|&backlog| backlog > 0).ok_or(Errno::EINVAL)?;
+        Ok(0)
+    }
+}
+
+impl<D: Device> EndpointOps for PassiveEndpoint<D> {
+    fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let open = inner.listener.is_none();
+        inner.options.set(level, name, value, open, &self.fabric.device().attributes())
+    }
+
+    fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
+        let room = offer::user_data_room(&self.fabric.device().attributes());
+        self.inner.lock().options.get(level, name, out, room)
+    }
+}
+
+impl<D: Device> CmOps for PassiveEndpoint<D> {
+    fn setname(&self, address: SocketAddr) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.listener.is_some() {
+            return Err(Errno::EOPBADSTATE);
+        }
+        inner.address = address;
+        Ok(())
+    }
+
+    fn getname(&self) -> Result<SocketAddr> {
+        let inner = self.inner.lock();
+        Ok(inner.listener.as_ref().map_or(inner.address, Listener::local_address))
+    }
+
+    fn listen(&self) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if inner.listener.is_some() {
+            return Err(Errno::EOPBADSTATE);
+        }
+        let target = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
+        let connect = &Config::get().connect;
+        let listener = self.fabric.device().listen(inner.address, inner.backlog, connect, target);
+        inner.listener = Some(listener.map_err(errno_of)?);
+        Ok(())
+    }
+
+    fn reject(&self, handle: AnyFid, user_data: &[u8]) -> Result<()> {
+        let request = handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?;
+        if user_data.len() > offer::user_data_room(&self.fabric.device().attributes()) {
+            return Err(Errno::EINVAL);
+        }
+        let data = offer::encode_refusal(RefusalReason::Application, user_data)?;
+        if request.reject(&data) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}

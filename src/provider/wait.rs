@@ -1,0 +1,16 @@
+//! What `fi_control` answers about wait objects: every object of this provider waits by file
+//! descriptor.
+
+use std::os::fd::RawFd;
+
+use crate::abi::{Control, Errno, Result, constants};
+
+/// Answers `FI_GETWAIT` with the descriptor that `descriptor` gives, and `FI_GETWAITOBJ`.
+pub(super) fn answer(command: Control<'_>, descriptor: impl FnOnce() -> Result<RawFd>) -> Result<i32> {
+    match command {
+        Control::GetWait(out) => *out = descriptor()?,
+        Control::GetWaitObj(out) => *out = constants::FI_WAIT_FD,
+        _ => return Err(Errno::ENOSYS),
+    }
+    Ok(0)
+}
