@@ -1,0 +1,272 @@
+/* Checks, time, content, peers in other processes, and plain sockets. */
+#include "common.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- checks ------------------------------------------------------------------------------- */
+
+void fail_at(const char *file, int line, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    fprintf(stderr, "%s:%d: ", file, line);
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    fflush(NULL);
+    _exit(1);
+}
+
+void skip(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    fflush(NULL);
+    _exit(EXIT_SKIPPED);
+}
+
+void check_int_at(const char *file, int line, const char *what, long long got, long long wanted)
+{
+    if (got != wanted)
+        fail_at(file, line, "%s is %lld, should be %lld", what, got, wanted);
+}
+
+void check_range_at(const char *file, int line, const char *what, long long got, long long least, long long most)
+{
+    if (got < least)
+        fail_at(file, line, "%s is %lld, should be at least %lld", what, got, least);
+    if (got > most)
+        fail_at(file, line, "%s is %lld, should be at most %lld", what, got, most);
+}
+
+/* A count, or an error with its text. */
+static const char *describe(long long value, char *text, size_t size)
+{
+    if (value < 0)
+        snprintf(text, size, "%lld (%s)", value, fi_strerror((int)-value));
+    else
+        snprintf(text, size, "%lld", value);
+    return text;
+}
+
+void check_ret_at(const char *file, int line, const char *what, long long got, long long wanted)
+{
+    char got_text[128], wanted_text[128];
+
+    if (got != wanted)
+        fail_at(file, line, "%s answered %s, should be %s", what, describe(got, got_text, sizeof got_text),
+                describe(wanted, wanted_text, sizeof wanted_text));
+}
+
+long check_sys_at(const char *file, int line, const char *what, long got)
+{
+    if (got < 0)
+        fail_at(file, line, "%s: %s", what, strerror(errno));
+    return got;
+}
+
+void check_bytes_at(const char *file, int line, const char *what, const void *got, const void *wanted, size_t length)
+{
+    const uint8_t *a = got, *b = wanted;
+
+    if (length == 0 || memcmp(a, b, length) == 0)
+        return;
+    for (size_t i = 0; i < length; i++)
+        if (a[i] != b[i])
+            fail_at(file, line, "%s: byte %zu of %zu is 0x%02x, should be 0x%02x", what, i, length, a[i], b[i]);
+}
+
+/* ---- time --------------------------------------------------------------------------------- */
+
+int64_t now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t now_ms(void)
+{
+    return now_us() / 1000;
+}
+
+void sleep_ms(int ms)
+{
+    struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
+
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}
+
+/* ---- content ------------------------------------------------------------------------------ */
+
+/* A prime, so that no ring, call or segment size divides it: content that moves by any of them is
+ * seen. */
+#define PATTERN_PERIOD 1048583
+
+static uint8_t pattern_bytes[PATTERN_PERIOD + PATTERN_MAX];
+
+static void make_pattern(void)
+{
+    uint64_t state = 0x9e3779b97f4a7c15;
+
+    for (size_t i = 0; i < PATTERN_PERIOD; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        pattern_bytes[i] = (uint8_t)(state >> 32);
+    }
+    for (size_t i = PATTERN_PERIOD; i < sizeof pattern_bytes; i++)
+        pattern_bytes[i] = pattern_bytes[i - PATTERN_PERIOD];
+}
+
+const uint8_t *pattern(uint64_t offset, size_t length)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, make_pattern);
+    CHECK(length <= PATTERN_MAX);
+    return pattern_bytes + offset % PATTERN_PERIOD;
+}
+
+/* ---- other processes ---------------------------------------------------------------------- */
+
+void peer_start(struct peer *peer, void (*body)(struct peer *self, void *argument), void *argument)
+{
+    int down[2], up[2];
+    pid_t parent = getpid();
+
+    CHECK_SYS(pipe(down));
+    CHECK_SYS(pipe(up));
+    fflush(NULL);
+    peer->pid = (pid_t)CHECK_SYS(fork());
+    if (peer->pid == 0) {
+        struct peer self = {parent, up[1], down[0]};
+
+        CHECK_SYS(prctl(PR_SET_PDEATHSIG, SIGKILL));
+        if (getppid() != parent)
+            _exit(1);
+        close(down[1]);
+        close(up[0]);
+        body(&self, argument);
+        exit(0);
+    }
+    close(down[0]);
+    close(up[1]);
+    peer->to_peer = down[1];
+    peer->from_peer = up[0];
+}
+
+void peer_tell(struct peer *peer, uint64_t number)
+{
+    CHECK_INT(CHECK_SYS(write(peer->to_peer, &number, sizeof number)), sizeof number);
+}
+
+uint64_t peer_hear(struct peer *peer)
+{
+    uint64_t number = 0;
+    ssize_t got;
+
+    do
+        got = read(peer->from_peer, &number, sizeof number);
+    while (got < 0 && errno == EINTR);
+    if (got != sizeof number)
+        fail_at(__FILE__, __LINE__, "process %d ended without saying what it should", (int)peer->pid);
+    return number;
+}
+
+static int peer_wait(struct peer *peer)
+{
+    int status = 0;
+
+    close(peer->to_peer);
+    close(peer->from_peer);
+    CHECK_INT(CHECK_SYS(waitpid(peer->pid, &status, 0)), peer->pid);
+    return status;
+}
+
+void peer_join(struct peer *peer)
+{
+    int status = peer_wait(peer);
+
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fail_at(__FILE__, __LINE__, "the other process ended with wait status 0x%x", status);
+}
+
+void peer_kill(struct peer *peer)
+{
+    CHECK_SYS(kill(peer->pid, SIGKILL));
+    CHECK(WIFSIGNALED(peer_wait(peer)));
+}
+
+/* ---- plain sockets ------------------------------------------------------------------------ */
+
+int tcp_listen(unsigned *port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = (int)CHECK_SYS(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+
+    CHECK_SYS(bind(fd, (struct sockaddr *)&address, length));
+    CHECK_SYS(listen(fd, 16));
+    CHECK_SYS(getsockname(fd, (struct sockaddr *)&address, &length));
+    *port = ntohs(address.sin_port);
+    return fd;
+}
+
+int tcp_connect(unsigned port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = (int)CHECK_SYS(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+
+    address.sin_port = htons((uint16_t)port);
+    CHECK_SYS(connect(fd, (struct sockaddr *)&address, sizeof address));
+    return fd;
+}
+
+ssize_t tcp_read_to_end(int fd, void *data, size_t size, int ms)
+{
+    int64_t until = now_ms() + ms;
+    size_t length = 0;
+
+    for (;;) {
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        uint8_t overflow[256];
+        bool room = length < size;
+        ssize_t got;
+
+        if (now_ms() > until)
+            return -1;
+        drive();
+        if (poll(&poll_fd, 1, 1) <= 0)
+            continue;
+        got = room ? recv(fd, (uint8_t *)data + length, size - length, 0) : recv(fd, overflow, sizeof overflow, 0);
+        if (got == 0 || (got < 0 && errno == ECONNRESET))
+            return (ssize_t)length;
+        if (room)
+            length += (size_t)CHECK_SYS(got);
+    }
+}
+
+bool readable(int fd, int ms)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+    return CHECK_SYS(poll(&poll_fd, 1, ms)) == 1;
+}

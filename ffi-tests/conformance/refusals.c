@@ -1,0 +1,364 @@
+/* Contract, section Connecting: connections that do not come about. */
+#include "conformance.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define TIMEOUT_MS 600
+
+/* Takes the error of a failed connect: it names the endpoint, and a text says what happened. */
+static int failure(struct side *side)
+{
+    struct fi_eq_err_entry error = await_error(side->eq, NULL, 0);
+    char text[256] = "";
+    const char *said = fi_eq_strerror(side->eq, error.prov_errno, error.err_data, text, sizeof text);
+
+    CHECK(error.fid == &side->ep->fid);
+    CHECK(said != NULL);
+    CHECK_AT_LEAST(strlen(said), 5);
+    check_no_event(side->eq);
+    return error.err;
+}
+
+static void start_connect(struct side *client, unsigned port)
+{
+    side_active(client, IPV4, port, NULL);
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+}
+
+static void set_time_out(void)
+{
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", TIMEOUT_MS);
+    CHECK_SYS(setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", text, 1));
+}
+
+static void reject_with(size_t length)
+{
+    struct side listener, client;
+    struct event request;
+    struct fi_eq_err_entry error;
+
+    side_listen(&listener, IPV4, NULL);
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    CHECK_OK(fi_reject(listener.pep, request.info->handle, pattern(3, length), length));
+    fi_freeinfo(request.info);
+    error = await_error(client.eq, NULL, 0);
+    CHECK_INT(error.err, FI_ECONNREFUSED);
+    CHECK(error.fid == &client.ep->fid);
+    CHECK_INT(error.err_data_size, length);
+    CHECK_BYTES(error.err_data, pattern(3, length), length);
+    check_no_event(client.eq);
+    CHECK_RET(send_once(client.ep, "x", 1), -FI_ENOTCONN);
+    side_close(&client);
+    /* The listener takes the next one. */
+    start_connect(&client, fid_port(&listener.pep->fid));
+    fi_freeinfo(await_event(listener.eq, FI_CONNREQ).info);
+    side_close(&client);
+    side_close(&listener);
+}
+
+static void reject(void)
+{
+    struct fi_info *hints = stream_hints();
+    struct side side;
+    size_t most = 0, length = sizeof most;
+
+    side_open(&side, find(IPV4, "7471", 0, hints));
+    side_endpoint(&side, NULL);
+    CHECK_OK(fi_getopt(&side.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &most, &length));
+    side_close(&side);
+    fi_freeinfo(hints);
+    reject_with(0);
+    reject_with(1);
+    reject_with(33);
+    reject_with(most);
+}
+
+static void nobody_listening(void)
+{
+    struct side client;
+    unsigned port;
+    int64_t start = now_ms();
+
+    CHECK_SYS(close(tcp_listen(&port)));
+    start_connect(&client, port);
+    CHECK_INT(failure(&client), FI_ECONNREFUSED);
+    CHECK(now_ms() - start < 2000);
+    side_close(&client);
+}
+
+static void nobody_listening_ipv6(void)
+{
+    struct side client;
+    unsigned port;
+
+    CHECK_SYS(close(tcp_listen(&port)));
+    side_active(&client, IPV6, port, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    CHECK_INT(failure(&client), FI_ECONNREFUSED);
+    side_close(&client);
+}
+
+static void no_route(void)
+{
+    struct side client;
+    int error;
+
+    /* A group address: the system refuses to connect to it, and sends nothing. */
+    set_time_out();
+    side_active(&client, "224.0.0.1", 7471, NULL);
+    error = fi_connect(client.ep, client.info->dest_addr, NULL, 0);
+    error = error ? -error : failure(&client);
+    CHECK(error == FI_ENETUNREACH || error == FI_EHOSTUNREACH || error == FI_EINVAL || error == FI_ETIMEDOUT);
+    side_close(&client);
+}
+
+static void silent_passive(void)
+{
+    struct side client;
+    unsigned port;
+    int64_t start, took;
+    int fd = tcp_listen(&port);
+
+    set_time_out();
+    start = now_ms();
+    start_connect(&client, port);
+    CHECK_INT(failure(&client), FI_ETIMEDOUT);
+    took = now_ms() - start;
+    CHECK_BETWEEN(took, TIMEOUT_MS, TIMEOUT_MS + 1000);
+    CHECK_SYS(close(fd));
+    side_close(&client);
+}
+
+static void silent_active(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    uint8_t byte;
+    int silent[8];
+    int64_t start;
+    unsigned port;
+
+    set_time_out();
+    side_listen(&listener, IPV4, NULL);
+    port = fid_port(&listener.pep->fid);
+    for (unsigned i = 0; i < 8; i++)
+        silent[i] = tcp_connect(port);
+    CHECK_INT(write(silent[7], "MPA ID", 6), 6);
+
+    /* A peer that speaks is served at once. */
+    start = now_ms();
+    start_connect(&client, port);
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(client.eq, FI_CONNECTED);
+    CHECK(now_ms() - start < TIMEOUT_MS / 2);
+
+    /* The silent ones are dropped when their time is over. */
+    for (unsigned i = 0; i < 8; i++) {
+        CHECK_INT(tcp_read_to_end(silent[i], &byte, 1, TIMEOUT_MS + 2000), 0);
+        CHECK_SYS(close(silent[i]));
+    }
+    await_event(listener.eq, FI_CONNECTED);
+    check_no_event(listener.eq);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void garbage_from_passive(void)
+{
+    struct side client;
+    unsigned port;
+    int64_t start = now_ms();
+    int fd = tcp_listen(&port), connection, error;
+
+    start_connect(&client, port);
+    connection = (int)CHECK_SYS(accept(fd, NULL, NULL));
+    CHECK_SYS(write(connection, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", 46));
+    error = failure(&client);
+    CHECK_INT(error, EPROTO);
+    CHECK(now_ms() - start < 3000);
+    CHECK_SYS(close(connection));
+    CHECK_SYS(close(fd));
+    side_close(&client);
+}
+
+static void closed_in_handshake(void)
+{
+    struct side client;
+    unsigned port;
+    int64_t start = now_ms();
+    int fd = tcp_listen(&port);
+
+    start_connect(&client, port);
+    CHECK_SYS(close((int)CHECK_SYS(accept(fd, NULL, NULL))));
+    CHECK_AT_LEAST(failure(&client), 1);
+    CHECK(now_ms() - start < 3000);
+    CHECK_SYS(close(fd));
+    side_close(&client);
+}
+
+static void garbage_from_active(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    uint8_t answer[64];
+    int64_t start = now_ms();
+    int fd;
+
+    side_listen(&listener, IPV4, NULL);
+    fd = tcp_connect(fid_port(&listener.pep->fid));
+    CHECK_SYS(write(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 35));
+    CHECK_AT_LEAST(tcp_read_to_end(fd, answer, sizeof answer, 3000), 0);
+    CHECK(now_ms() - start < 3000);
+    CHECK_SYS(close(fd));
+    check_no_event(listener.eq);
+
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(client.eq, FI_CONNECTED);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* ---- a peer that speaks MPA but another stream protocol ------------------------------------- */
+
+/* Frames of RFC 5044, section 7.1.1: a key of 16 bytes, flags, revision, and the length of the
+ * private data. Enhanced ones (RFC 6581, revision 2) begin their private data with 4 bytes. */
+#define MPA_HEADER 20
+#define MPA_REJECT 0x20
+
+/* Offset of the version in the stream protocol's connection data. */
+#define VERSION_OFFSET 23
+
+static size_t mpa_frame(uint8_t *frame, const char *key, uint8_t revision, const uint8_t *data, size_t length)
+{
+    size_t enhanced = revision == 2 ? 4 : 0;
+
+    memset(frame, 0, MPA_HEADER + enhanced);
+    memcpy(frame, key, 16);
+    frame[17] = revision;
+    frame[18] = (uint8_t)((enhanced + length) >> 8);
+    frame[19] = (uint8_t)(enhanced + length);
+    memcpy(frame + MPA_HEADER + enhanced, data, length);
+    return MPA_HEADER + enhanced + length;
+}
+
+/* Connection data as this protocol has it, but for the version. */
+static void stranger_data(uint8_t data[25])
+{
+    memset(data, 0, 25);
+    data[0] = 24;
+    data[16] = 1;
+    data[19] = 0x80;
+    data[21] = 1;
+    data[VERSION_OFFSET] = 77;
+}
+
+/* Reads one frame of the peer, a known length at most. */
+static size_t read_frame(int fd, uint8_t *frame, size_t size)
+{
+    int64_t until = now_ms() + PATIENCE_MS;
+    size_t length = 0, whole = MPA_HEADER;
+
+    while (length < whole) {
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        ssize_t got;
+
+        CHECK(now_ms() < until);
+        drive();
+        if (poll(&poll_fd, 1, 1) <= 0)
+            continue;
+        got = CHECK_SYS(read(fd, frame + length, whole - length));
+        CHECK_AT_LEAST(got, 1);
+        length += (size_t)got;
+        if (length == MPA_HEADER)
+            whole = MPA_HEADER + ((size_t)frame[18] << 8) + frame[19];
+        CHECK(whole <= size);
+    }
+    return length;
+}
+
+static void wrong_version_from_passive(void)
+{
+    uint8_t frame[1024], reply[64], data[25];
+    struct side client;
+    unsigned port;
+    int fd = tcp_listen(&port), connection, error;
+    int64_t start = now_ms();
+    size_t length;
+
+    start_connect(&client, port);
+    connection = (int)CHECK_SYS(accept(fd, NULL, NULL));
+    CHECK_AT_LEAST(read_frame(connection, frame, sizeof frame), MPA_HEADER);
+    CHECK_BYTES(frame, "MPA ID Req Frame", 16);
+    stranger_data(data);
+    length = mpa_frame(reply, "MPA ID Rep Frame", frame[17], data, sizeof data);
+    CHECK_INT(CHECK_SYS(write(connection, reply, length)), length);
+    error = failure(&client);
+    CHECK_INT(error, EPROTO);
+    CHECK(now_ms() - start < 5000);
+    CHECK_SYS(close(connection));
+    CHECK_SYS(close(fd));
+    side_close(&client);
+}
+
+static void wrong_version_from_active(void)
+{
+    uint8_t request[64], reply[1024], data[25];
+    struct side listener;
+    size_t length;
+    int fd;
+
+    side_listen(&listener, IPV4, NULL);
+    fd = tcp_connect(fid_port(&listener.pep->fid));
+    stranger_data(data);
+    length = mpa_frame(request, "MPA ID Req Frame", 1, data, sizeof data);
+    CHECK_INT(CHECK_SYS(write(fd, request, length)), length);
+    CHECK_AT_LEAST(read_frame(fd, reply, sizeof reply), MPA_HEADER);
+    CHECK_BYTES(reply, "MPA ID Rep Frame", 16);
+    CHECK_INT(reply[16] & MPA_REJECT, MPA_REJECT);
+    check_no_event(listener.eq);
+    CHECK_SYS(close(fd));
+    side_close(&listener);
+}
+
+static void refused_can_close(void)
+{
+    struct side client;
+    unsigned port;
+    int fd = tcp_listen(&port);
+
+    /* Closing in the middle of connecting takes no time-out. */
+    start_connect(&client, port);
+    CHECK_INT(CHECK_SYS(accept(fd, NULL, NULL)) >= 0, true);
+    sleep_ms(20);
+    int64_t start = now_ms();
+    side_close(&client);
+    CHECK(now_ms() - start < 1000);
+    CHECK_SYS(close(fd));
+}
+
+static const struct test tests[] = {
+    TEST(reject, "fi_reject carries data; the active side reads FI_ECONNREFUSED with it in err_data"),
+    TEST(nobody_listening, "nobody listening: one error entry, FI_ECONNREFUSED, with a text"),
+    TEST(nobody_listening_ipv6, "nobody listening, over IPv6"),
+    TEST(no_route, "no route: an error that says so, never a hang"),
+    TEST(silent_passive, "a peer that stays silent: FI_RSTREAM_CONNECT_TIMEOUT_MS, FI_ETIMEDOUT"),
+    TEST(silent_active, "a slow handshake costs one time-out and blocks nobody"),
+    TEST(garbage_from_passive, "garbage instead of a handshake ends at once"),
+    TEST(closed_in_handshake, "a peer that closes in the handshake: one error entry"),
+    TEST(garbage_from_active, "garbage to a listener ends that connection and no other"),
+    TEST(wrong_version_from_passive, "the wrong version in a reply: one error entry"),
+    TEST(wrong_version_from_active, "the wrong version in a request is rejected"),
+    TEST(refused_can_close, "fi_close in the middle of connecting"),
+};
+
+const struct section refusals_section = SECTION("refusals", tests);

@@ -1,0 +1,195 @@
+/* Contract, section Threads: any call from any thread on any object. */
+#include "conformance.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+struct job {
+    struct fid_ep *ep;
+    uint64_t length;
+    size_t part;
+    uint64_t done;
+};
+
+/* One that sends and one that receives, both by trying again and again. */
+static void *send_spinning(void *argument)
+{
+    struct job *job = argument;
+    int64_t until = now_ms() + PATIENCE_MS;
+
+    while (job->done < job->length) {
+        size_t part = job->length - job->done < job->part ? (size_t)(job->length - job->done) : job->part;
+        ssize_t took = send_once(job->ep, pattern(job->done, part), part);
+
+        if (took == -FI_EAGAIN) {
+            CHECK(now_ms() < until);
+            sched_yield();
+            continue;
+        }
+        CHECK_BETWEEN(took, 1, part);
+        job->done += (uint64_t)took;
+        until = now_ms() + PATIENCE_MS;
+    }
+    return NULL;
+}
+
+static void *recv_spinning(void *argument)
+{
+    static _Thread_local uint8_t buffer[65536];
+    struct job *job = argument;
+    int64_t until = now_ms() + PATIENCE_MS;
+
+    while (job->done < job->length) {
+        ssize_t got = recv_once(job->ep, buffer, job->part);
+
+        if (got == -FI_EAGAIN) {
+            CHECK(now_ms() < until);
+            sched_yield();
+            continue;
+        }
+        CHECK_BETWEEN(got, 1, job->length - job->done);
+        CHECK_BYTES(buffer, pattern(job->done, (size_t)got), (size_t)got);
+        job->done += (uint64_t)got;
+        until = now_ms() + PATIENCE_MS;
+    }
+    return NULL;
+}
+
+static void both_ways(void)
+{
+    struct pair pair;
+    pthread_t threads[4];
+    struct job jobs[4];
+
+    pair_open(&pair, IPV4, NULL);
+    for (unsigned i = 0; i < 4; i++)
+        jobs[i] = (struct job){.ep = i < 2 ? pair.client.ep : pair.server.ep, .length = 8 << 20, .part = 4001 + i};
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, i % 2 ? recv_spinning : send_spinning, &jobs[i]), 0);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_join(threads[i], NULL), 0);
+    pair_close(&pair);
+}
+
+/* Sends and receives of one endpoint, and questions about it from a third thread. */
+static atomic_bool stop_asking;
+
+static void *ask(void *argument)
+{
+    struct side *side = argument;
+    struct sockaddr_storage address;
+    union {
+        struct fi_eq_cm_entry entry;
+        uint8_t bytes[sizeof(struct fi_eq_cm_entry) + 16];
+    } buffer;
+    uint32_t kind;
+    uint64_t value;
+
+    while (!stop_asking) {
+        struct fid *fid = &side->ep->fid;
+        struct fi_msg message = {.addr = FI_ADDR_UNSPEC};
+        size_t length = sizeof address;
+        ssize_t ret;
+
+        CHECK_OK(fi_getname(&side->ep->fid, &address, &length));
+        length = sizeof address;
+        CHECK_OK(fi_getpeer(side->ep, &address, &length));
+        length = sizeof value;
+        CHECK_OK(fi_getopt(&side->ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &length));
+        ret = fi_trywait(side->fabric, &fid, 1);
+        CHECK(ret == 0 || ret == -FI_EAGAIN);
+        ret = fi_recvmsg(side->ep, &message, FI_PEEK);
+        CHECK(ret > 0 || ret == -FI_EAGAIN);
+        ret = fi_sendmsg(side->ep, &message, FI_PEEK);
+        CHECK(ret > 0 || ret == -FI_EAGAIN);
+        CHECK_RET(fi_eq_read(side->eq, &kind, &buffer, sizeof buffer, 0), -FI_EAGAIN);
+    }
+    return NULL;
+}
+
+static void any_call(void)
+{
+    struct pair pair;
+    pthread_t threads[4], askers[2];
+    struct job jobs[4];
+
+    pair_open(&pair, IPV4, NULL);
+    for (unsigned i = 0; i < 4; i++)
+        jobs[i] = (struct job){.ep = i < 2 ? pair.client.ep : pair.server.ep, .length = 2 << 20, .part = 1009 + i};
+    CHECK_INT(pthread_create(&askers[0], NULL, ask, &pair.client), 0);
+    CHECK_INT(pthread_create(&askers[1], NULL, ask, &pair.server), 0);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, i % 2 ? recv_spinning : send_spinning, &jobs[i]), 0);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_join(threads[i], NULL), 0);
+    stop_asking = true;
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_INT(pthread_join(askers[i], NULL), 0);
+    pair_close(&pair);
+}
+
+/* Many connections made and closed at the same time, each thread for itself. */
+static void *connect_repeatedly(void *argument)
+{
+    (void)argument;
+    for (unsigned i = 0; i < 20; i++) {
+        struct pair pair;
+
+        pair_open(&pair, i % 2 ? IPV4 : IPV6, NULL);
+        transfer(pair.client.ep, pair.server.ep, 20000);
+        pair_close(&pair);
+    }
+    return NULL;
+}
+
+static void connect_at_once(void)
+{
+    pthread_t threads[4];
+
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, connect_repeatedly, NULL), 0);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_join(threads[i], NULL), 0);
+}
+
+static void *shut_later(void *argument)
+{
+    struct pair *pair = argument;
+
+    sleep_ms(100);
+    CHECK_OK(fi_shutdown(pair->client.ep, 0));
+    for (unsigned i = 0; i < 200; i++) {
+        CHECK_RET(send_once(pair->client.ep, "x", 1), -FI_EPIPE);
+        sleep_ms(1);
+    }
+    return NULL;
+}
+
+static void shutdown_wakes_reader(void)
+{
+    struct pair pair;
+    pthread_t thread;
+    ssize_t got;
+
+    /* One thread sleeps on an endpoint that another shuts down. */
+    pair_open(&pair, IPV4, NULL);
+    CHECK_INT(pthread_create(&thread, NULL, shut_later, &pair), 0);
+    while ((got = recv_once(pair.server.ep, &(uint8_t){0}, 1)) == -FI_EAGAIN)
+        CHECK(readable(wait_fd(&pair.server.ep->fid), PATIENCE_MS));
+    CHECK_RET(got, 0);
+    while ((got = recv_once(pair.client.ep, &(uint8_t){0}, 1)) == -FI_EAGAIN)
+        CHECK(readable(wait_fd(&pair.client.ep->fid), PATIENCE_MS));
+    CHECK_RET(got, 0);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    pair_close(&pair);
+}
+
+static const struct test tests[] = {
+    TEST(both_ways, "sending in one thread and receiving in another never deadlocks"),
+    TEST(any_call, "any call from any thread on any object"),
+    TEST(connect_at_once, "connections made and closed in several threads at once"),
+    TEST(shutdown_wakes_reader, "a shutdown in one thread wakes a reader in another"),
+};
+
+const struct section threads_section = SECTION("threads", tests);

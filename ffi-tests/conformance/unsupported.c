@@ -1,0 +1,144 @@
+/* Contract, section Moving bytes: the calls that stream endpoints do not have. */
+#include "conformance.h"
+
+#include <rdma/fi_atomic.h>
+#include <rdma/fi_rma.h>
+#include <rdma/fi_tagged.h>
+
+static void with_data(void)
+{
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    CHECK_RET(fi_senddata(pair.client.ep, "x", 1, NULL, 1, FI_ADDR_UNSPEC, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_injectdata(pair.client.ep, "x", 1, 1, FI_ADDR_UNSPEC), -FI_ENOSYS);
+    pair_close(&pair);
+}
+
+static void rma(void)
+{
+    struct fi_msg_rma message = {.addr = FI_ADDR_UNSPEC};
+    struct iovec iov = {&(uint8_t){0}, 1};
+    struct pair pair;
+    struct fid_ep *ep;
+    uint8_t byte = 0;
+
+    pair_open(&pair, IPV4, NULL);
+    ep = pair.client.ep;
+    CHECK_RET(fi_read(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_readv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_write(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_writev(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_inject_write(ep, &byte, 1, FI_ADDR_UNSPEC, 0, 0), -FI_ENOSYS);
+    CHECK_RET(fi_writedata(ep, &byte, 1, NULL, 0, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_inject_writedata(ep, &byte, 1, 0, FI_ADDR_UNSPEC, 0, 0), -FI_ENOSYS);
+    pair_close(&pair);
+}
+
+static void tagged(void)
+{
+    struct fi_msg_tagged message = {.addr = FI_ADDR_UNSPEC};
+    struct iovec iov = {&(uint8_t){0}, 1};
+    struct pair pair;
+    struct fid_ep *ep;
+    uint8_t byte = 0;
+
+    pair_open(&pair, IPV4, NULL);
+    ep = pair.client.ep;
+    CHECK_RET(fi_trecv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_trecvv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_trecvmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_tsend(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tsendv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tsendmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_tinject(ep, &byte, 1, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
+    CHECK_RET(fi_tsenddata(ep, &byte, 1, NULL, 0, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tinjectdata(ep, &byte, 1, 0, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
+    pair_close(&pair);
+}
+
+static void atomic(void)
+{
+    struct fi_msg_atomic message = {.addr = FI_ADDR_UNSPEC, .datatype = FI_UINT64, .op = FI_SUM};
+    uint64_t value = 0, result = 0;
+    size_t count = 0;
+    struct pair pair;
+    struct fid_ep *ep;
+
+    pair_open(&pair, IPV4, NULL);
+    ep = pair.client.ep;
+    CHECK_RET(fi_atomic(ep, &value, 1, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_atomicmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_inject_atomic(ep, &value, 1, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomic(ep, &value, 1, NULL, &result, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM, NULL),
+              -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomic(ep, &value, 1, NULL, &value, NULL, &result, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64,
+                                FI_CSWAP, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicvalid(ep, FI_UINT64, FI_CSWAP, &count), -FI_ENOSYS);
+    pair_close(&pair);
+}
+
+static void domain_objects(void)
+{
+    struct fi_info *hints = stream_hints();
+    struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+    struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_CONTEXT};
+    struct fi_cntr_attr cntr_attr = {.events = FI_CNTR_EVENTS_COMP};
+    struct fi_poll_attr poll_attr = {0};
+    struct side side;
+    struct fid_av *av = NULL;
+    struct fid_cq *cq = NULL;
+    struct fid_cntr *cntr = NULL;
+    struct fid_poll *poll = NULL;
+    struct fid_mr *mr = NULL;
+    struct fid_ep *ep = NULL;
+    struct fid_stx *stx = NULL;
+    uint8_t memory[64];
+
+    side_open(&side, find(IPV4, "7471", 0, hints));
+    CHECK_RET(fi_av_open(side.domain, &av_attr, &av, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_cq_open(side.domain, &cq_attr, &cq, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_cntr_open(side.domain, &cntr_attr, &cntr, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_poll_open(side.domain, &poll_attr, &poll), -FI_ENOSYS);
+    CHECK_RET(fi_mr_reg(side.domain, memory, sizeof memory, FI_SEND, 0, 0, 0, &mr, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_scalable_ep(side.domain, side.info, &ep, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_stx_context(side.domain, side.info->tx_attr, &stx, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_srx_context(side.domain, side.info->rx_attr, &ep, NULL), -FI_ENOSYS);
+    CHECK(av == NULL && cq == NULL && cntr == NULL && poll == NULL && mr == NULL && ep == NULL && stx == NULL);
+    side_close(&side);
+    fi_freeinfo(hints);
+}
+
+static void endpoint_calls(void)
+{
+    struct fi_info *hints = stream_hints();
+    struct side side;
+    struct fid_ep *ep = NULL;
+    struct fid_mc *mc = NULL;
+
+    side_open(&side, find(IPV4, "7471", 0, hints));
+    side_endpoint(&side, NULL);
+    CHECK_RET(fi_cancel(&side.ep->fid, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tx_context(side.ep, 0, side.info->tx_attr, &ep, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_rx_context(side.ep, 0, side.info->rx_attr, &ep, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_join(side.ep, side.info->dest_addr, 0, &mc, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_ep_alias(side.ep, &ep, 0), -FI_ENOSYS);
+    CHECK(ep == NULL && mc == NULL);
+    side_close(&side);
+    fi_freeinfo(hints);
+}
+
+static const struct test tests[] = {
+    TEST(with_data, "fi_senddata, fi_injectdata: -FI_ENOSYS"),
+    TEST(rma, "RMA calls: -FI_ENOSYS"),
+    TEST(tagged, "tagged calls: -FI_ENOSYS"),
+    TEST(atomic, "atomic calls: -FI_ENOSYS"),
+    TEST(domain_objects, "memory, CQ, counter, AV and further domain calls: -FI_ENOSYS"),
+    TEST(endpoint_calls, "cancel, contexts, multicast, alias: -FI_ENOSYS"),
+};
+
+const struct section unsupported_section = SECTION("unsupported", tests);

@@ -1,0 +1,537 @@
+/* Contract, section Waiting: descriptors, fi_trywait, and plain poll, select and epoll. */
+#include "conformance.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+static int trywait(struct side *side, struct fid *fid)
+{
+    return fi_trywait(side->fabric, &fid, 1);
+}
+
+/* Until there is nothing to do: fi_trywait says so, and then the descriptor is quiet. */
+static void settle(struct side *side)
+{
+    AWAIT(PATIENCE_MS, trywait(side, &side->ep->fid) == 0 && !readable(wait_fd(&side->ep->fid), 5));
+}
+
+static void one_descriptor(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    int eq_fd, ep_fd, server_fd;
+
+    side_listen(&listener, IPV4, NULL);
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    eq_fd = wait_fd(&client.eq->fid);
+    ep_fd = wait_fd(&client.ep->fid);
+    CHECK(eq_fd != ep_fd);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    side_for_request(&listener, &server, &request);
+    server_fd = wait_fd(&server.ep->fid);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    await_event(client.eq, FI_CONNECTED);
+    await_event(server.eq, FI_CONNECTED);
+    CHECK_INT(wait_fd(&client.ep->fid), ep_fd);
+    transfer(client.ep, server.ep, 100000);
+    CHECK_OK(fi_shutdown(client.ep, 0));
+    await_event(server.eq, FI_SHUTDOWN);
+    CHECK_INT(wait_fd(&client.ep->fid), ep_fd);
+    CHECK_INT(wait_fd(&server.ep->fid), server_fd);
+    CHECK_INT(wait_fd(&client.eq->fid), eq_fd);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void wait_object(void)
+{
+    enum fi_wait_obj object;
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    object = FI_WAIT_NONE;
+    CHECK_OK(fi_control(&pair.client.ep->fid, FI_GETWAITOBJ, &object));
+    CHECK_INT(object, FI_WAIT_FD);
+    object = FI_WAIT_NONE;
+    CHECK_OK(fi_control(&pair.client.eq->fid, FI_GETWAITOBJ, &object));
+    CHECK_INT(object, FI_WAIT_FD);
+    pair_close(&pair);
+}
+
+static void trywait_bytes(void)
+{
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    settle(&pair.server);
+    send_all(pair.client.ep, "x", 1);
+    AWAIT(PATIENCE_MS, trywait(&pair.server, &pair.server.ep->fid) == -FI_EAGAIN);
+    /* As long as it is there, not once. */
+    CHECK_RET(trywait(&pair.server, &pair.server.ep->fid), -FI_EAGAIN);
+    CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 1);
+    settle(&pair.server);
+    CHECK_OK(fi_shutdown(pair.client.ep, FI_SEND));
+    AWAIT(PATIENCE_MS, trywait(&pair.server, &pair.server.ep->fid) == -FI_EAGAIN);
+    CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 0);
+    pair_close(&pair);
+}
+
+static void trywait_events(void)
+{
+    struct side listener, client;
+
+    side_listen(&listener, IPV4, NULL);
+    CHECK_OK(trywait(&listener, &listener.eq->fid));
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    AWAIT(PATIENCE_MS, trywait(&listener, &listener.eq->fid) == -FI_EAGAIN);
+    fi_freeinfo(await_event(listener.eq, FI_CONNREQ).info);
+    CHECK_OK(trywait(&listener, &listener.eq->fid));
+    side_close(&client);
+    side_close(&listener);
+}
+
+static void trywait_room(void)
+{
+    struct pair pair;
+    size_t sent;
+
+    pair_open(&pair, IPV4, NULL);
+    sent = fill(pair.client.ep, 0);
+    CHECK_RET(send_once(pair.client.ep, "x", 1), -FI_EAGAIN);
+    settle(&pair.client);
+    recv_pattern(pair.server.ep, 0, sent);
+    AWAIT(PATIENCE_MS, trywait(&pair.client, &pair.client.ep->fid) == -FI_EAGAIN);
+    CHECK_RET(send_once(pair.client.ep, pattern(sent, 1), 1), 1);
+    /* The last send was not refused: being writable is nothing to tell. */
+    recv_pattern(pair.server.ep, sent, 1);
+    settle(&pair.client);
+    pair_close(&pair);
+}
+
+static void trywait_mix(void)
+{
+    struct pair pair;
+    struct fid *fids[3];
+
+    pair_open(&pair, IPV4, NULL);
+    settle(&pair.client);
+    settle(&pair.server);
+    fids[0] = &pair.server.ep->fid;
+    fids[1] = &pair.listener.eq->fid;
+    fids[2] = &pair.server.ep->fid;
+    CHECK_OK(fi_trywait(pair.listener.fabric, fids, 3));
+    CHECK_OK(fi_trywait(pair.listener.fabric, fids, 0));
+    send_all(pair.client.ep, "x", 1);
+    AWAIT(PATIENCE_MS, fi_trywait(pair.listener.fabric, fids, 3) == -FI_EAGAIN);
+    CHECK_OK(fi_trywait(pair.listener.fabric, fids + 1, 1));
+    recv_all(pair.server.ep, &(uint8_t){0}, 1);
+    AWAIT(PATIENCE_MS, fi_trywait(pair.listener.fabric, fids, 3) == 0);
+    CHECK_OK(fi_shutdown(pair.client.ep, 0));
+    AWAIT(PATIENCE_MS, fi_trywait(pair.listener.fabric, fids + 1, 1) == -FI_EAGAIN);
+    pair_close(&pair);
+}
+
+static void writable_is_quiet(void)
+{
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    settle(&pair.client);
+    settle(&pair.server);
+    CHECK(!readable(wait_fd(&pair.client.ep->fid), 200));
+    CHECK(!readable(wait_fd(&pair.server.ep->fid), 0));
+    transfer(pair.client.ep, pair.server.ep, 50000);
+    settle(&pair.client);
+    settle(&pair.server);
+    CHECK(!readable(wait_fd(&pair.client.ep->fid), 200));
+    CHECK(!readable(wait_fd(&pair.server.ep->fid), 0));
+    pair_close(&pair);
+}
+
+/* ---- without fi_trywait ---------------------------------------------------------------------- */
+
+/* Receives by sleeping on the descriptor only: every refusal is followed by a wait, nothing else
+ * drives the endpoint. A lost wake-up shows as a time-out. */
+static ssize_t recv_sleeping(struct fid_ep *ep, void *data, size_t length)
+{
+    int fd = wait_fd(&ep->fid);
+
+    for (;;) {
+        ssize_t got = recv_once(ep, data, length);
+
+        if (got != -FI_EAGAIN)
+            return got;
+        CHECK(readable(fd, PATIENCE_MS));
+    }
+}
+
+static ssize_t send_sleeping(struct fid_ep *ep, const void *data, size_t length)
+{
+    int fd = wait_fd(&ep->fid);
+
+    for (;;) {
+        ssize_t took = send_once(ep, data, length);
+
+        if (took != -FI_EAGAIN)
+            return took;
+        CHECK(readable(fd, PATIENCE_MS));
+    }
+}
+
+static void wakes_for_bytes(void)
+{
+    struct pair pair;
+    uint8_t byte;
+
+    pair_open(&pair, IPV4, NULL);
+    for (unsigned i = 0; i < 200; i++) {
+        CHECK_RET(recv_once(pair.server.ep, &byte, 1), -FI_EAGAIN);
+        CHECK_RET(send_once(pair.client.ep, pattern(i, 1), 1), 1);
+        CHECK_RET(recv_sleeping(pair.server.ep, &byte, 1), 1);
+        CHECK_INT(byte, *pattern(i, 1));
+    }
+    CHECK_RET(recv_once(pair.server.ep, &byte, 1), -FI_EAGAIN);
+    CHECK_OK(fi_shutdown(pair.client.ep, FI_SEND));
+    CHECK_RET(recv_sleeping(pair.server.ep, &byte, 1), 0);
+    pair_close(&pair);
+}
+
+static void wakes_for_room(void)
+{
+    const struct settings settings = {.recv_ring = 5003};
+    struct pair pair;
+    uint64_t sent = 0;
+
+    pair_open(&pair, IPV4, &settings);
+    for (unsigned i = 0; i < 100; i++) {
+        size_t filled = fill(pair.client.ep, sent);
+
+        CHECK_RET(send_once(pair.client.ep, pattern(sent + filled, 1), 1), -FI_EAGAIN);
+        recv_pattern(pair.server.ep, sent, filled);
+        sent += filled;
+        CHECK_RET(send_sleeping(pair.client.ep, pattern(sent, 1), 1), 1);
+        recv_pattern(pair.server.ep, sent, 1);
+        sent++;
+    }
+    pair_close(&pair);
+}
+
+static void sleeping_reader(struct peer *self, void *argument)
+{
+    const struct settings *settings = argument;
+    static uint8_t buffer[8192];
+    struct side listener, server;
+    struct event request;
+    uint64_t received = 0;
+
+    side_listen(&listener, IPV4, settings);
+    peer_tell(self, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(server.eq, FI_CONNECTED);
+    for (;;) {
+        ssize_t got = recv_sleeping(server.ep, buffer, 1 + received % 7919);
+
+        if (got == 0)
+            break;
+        CHECK_AT_LEAST(got, 1);
+        CHECK_BYTES(buffer, pattern(received, (size_t)got), (size_t)got);
+        received += (size_t)got;
+    }
+    peer_tell(self, received);
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* Both processes sleep on their descriptors only, through a ring that is always full or empty. */
+static void sleeping_stream(size_t ring, uint32_t protocol, uint64_t length)
+{
+    struct settings settings = {.send_ring = ring, .recv_ring = ring, .protocol = protocol};
+    struct side client;
+    struct peer peer;
+    uint64_t sent = 0;
+
+    peer_start(&peer, sleeping_reader, &settings);
+    side_active(&client, IPV4, (unsigned)peer_hear(&peer), &settings);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    await_event(client.eq, FI_CONNECTED);
+    while (sent < length) {
+        size_t part = (size_t)(1 + sent % 6101);
+        ssize_t took = send_sleeping(client.ep, pattern(sent, part), part);
+
+        CHECK_BETWEEN(took, 1, part);
+        sent += (uint64_t)took;
+    }
+    CHECK_OK(fi_shutdown(client.ep, FI_SEND));
+    CHECK_INT(peer_hear(&peer), sent);
+    side_close(&client);
+    peer_join(&peer);
+}
+
+static void no_lost_wake_up(void)
+{
+    sleeping_stream(4096, FI_PROTO_RSTREAM, 20 << 20);
+    sleeping_stream(32768, FI_PROTO_IWARP, 20 << 20);
+    sleeping_stream(97, FI_PROTO_RSTREAM, 1 << 20);
+}
+
+static void plain_epoll_loop(void)
+{
+    enum { COUNT = 8 };
+    struct pair pairs[COUNT];
+    size_t received[COUNT] = {0};
+    unsigned done = 0;
+    int epoll_fd = (int)CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
+
+    for (unsigned i = 0; i < COUNT; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+
+        pair_open(&pairs[i], IPV4, NULL);
+        CHECK_RET(recv_once(pairs[i].server.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
+        CHECK_SYS(epoll_ctl(epoll_fd, EPOLL_CTL_ADD, wait_fd(&pairs[i].server.ep->fid), &event));
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        send_all(pairs[i].client.ep, pattern(i, 5000), 5000);
+        CHECK_OK(fi_shutdown(pairs[i].client.ep, FI_SEND));
+    }
+    while (done < COUNT) {
+        struct epoll_event events[COUNT];
+        int count = (int)CHECK_SYS(epoll_wait(epoll_fd, events, COUNT, PATIENCE_MS));
+
+        CHECK_AT_LEAST(count, 1);
+        for (int e = 0; e < count; e++) {
+            unsigned i = events[e].data.u32;
+            uint8_t buffer[777];
+            ssize_t got;
+
+            while ((got = recv_once(pairs[i].server.ep, buffer, sizeof buffer)) > 0) {
+                CHECK_BYTES(buffer, pattern(i + received[i], (size_t)got), (size_t)got);
+                received[i] += (size_t)got;
+            }
+            if (got == 0) {
+                CHECK_INT(received[i], 5000);
+                CHECK_SYS(epoll_ctl(epoll_fd, EPOLL_CTL_DEL, wait_fd(&pairs[i].server.ep->fid), NULL));
+                done++;
+            } else {
+                CHECK_RET(got, -FI_EAGAIN);
+            }
+        }
+    }
+    CHECK_SYS(close(epoll_fd));
+    for (unsigned i = 0; i < COUNT; i++)
+        pair_close(&pairs[i]);
+}
+
+static void plain_select(void)
+{
+    struct pair pair;
+    struct timeval limit = {PATIENCE_MS / 1000, 0};
+    fd_set set;
+    int fd;
+
+    pair_open(&pair, IPV4, NULL);
+    fd = wait_fd(&pair.server.ep->fid);
+    CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
+    send_all(pair.client.ep, "x", 1);
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    CHECK_INT(CHECK_SYS(select(fd + 1, &set, NULL, NULL, &limit)), 1);
+    CHECK_RET(recv_sleeping(pair.server.ep, &(uint8_t){0}, 1), 1);
+    pair_close(&pair);
+}
+
+/* ---- two threads, one descriptor -------------------------------------------------------------- */
+
+struct stream_job {
+    struct fid_ep *ep;
+    uint64_t length;
+    size_t part;
+};
+
+static void *send_job(void *argument)
+{
+    struct stream_job *job = argument;
+    uint64_t sent = 0;
+
+    while (sent < job->length) {
+        size_t part = job->length - sent < job->part ? (size_t)(job->length - sent) : job->part;
+        ssize_t took = send_sleeping(job->ep, pattern(sent, part), part);
+
+        CHECK_BETWEEN(took, 1, part);
+        sent += (uint64_t)took;
+    }
+    return NULL;
+}
+
+static void *recv_job(void *argument)
+{
+    static _Thread_local uint8_t buffer[65536];
+    struct stream_job *job = argument;
+    uint64_t received = 0;
+
+    while (received < job->length) {
+        ssize_t got = recv_sleeping(job->ep, buffer, job->part);
+
+        CHECK_BETWEEN(got, 1, job->length - received);
+        CHECK_BYTES(buffer, pattern(received, (size_t)got), (size_t)got);
+        received += (uint64_t)got;
+    }
+    return NULL;
+}
+
+static void shared_descriptor(void)
+{
+    const struct settings settings = {.send_ring = 5003, .recv_ring = 5003};
+    struct pair pair;
+    pthread_t threads[4];
+    struct stream_job jobs[4];
+
+    /* Four threads, two on each endpoint's descriptor, all asleep whenever they are refused. */
+    pair_open(&pair, IPV4, &settings);
+    jobs[0] = (struct stream_job){pair.client.ep, 4 << 20, 3001};
+    jobs[1] = (struct stream_job){pair.client.ep, 4 << 20, 2003};
+    jobs[2] = (struct stream_job){pair.server.ep, 4 << 20, 4999};
+    jobs[3] = (struct stream_job){pair.server.ep, 4 << 20, 1009};
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, i % 2 ? recv_job : send_job, &jobs[i]), 0);
+    for (unsigned i = 0; i < 4; i++)
+        CHECK_INT(pthread_join(threads[i], NULL), 0);
+    pair_close(&pair);
+}
+
+/* ---- event queues ---------------------------------------------------------------------------- */
+
+static void queue_descriptor(void)
+{
+    struct side listener, client, server;
+    struct event request = {0};
+    struct fi_eq_cm_entry entry;
+
+    /* Nothing but poll on the descriptor and reads of the queue. */
+    side_listen(&listener, IPV4, NULL);
+    check_no_event(listener.eq);
+    CHECK(!readable(wait_fd(&listener.eq->fid), 50));
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    for (int64_t until = now_ms() + PATIENCE_MS;;) {
+        ssize_t got = fi_eq_read(listener.eq, &request.kind, &entry, sizeof entry, 0);
+
+        if (got == sizeof entry)
+            break;
+        CHECK_RET(got, -FI_EAGAIN);
+        CHECK(now_ms() < until);
+        (void)fi_eq_read(client.eq, &(uint32_t){0}, &(struct fi_eq_cm_entry){0}, sizeof entry, FI_PEEK);
+        (void)readable(wait_fd(&listener.eq->fid), 100);
+    }
+    CHECK_INT(request.kind, FI_CONNREQ);
+    request.info = entry.info;
+    check_no_event(client.eq);
+    accept_request(&listener, &server, &request, NULL, 0);
+    for (int64_t until = now_ms() + PATIENCE_MS;;) {
+        ssize_t got = fi_eq_read(client.eq, &request.kind, &entry, sizeof entry, 0);
+
+        if (got == sizeof entry)
+            break;
+        CHECK_RET(got, -FI_EAGAIN);
+        CHECK(now_ms() < until);
+        CHECK(readable(wait_fd(&client.eq->fid), PATIENCE_MS));
+    }
+    CHECK_INT(request.kind, FI_CONNECTED);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void connect_and_idle(struct peer *self, void *argument)
+{
+    struct side client;
+
+    (void)argument;
+    side_active(&client, IPV4, (unsigned)peer_hear(self), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    await_event(client.eq, FI_CONNECTED);
+    peer_tell(self, 1);
+    for (;;)
+        pause();
+}
+
+static void queue_tells_of_loss(void)
+{
+    struct side listener, server;
+    struct event request, lost = {0};
+    struct fi_eq_cm_entry entry;
+    struct peer peer;
+    int64_t died;
+
+    peer_start(&peer, connect_and_idle, NULL);
+    side_listen(&listener, IPV4, NULL);
+    peer_tell(&peer, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(server.eq, FI_CONNECTED);
+    CHECK_INT(peer_hear(&peer), 1);
+    check_no_event(server.eq);
+    peer_kill(&peer);
+    died = now_ms();
+    /* Only the event queue is read, and its descriptor waited on. */
+    for (;;) {
+        ssize_t got = fi_eq_read(server.eq, &lost.kind, &entry, sizeof entry, 0);
+
+        if (got == sizeof entry)
+            break;
+        CHECK_RET(got, -FI_EAGAIN);
+        CHECK(readable(wait_fd(&server.eq->fid), 1000));
+    }
+    CHECK_INT(lost.kind, FI_SHUTDOWN);
+    CHECK(entry.fid == &server.ep->fid);
+    CHECK(now_ms() - died < 1000);
+    CHECK_RET(recv_once(server.ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void endpoint_tells_of_loss(void)
+{
+    struct side listener, server;
+    struct event request;
+    struct peer peer;
+
+    peer_start(&peer, connect_and_idle, NULL);
+    side_listen(&listener, IPV4, NULL);
+    peer_tell(&peer, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(server.eq, FI_CONNECTED);
+    CHECK_INT(peer_hear(&peer), 1);
+    CHECK_RET(recv_once(server.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
+    peer_kill(&peer);
+    CHECK_RET(recv_sleeping(server.ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static const struct test tests[] = {
+    TEST(one_descriptor, "fi_control(FI_GETWAIT): one descriptor that does not change over the object's life"),
+    TEST(wait_object, "FI_GETWAITOBJ answers FI_WAIT_FD"),
+    TEST(trywait_bytes, "fi_trywait: -FI_EAGAIN for readable bytes or end of stream"),
+    TEST(trywait_events, "fi_trywait: -FI_EAGAIN for an event"),
+    TEST(trywait_room, "fi_trywait: -FI_EAGAIN for room to send, if the last send answered -FI_EAGAIN"),
+    TEST(trywait_mix, "fi_trywait takes any mix and number of endpoints and event queues"),
+    TEST(writable_is_quiet, "an endpoint that is merely writable is quiet"),
+    TEST(wakes_for_bytes, "after -FI_EAGAIN from a receive the descriptor wakes without fi_trywait"),
+    TEST(wakes_for_room, "after -FI_EAGAIN from a send the descriptor wakes without fi_trywait"),
+    TEST(no_lost_wake_up, "a lost wake-up is not allowed: two processes that only sleep in poll"),
+    TEST(plain_epoll_loop, "endpoints work in a plain epoll loop"),
+    TEST(plain_select, "the descriptor works in select"),
+    TEST(shared_descriptor, "sender and receiver on one descriptor: neither swallows the other's wake-up"),
+    TEST(queue_descriptor, "an event queue's descriptor wakes for its events"),
+    TEST(queue_tells_of_loss, "reading an event queue drives the loss of a peer"),
+    TEST(endpoint_tells_of_loss, "an endpoint's descriptor wakes for the loss of its peer"),
+};
+
+const struct section waiting_section = SECTION("waiting", tests);
