@@ -1,0 +1,72 @@
+//! Runs the C conformance program through stock libfabric: one test for every line of the contract.
+
+mod support;
+
+use std::process::Command;
+
+use support::{program, with_provider};
+
+#[test]
+fn every_line_of_the_contract_holds() {
+    let output = program("conformance").output().expect("conformance starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let last = text.lines().last().unwrap_or_default();
+    assert!(last.contains(" passed, 0 failed"), "{last}");
+}
+
+#[test]
+fn both_protocols_are_found() {
+    for (asked, answered) in
+        [("unspec", "FI_PROTO_RSTREAM"), ("rstream", "FI_PROTO_RSTREAM"), ("iwarp", "FI_PROTO_IWARP")]
+    {
+        let output =
+            program("info_probe").args([asked, "127.0.0.1", "7471"]).output().expect("info_probe starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("type FI_EP_SOCK_STREAM"), "{text}");
+        assert!(text.contains(&format!("protocol {answered} ")), "{text}");
+    }
+}
+
+#[test]
+fn parameters_are_listed() {
+    let output = with_provider(Command::new("fi_info")).arg("-e").output().expect("fi_info starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for (name, default) in [
+        ("FI_RSTREAM_CONNECT_TIMEOUT_MS", "10000"),
+        ("FI_RSTREAM_KEEPALIVE_S", "30"),
+        ("FI_RSTREAM_LINGER_MS", "5000"),
+        ("FI_RSTREAM_IWARP_CRC", "0"),
+        ("FI_RSTREAM_IWARP_MPA_REVISION", "2"),
+    ] {
+        let (_, after) = text.split_once(name).unwrap_or_else(|| panic!("no {name} in {text}"));
+        let help: String = after.lines().take(4).collect();
+        assert!(help.contains(default), "{name}: {help}");
+    }
+}
+
+/// What `fi_info` says about endpoints that the provider does not have is the same with it and
+/// without it, the order included.
+#[test]
+fn other_providers_are_left_alone() {
+    for endpoint in ["FI_EP_MSG", "FI_EP_RDM", "FI_EP_DGRAM"] {
+        let answer = |with: bool| {
+            let mut command = Command::new("fi_info");
+            command.env_remove("FI_PROVIDER").env_remove("FI_PROVIDER_PATH").args(["-v", "-t", endpoint]);
+            if with {
+                command.env("FI_PROVIDER_PATH", support::provider_folder());
+            }
+            let output = command.output().expect("fi_info starts");
+            (output.status.code(), without_addresses(&output.stdout))
+        };
+        assert_eq!(answer(true), answer(false), "{endpoint}");
+    }
+}
+
+/// What differs from run to run: pointers, and addresses that are made of process ids.
+fn without_addresses(text: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(text);
+    let same = |line: &&str| !line.contains("0x") && !line.contains("fi_shm://");
+    text.lines().filter(same).map(str::to_owned).collect()
+}

@@ -1,0 +1,207 @@
+//! What the embedded device puts on the wire, as Wireshark reads it: MPA, DDP and RDMAP as their
+//! RFCs have them, with good CRCs when they are on.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{fs, thread};
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum, skip};
+
+/// Enough for thousands of frames, little enough that the capture loses none.
+const LENGTH: usize = 1_000_003;
+
+/// What tshark is asked not to try: dissectors for two users of RDMAP sends that guess, and that
+/// take a 4-byte send for a damaged message of theirs.
+const NO_GUESSING: [&str; 4] =
+    ["--disable-heuristic", "rpcrdma_iwarp", "--disable-heuristic", "smb_direct_iwarp"];
+
+/// A capture of one TCP port on the loopback device.
+struct Capture {
+    running: Running,
+    file: PathBuf,
+}
+
+impl Capture {
+    fn start(folder: &Path, port: u16) -> Result<Self, String> {
+        let file = folder.join("capture.pcapng");
+        let mut command = Command::new("dumpcap");
+        command.args(["-q", "-i", "lo", "-B", "64", "-f", &format!("tcp port {port}"), "-w"]).arg(&file);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        if let Err(error) = Command::new("dumpcap").arg("-v").output() {
+            return Err(format!("dumpcap: {error}"));
+        }
+        let mut running = Running::start(command, "dumpcap");
+        let mut said = Vec::new();
+        let mut lines = BufReader::new(running.stderr()).lines();
+        while let Some(Ok(line)) = lines.next() {
+            if line.starts_with("File:") {
+                thread::spawn(move || lines.for_each(drop));
+                // It has opened the device; the kernel may need a moment for the filter.
+                thread::sleep(Duration::from_millis(300));
+                return Ok(Self { running, file });
+            }
+            said.push(line);
+        }
+        Err(said.join("; "))
+    }
+
+    /// Ends the capture when everything is written.
+    fn finish(self) -> PathBuf {
+        thread::sleep(Duration::from_millis(500));
+        let id = i32::try_from(self.running.id()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(id, Signal::INT).expect("dumpcap runs");
+        self.running.finish();
+        self.file
+    }
+}
+
+/// What tshark prints about the capture.
+fn tshark(file: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("tshark")
+        .arg("-r")
+        .arg(file)
+        .args(NO_GUESSING)
+        .args(arguments)
+        .output()
+        .expect("tshark starts");
+    assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Packets that a display filter finds.
+fn packets(file: &Path, filter: &str) -> usize {
+    tshark(file, &["-Y", filter, "-T", "fields", "-e", "frame.number"]).lines().count()
+}
+
+/// Values of a field, each occurrence one.
+fn values(file: &Path, filter: &str, field: &str) -> Vec<String> {
+    let text = tshark(file, &["-Y", filter, "-T", "fields", "-e", field]);
+    text.lines()
+        .flat_map(|line| line.split(','))
+        .filter(|value| !value.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Checksums that tshark computed again: good ones and bad ones.
+fn checksums(file: &Path) -> (usize, usize) {
+    let text = tshark(file, &["-V", "-Y", "iwarp_mpa.fpdu"]);
+    (text.matches("(Good CRC32)").count(), text.matches("(Bad CRC32").count())
+}
+
+/// Captures a copy that runs with these parameters; `None`: capturing is not possible here.
+fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> Option<PathBuf> {
+    let folder = scratch(test);
+    let sample = sample_file(&folder, LENGTH);
+    let mut command = program("stream_copy");
+    command.envs(parameters.iter().copied());
+    let mut recv_arguments = vec!["-o", "/dev/null"];
+    recv_arguments.extend_from_slice(arguments);
+    let receiver = Receiver::start(command, &recv_arguments);
+    let capture = match Capture::start(&folder, receiver.port) {
+        Ok(capture) => capture,
+        Err(reason) => {
+            skip(test, &format!("no capture on the loopback device: {reason}"));
+            return None;
+        }
+    };
+    let mut command = program("stream_copy");
+    command.envs(parameters.iter().copied()).stdin(fs::File::open(&sample).expect("the sample"));
+    sent_checksum(&send(command, receiver.port, "127.0.0.1", arguments));
+    receiver.checksum();
+    Some(capture.finish())
+}
+
+/// What holds with and without checksums.
+fn check_frames(file: &Path) {
+    assert_eq!(packets(file, "iwarp_mpa.req"), 1);
+    assert_eq!(packets(file, "iwarp_mpa.rep"), 1);
+    assert_eq!(packets(file, "iwarp_mpa.rej_flag == 1"), 0);
+    assert_eq!(packets(file, "iwarp_mpa.marker_flag == 1"), 0);
+    assert_eq!(packets(file, "_ws.malformed || _ws.unreassembled || iwarp_mpa.bad_length"), 0);
+    assert_eq!(packets(file, "iwarp_mpa.res.not_set0"), 0);
+    assert_eq!(packets(file, "tcp.analysis.lost_segment"), 0, "the capture is not whole");
+    let versions = values(file, "iwarp_ddp_rdmap", "iwarp_ddp.dv");
+    assert!(versions.len() > 20, "{} DDP segments", versions.len());
+    assert!(versions.iter().all(|version| version == "1"));
+    assert!(values(file, "iwarp_ddp_rdmap", "iwarp_rdma.version").iter().all(|version| version == "1"));
+    assert_eq!(packets(file, "iwarp_rdma.terminate"), 0);
+    // The payload, once, in tagged segments.
+    assert!(packets(file, "iwarp_ddp.tagged_flag == 1") > 0);
+    let fpdus = values(file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength");
+    let carried: usize = fpdus.iter().map(|length| length.parse::<usize>().expect("a length")).sum();
+    assert!(carried > LENGTH, "{carried} bytes in FPDUs");
+    assert!(carried < LENGTH + LENGTH / 5, "{carried} bytes in FPDUs");
+}
+
+#[test]
+fn frames_with_crc() {
+    let Some(file) = capture_copy("frames_with_crc", &[("FI_RSTREAM_IWARP_CRC", "1")], &[]) else { return };
+    check_frames(&file);
+    assert_eq!(packets(&file, "iwarp_mpa.req && iwarp_mpa.crc_flag == 1"), 1);
+    assert_eq!(packets(&file, "iwarp_mpa.rep && iwarp_mpa.crc_flag == 1"), 1);
+    let fpdus = values(&file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength").len();
+    assert_eq!(checksums(&file), (fpdus, 0));
+}
+
+#[test]
+fn frames_without_crc() {
+    let Some(file) = capture_copy("frames_without_crc", &[("FI_RSTREAM_IWARP_CRC", "0")], &[]) else {
+        return;
+    };
+    check_frames(&file);
+    assert_eq!(packets(&file, "iwarp_mpa.crc_flag == 1"), 0);
+    assert_eq!(checksums(&file), (0, 0));
+}
+
+#[test]
+fn frames_of_the_iwarp_protocol() {
+    let parameters = [("FI_RSTREAM_IWARP_CRC", "1")];
+    let Some(file) = capture_copy("frames_of_the_iwarp_protocol", &parameters, &["-P", "iwarp"]) else {
+        return;
+    };
+    check_frames(&file);
+    let fpdus = values(&file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength").len();
+    assert_eq!(checksums(&file), (fpdus, 0));
+    // Only what RFC 5040 has: writes (0) and sends (3).
+    let operations = values(&file, "iwarp_ddp_rdmap", "iwarp_rdma.opcode");
+    assert!(
+        operations.iter().all(|operation| ["0x00", "0x03"].contains(&operation.as_str())),
+        "{operations:?}"
+    );
+    assert!(operations.iter().any(|operation| operation == "0x00"));
+    assert!(operations.iter().any(|operation| operation == "0x03"));
+}
+
+#[test]
+fn frames_of_mpa_revision_1() {
+    let parameters = [("FI_RSTREAM_IWARP_CRC", "1"), ("FI_RSTREAM_IWARP_MPA_REVISION", "1")];
+    let Some(file) = capture_copy("frames_of_mpa_revision_1", &parameters, &[]) else { return };
+    check_frames(&file);
+    assert_eq!(values(&file, "iwarp_mpa.req || iwarp_mpa.rep", "iwarp_mpa.rev"), ["1", "1"]);
+    let fpdus = values(&file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength").len();
+    assert_eq!(checksums(&file), (fpdus, 0));
+}
+
+/// The checks above can fail: one bit of the payload, changed in the capture, is a bad checksum.
+#[test]
+fn a_changed_bit_is_seen() {
+    let Some(file) = capture_copy("a_changed_bit_is_seen", &[("FI_RSTREAM_IWARP_CRC", "1")], &[]) else {
+        return;
+    };
+    let (good, bad) = checksums(&file);
+    assert_eq!(bad, 0);
+    let mut bytes = fs::read(&file).expect("the capture");
+    let sample = fs::read(file.with_file_name("sample")).expect("the sample");
+    let needle = &sample[LENGTH / 2..LENGTH / 2 + 32];
+    let place =
+        bytes.windows(needle.len()).position(|window| window == needle).expect("the payload in the capture");
+    bytes[place] ^= 0x10;
+    fs::write(&file, bytes).expect("the changed capture");
+    assert_eq!(checksums(&file), (good - 1, 1));
+}
