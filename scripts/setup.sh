@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Installs what building and testing need: Debian packages by apt-get, if any is missing. Running it
+# again changes nothing. Rust itself is not installed here.
+set -euo pipefail
+
+packages=(
+    libfabric-dev libfabric-bin pkg-config gcc clang libclang-dev make
+    tshark iproute2 valgrind
+)
+
+installed() {
+    dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'
+}
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "setup: no dpkg here; install by hand what these Debian packages hold: ${packages[*]}" >&2
+else
+    missing=()
+    for package in "${packages[@]}"; do
+        installed "$package" || missing+=("$package")
+    done
+    if ((${#missing[@]} > 0)); then
+        if ((EUID != 0)); then
+            echo "setup: these packages are missing, and installing them needs root:" >&2
+            echo "setup:   sudo apt-get install ${missing[*]}" >&2
+            exit 1
+        fi
+        echo "setup: installing ${missing[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    fi
+fi
+
+if ! command -v cargo >/dev/null; then
+    echo "setup: no cargo: install Rust first" >&2
+    exit 1
+fi
+if ! pkg-config --atleast-version=1.17 libfabric; then
+    echo "setup: libfabric 1.17 or later is needed, pkg-config found $(pkg-config --modversion libfabric || echo none)" >&2
+    exit 1
+fi
+echo "setup: ready ($(cargo --version | cut -d' ' -f1,2), libfabric $(pkg-config --modversion libfabric))"
