@@ -221,6 +221,25 @@ static void wakes_for_room(void)
     pair_close(&pair);
 }
 
+static void wakes_for_enough_room(void)
+{
+    const struct settings settings = {.recv_ring = 1500};
+    struct pair pair;
+    int fd;
+
+    /* Room for some of it is no reason to wake a sender that wants all or nothing. */
+    pair_open(&pair, IPV4, &settings);
+    fd = wait_fd(&pair.client.ep->fid);
+    CHECK_RET(fi_inject(pair.client.ep, pattern(0, 1000), 1000, FI_ADDR_UNSPEC), 1000);
+    CHECK_RET(fi_inject(pair.client.ep, pattern(1000, 1000), 1000, FI_ADDR_UNSPEC), -FI_EAGAIN);
+    CHECK(!readable(fd, 20));
+    recv_pattern(pair.server.ep, 0, 1000);
+    AWAIT(PATIENCE_MS, readable(fd, 0));
+    CHECK_RET(fi_inject(pair.client.ep, pattern(1000, 1000), 1000, FI_ADDR_UNSPEC), 1000);
+    recv_pattern(pair.server.ep, 1000, 1000);
+    pair_close(&pair);
+}
+
 static void sleeping_reader(struct peer *self, void *argument)
 {
     const struct settings *settings = argument;
@@ -525,6 +544,7 @@ static const struct test tests[] = {
     TEST(writable_is_quiet, "an endpoint that is merely writable is quiet"),
     TEST(wakes_for_bytes, "after -FI_EAGAIN from a receive the descriptor wakes without fi_trywait"),
     TEST(wakes_for_room, "after -FI_EAGAIN from a send the descriptor wakes without fi_trywait"),
+    TEST(wakes_for_enough_room, "after -FI_EAGAIN from an inject the descriptor wakes when all of it fits"),
     TEST(no_lost_wake_up, "a lost wake-up is not allowed: two processes that only sleep in poll"),
     TEST(plain_epoll_loop, "endpoints work in a plain epoll loop"),
     TEST(plain_select, "the descriptor works in select"),

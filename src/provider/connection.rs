@@ -27,8 +27,9 @@ pub(super) struct Connection<D: Device> {
     peer_ring: RemoteAddress,
     /// The peer's whole ring and the own send ring: no inject can be longer.
     longest_inject: usize,
-    /// The last send answered `-FI_EAGAIN`: room to send is worth a wake-up.
-    send_blocked: bool,
+    /// Bytes of room that the last send lacked when it answered `-FI_EAGAIN`, and that are worth a
+    /// wake-up; 0 if it did not.
+    room_awaited: usize,
     /// Output is held back for `FI_MORE`.
     held: bool,
     /// Whether the transport has ended, in an orderly way or not.
@@ -54,7 +55,7 @@ impl<D: Device> Connection<D> {
             format,
             peer_ring,
             longest_inject,
-            send_blocked: false,
+            room_awaited: 0,
             held: false,
             ended: false,
             disconnecting: false,
@@ -70,11 +71,9 @@ impl<D: Device> Connection<D> {
             return Ok(0);
         }
         if room == 0 {
-            self.send_blocked = true;
-            self.release_held();
-            return Err(Errno::EAGAIN);
+            return self.block_send(1);
         }
-        self.send_blocked = false;
+        self.room_awaited = 0;
         let taken = self.post(data, room.min(total), more)?;
         self.held = more;
         self.settle();
@@ -86,12 +85,10 @@ impl<D: Device> Connection<D> {
         if data.len() > self.longest_inject {
             return Err(Errno::EMSGSIZE);
         }
-        let room = self.room(data.len())?;
-        self.send_blocked = room < data.len();
-        if self.send_blocked {
-            self.release_held();
-            return Err(Errno::EAGAIN);
+        if self.room(data.len())? < data.len() {
+            return self.block_send(data.len());
         }
+        self.room_awaited = 0;
         self.post(&[IoSlice::new(data)], data.len(), false)?;
         self.settle();
         Ok(data.len())
@@ -102,10 +99,7 @@ impl<D: Device> Connection<D> {
         let room = self.room(usize::MAX);
         self.release_held();
         match room? {
-            0 => {
-                self.send_blocked = true;
-                Err(Errno::EAGAIN)
-            }
+            0 => self.block_send(1),
             room => Ok(room),
         }
     }
@@ -153,7 +147,7 @@ impl<D: Device> Connection<D> {
     pub(super) fn is_ready(&self) -> bool {
         self.stream.readable() > 0
             || self.stream.receive_end() != RecvState::Open
-            || (self.send_blocked && self.stream.sendable() != Ok(0))
+            || (self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited))
     }
 
     /// Asks the device to wake the descriptor for what comes next; answers whether something may
@@ -198,10 +192,16 @@ impl<D: Device> Connection<D> {
         self.stream.sendable().map_err(errno_of_send)
     }
 
-    /// Bytes to receive, 0 at the end of the stream; drives the connection if there are fewer than
-    /// `wanted`.
+    /// Answers `-FI_EAGAIN` to a send, and remembers how much room it lacked.
+    fn block_send(&mut self, wanted: usize) -> Result<usize> {
+        self.room_awaited = wanted;
+        self.release_held();
+        Err(Errno::EAGAIN)
+    }
+
+    /// Bytes to receive, 0 at the end of the stream; drives the connection if there are none.
     fn available(&mut self, wanted: usize) -> Result<usize> {
-        if self.stream.readable() < wanted {
+        if self.stream.readable() == 0 {
             self.take_in(|stream| stream.readable() == 0);
         }
         match (self.stream.readable(), self.stream.receive_end()) {
