@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
-use crate::abi::{Control, EqOps, Errno, ErrorEvent, ErrorOut, Event, EventOut, Fid, FidHandle, Result};
+use crate::abi::{
+    AnyFid, Control, EqOps, Errno, ErrorEvent, ErrorOut, Event, EventOut, Fid, FidHandle, Result,
+};
 use crate::verbs::{EventTarget, Interest, Token, WaitSet};
 
 use super::children::Child;
@@ -76,15 +78,6 @@ impl EventQueue {
         wait.add(timer.as_fd(), TIMER, Interest::Read).map_err(errno_of)?;
         let membership = Mutex::new(Some(membership));
         Ok(Self { wait, timer, queue: Mutex::default(), membership })
-    }
-
-    /// Binds a source, whose events are about `fid`.
-    pub(super) fn bind(self: &Arc<Self>, source: Weak<dyn Source>, fid: FidHandle) -> Binding {
-        let mut queue = self.queue.lock();
-        queue.last_token += 1;
-        let token = Token(queue.last_token);
-        queue.sources.insert(token, Bound { source, deadline: None });
-        Binding { queue: Arc::clone(self), token, fid }
     }
 
     /// Drives every source that has news or whose time has come.
@@ -196,6 +189,32 @@ impl Queue {
 }
 
 impl Binding {
+    /// `fi_ep_bind`: binds `source`, whose events are about `fid`, to the event queue `queue`. It
+    /// can be bound once.
+    pub(super) fn make<S: Source + 'static>(
+        slot: &mut Option<Self>,
+        queue: &AnyFid,
+        flags: u64,
+        source: &Arc<S>,
+        fid: FidHandle,
+    ) -> Result<()> {
+        let event_queue = queue.downcast::<EventQueue>().ok_or(Errno::EINVAL)?;
+        if flags != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        if slot.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let source: Weak<S> = Arc::downgrade(source);
+        let mut queue = event_queue.queue.lock();
+        queue.last_token += 1;
+        let token = Token(queue.last_token);
+        queue.sources.insert(token, Bound { source, deadline: None });
+        drop(queue);
+        *slot = Some(Self { queue: event_queue, token, fid });
+        Ok(())
+    }
+
     /// Where the source's connection announces itself.
     pub(super) fn target(&self) -> EventTarget {
         EventTarget { wait: Arc::clone(&self.queue.wait), token: self.token }

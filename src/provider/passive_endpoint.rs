@@ -1,7 +1,7 @@
 //! The passive endpoint: listens, and turns what peers ask for into `FI_CONNREQ` events.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use crate::verbs::{ConnectionRequest, Device, Listener};
 use super::children::Child;
 use super::config::Config;
 use super::error::errno_of;
-use super::event_queue::{Binding, EventQueue, Source};
+use super::event_queue::{Binding, Source};
 use super::fabric::Fabric;
 use super::info;
 use super::offer;
@@ -130,17 +130,8 @@ impl<D: Device> Fid for PassiveEndpoint<D> {
     }
 
     fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
-        let queue = other.downcast::<EventQueue>().ok_or(Errno::EINVAL)?;
-        if flags != 0 {
-            return Err(Errno::EBADFLAGS);
-        }
-        let mut inner = self.inner.lock();
-        if inner.binding.is_some() {
-            return Err(Errno::EINVAL);
-        }
-        let source: Weak<Self> = Arc::downgrade(self);
-        inner.binding = Some(queue.bind(source, *self.handle.get().ok_or(Errno::EINVAL)?));
-        Ok(())
+        let fid = *self.handle.get().ok_or(Errno::EINVAL)?;
+        Binding::make(&mut self.inner.lock().binding, other, flags, self, fid)
     }
 
     fn control(&self, command: Control<'_>) -> Result<i32> {

@@ -14,7 +14,7 @@ mod data;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use super::config::Config;
 use super::connection::Connection;
 use super::domain::Domain;
 use super::error::errno_of;
-use super::event_queue::{Binding, EventQueue};
+use super::event_queue::Binding;
 use super::link::Link;
 use super::options::Options;
 use super::request::Request;
@@ -225,25 +225,17 @@ impl<D: Device> Fid for Endpoint<D> {
 
     fn close(&self) -> Result<()> {
         let mut inner = self.inner.lock();
+        // First, so that whoever reads the event queue does not wait for what lingers here.
+        inner.binding = None;
         inner.linger();
         inner.state = State::Dead;
-        inner.binding = None;
         inner.membership = None;
         Ok(())
     }
 
     fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
-        let queue = other.downcast::<EventQueue>().ok_or(Errno::EINVAL)?;
-        if flags != 0 {
-            return Err(Errno::EBADFLAGS);
-        }
-        let mut inner = self.inner.lock();
-        if inner.binding.is_some() {
-            return Err(Errno::EINVAL);
-        }
-        let source: Weak<Self> = Arc::downgrade(self);
-        inner.binding = Some(queue.bind(source, *self.handle.get().ok_or(Errno::EINVAL)?));
-        Ok(())
+        let fid = *self.handle.get().ok_or(Errno::EINVAL)?;
+        Binding::make(&mut self.inner.lock().binding, other, flags, self, fid)
     }
 
     fn control(&self, command: Control<'_>) -> Result<i32> {
