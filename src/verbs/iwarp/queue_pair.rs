@@ -11,6 +11,8 @@
 //! destroyed, for its descriptor is what announces the last event.
 
 use std::collections::VecDeque;
+mod ending;
+
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,15 +21,15 @@ use rustix::io::Errno;
 
 use super::entries::{Entries, Queue};
 use super::liveness::Liveness;
-use super::machine::{Agreement, Fault, Machine, Port, Sink};
+use super::machine::{Agreement, Machine, Port, Sink};
 use super::opening::{Opening, Outcome};
-use super::rdmap::Terminate;
 use super::socket::Socket;
 use super::watch::{DataSets, Watch};
 use crate::verbs::{
-    BreakReason, Completion, ConnectError, ConnectionEvent, Error, EventTarget, Interest, QpCapabilities,
-    QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
+    Completion, ConnectError, ConnectionEvent, Error, EventTarget, Interest, QpCapabilities, QpNumber,
+    RecvRequest, Result, SendRequest, Token, WaitSet,
 };
+use ending::End;
 
 /// Bytes asked of the socket where no payload is expected: many small messages at once.
 const READ: usize = 16 * 1024;
@@ -65,14 +67,6 @@ enum Phase {
     Closing { told: bool },
     Draining,
     Over,
-}
-
-/// How the input ended.
-enum End {
-    /// The peer shut its side, or closed.
-    Input,
-    System(Errno),
-    Fault(Fault),
 }
 
 impl QueuePair {
@@ -246,52 +240,6 @@ impl QueuePair {
         self.ended.take()
     }
 
-    /// Whether the peer's host has vanished with bytes on their way to it.
-    fn is_lost(&mut self) -> bool {
-        let stands = matches!(self.phase, Phase::Open | Phase::Closing { .. });
-        match (&mut self.liveness, &self.socket) {
-            (Some(liveness), Some(socket)) if stands => liveness.is_lost(socket),
-            _ => false,
-        }
-    }
-
-    /// Nothing more is posted; the peer is told when all is out.
-    pub(super) fn disconnect(&mut self, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
-        match self.phase {
-            Phase::Open => {
-                self.phase = Phase::Closing { told: false };
-                if self.push_out(scratch, sink, sets) {
-                    self.announce_end();
-                }
-            }
-            Phase::Opening(_) => {
-                self.leave_sets(sets);
-                self.follow(None);
-                self.socket = None;
-                self.phase = Phase::Over;
-            }
-            _ => {}
-        }
-    }
-
-    /// Ends at once.
-    pub(super) fn abort(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
-        self.leave_sets(sets);
-        self.follow(None);
-        let stood = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Draining);
-        let Some(mut socket) = self.socket.take() else { return };
-        if stood {
-            self.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut socket);
-            self.machine.flush(None, sink);
-        }
-        // An end that was told or waits to be told stays the only one.
-        if matches!(self.phase, Phase::Open | Phase::Closing { .. }) {
-            self.ended = Some(ConnectionEvent::Broken(BreakReason::Aborted));
-        }
-        socket.reset();
-        self.phase = Phase::Over;
-    }
-
     pub(super) fn is_flushed(
         &mut self,
         scratch: &mut [u8],
@@ -315,17 +263,6 @@ impl QueuePair {
     pub(super) fn part(&self, set: &WaitSet) {
         if let Some(socket) = &self.socket {
             self.watch.part(socket, set);
-        }
-    }
-
-    /// Cuts a connection that still stands. The queue pair is dropped next.
-    pub(super) fn cut(&mut self, sets: DataSets<'_>) {
-        self.leave_sets(sets);
-        self.follow(None);
-        if let (Phase::Open | Phase::Closing { told: false }, Some(socket)) =
-            (&self.phase, self.socket.take())
-        {
-            socket.reset();
         }
     }
 
@@ -418,42 +355,6 @@ impl QueuePair {
         None
     }
 
-    /// The input is over: settles what that means for the rest.
-    fn finish(&mut self, end: End, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
-        let Some(socket) = &mut self.socket else { return };
-        let (event, fault) = match end {
-            End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
-            End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
-            End::Fault(fault) => (ConnectionEvent::Broken(self.blame(&fault)), Some(fault)),
-        };
-        let orderly = event == ConnectionEvent::Disconnected;
-        // What ends while draining had its event before.
-        if !matches!(self.phase, Phase::Draining) {
-            self.ended = Some(event);
-        }
-        if orderly {
-            self.machine.end_input(sink);
-            self.phase = Phase::Draining;
-            self.push_out(scratch, sink, sets);
-        } else {
-            self.machine.flush(fault.as_ref(), sink);
-            self.end_over(sets);
-        }
-    }
-
-    /// Tells the peer what it did wrong, if it did. Answers the reason that is reported.
-    fn blame(&mut self, fault: &Fault) -> BreakReason {
-        match fault {
-            Fault::Violation(violation) => {
-                if let Some(socket) = &mut self.socket {
-                    self.machine.terminate(violation.terminate(), socket);
-                }
-                BreakReason::Protocol(violation.to_string())
-            }
-            Fault::Terminated(terminate) => BreakReason::Terminated(terminate.to_string()),
-        }
-    }
-
     /// Ends the sending side when all is out, if nothing more can come.
     fn settle(&mut self, sets: DataSets<'_>) {
         if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
@@ -464,14 +365,6 @@ impl QueuePair {
             socket.end_output();
         }
         self.watch(sets);
-    }
-
-    fn end_over(&mut self, sets: DataSets<'_>) {
-        self.leave_sets(sets);
-        if let Some(socket) = &self.socket {
-            socket.end();
-        }
-        self.phase = Phase::Over;
     }
 
     /// Takes the handshake further, as far as it goes now.
@@ -578,23 +471,5 @@ impl<S: Sink> Sink for Counting<'_, S> {
     fn push(&mut self, completion: Completion) {
         self.count += 1;
         self.sink.push(completion);
-    }
-}
-
-fn break_reason(errno: Errno) -> BreakReason {
-    match errno {
-        Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => BreakReason::Vanished,
-        _ => BreakReason::Reset,
-    }
-}
-
-/// What an end of the input means: orderly only between messages, and only if sending has not met
-/// a failure that the input did not show again. A peer that has ended its side and is gone when
-/// something is sent to it is EPIPE: that end was orderly.
-fn input_ended(between_messages: bool, send_error: Option<Errno>) -> ConnectionEvent {
-    match send_error {
-        Some(errno) if errno != Errno::PIPE => ConnectionEvent::Broken(break_reason(errno)),
-        _ if between_messages => ConnectionEvent::Disconnected,
-        _ => ConnectionEvent::Broken(BreakReason::Reset),
     }
 }
