@@ -11,6 +11,7 @@ folder=target/demo
 programs=target/c/demo
 source_file=$folder/source-$bytes
 rounds=3
+large=(-S 1m -R 1m -b 256k)
 receivers=()
 
 cleanup() {
@@ -112,8 +113,8 @@ echo "sha256 $(sha256sum "$source_file" | cut -d' ' -f1)"
 
 export FI_PROVIDER_PATH=$PWD/target/release FI_PROVIDER=rstream
 
-say "through libfabric $(pkg-config --modversion libfabric) and rstream, into a file"
-verified_copy rstream
+say "through libfabric $(pkg-config --modversion libfabric) and rstream with 1 MiB rings, into a file"
+verified_copy rstream "${large[@]}"
 
 say "the same over plain TCP"
 verified_copy tcp -t
@@ -124,7 +125,7 @@ rates=('' '' '')
 for ((round = 0; round < rounds; round++)); do
     copy default /dev/null
     rates[0]+=" $(rate default)"
-    copy large /dev/null -S 1m -R 1m -b 256k
+    copy large /dev/null "${large[@]}"
     rates[1]+=" $(rate large)"
     copy plain /dev/null -t -b 256k
     rates[2]+=" $(rate plain)"
