@@ -36,7 +36,8 @@ fuzz_target!(|data: &[u8]| {
         let mut again = [0; 24];
         let about = &data[..data.len().min(20)];
         assert_eq!(terminate.emit(about, &mut again), 4 + about.len());
-        assert_eq!(again[..2], data[..2]);
+        // What was written is read as it was meant, whichever end siw counted the bits from.
+        assert_eq!(again.first_chunk().map(Terminate::parse), Some(terminate));
         assert!(terminate.to_string().contains(terminate.meaning()));
     }
     if let Some(bytes) = data.first_chunk() {

@@ -6,6 +6,7 @@
 
 #![no_main]
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use arbitrary::Arbitrary;
@@ -13,8 +14,8 @@ use libfuzzer_sys::fuzz_target;
 use rstream_fi::verbs::iwarp::machine::{Agreement, Fault, Machine, Port, SCRATCH, Side, Taken, Wire};
 use rstream_fi::verbs::iwarp::{MemoryRegion, ProtectionDomain};
 use rstream_fi::verbs::{
-    Access, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
-    QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
+    Access, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload,
+    ProtectionDomain as _, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
 };
 
 const SIZE: usize = 8192;
@@ -22,6 +23,8 @@ const SIZE: usize = 8192;
 #[derive(Debug, Arbitrary)]
 struct Input {
     crc: bool,
+    /// Reads that a machine may have outstanding, and that it serves.
+    depth: u8,
     /// Most payload of a segment.
     segment: u8,
     operations: Vec<Step>,
@@ -36,21 +39,60 @@ struct Step {
 
 #[derive(Debug, Arbitrary)]
 enum Action {
-    Receive { length: u16 },
-    Write { address: u16, length: u16, immediate: Option<u32>, streamed: bool, more: bool },
-    Send { length: u16, immediate: Option<u32>, give_up: bool, streamed: bool, more: bool },
-    Read { address: u16, length: u16 },
+    Receive {
+        length: u16,
+    },
+    Write {
+        address: u16,
+        length: u16,
+        immediate: Option<u32>,
+        streamed: bool,
+        more: bool,
+    },
+    Send {
+        length: u16,
+        immediate: Option<u32>,
+        give_up: bool,
+        streamed: bool,
+        more: bool,
+    },
+    Read {
+        address: u16,
+        length: u16,
+    },
     /// Lets the wire take so many bytes more.
-    Room { bytes: u16 },
+    Room {
+        bytes: u16,
+    },
     /// Brings so many bytes to the machine, straight to their place or not.
-    Carry { bytes: u16, straight: bool },
+    Carry {
+        bytes: u16,
+        straight: bool,
+    },
     /// Brings bytes from nowhere.
-    Inject { bytes: Vec<u8> },
-    /// The same as FPDUs around them, with a key that is good.
-    Frame { header: [u8; 18], tagged: bool, payload: Vec<u8> },
+    Inject {
+        bytes: Vec<u8>,
+    },
+    /// The same as a segment of a peer that knows a good key.
+    Frame(Frame),
+    /// No more input comes.
+    EndInput,
     /// Drops the region that the peer may use.
     Deregister,
     Die,
+}
+
+/// A segment that is right in everything that the input does not make wrong.
+#[derive(Debug, Arbitrary)]
+struct Frame {
+    opcode: u8,
+    tagged: bool,
+    last: bool,
+    queue: u8,
+    sequence: u8,
+    offset: u16,
+    good_sum: bool,
+    payload: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -82,7 +124,8 @@ struct End {
     own: MemoryRegion,
     pipe: Pipe,
     completions: Vec<Completion>,
-    posted: usize,
+    /// Lengths of the posted receives that no message of the other side counts on yet.
+    receives: VecDeque<u32>,
     fault: Option<Fault>,
 }
 
@@ -90,23 +133,30 @@ impl End {
     fn new(side: Side, input: &Input) -> Self {
         let domain = ProtectionDomain::default();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let depth = input.depth % 4;
         let capabilities = QpCapabilities {
             send_depth: 8,
             recv_depth: 8,
             inline: 4096,
-            initiator_depth: 2,
-            responder_resources: 2,
+            initiator_depth: depth,
+            responder_resources: depth,
         };
         let mut machine =
             Machine::new(QpNumber(1), &domain, capabilities, usize::from(input.segment) * 16 + 1);
-        machine.establish(&Agreement { crc: input.crc, initiator_depth: 2, responder_resources: 2, side, rtr: false });
+        machine.establish(&Agreement {
+            crc: input.crc,
+            initiator_depth: depth,
+            responder_resources: depth,
+            side,
+            rtr: false,
+        });
         Self {
             machine,
             ring: Some(domain.register(Memory::zeroed(SIZE).unwrap(), remote).unwrap()),
             own: domain.register(Memory::zeroed(SIZE).unwrap(), Access::LOCAL_WRITE).unwrap(),
             pipe: Pipe::default(),
             completions: Vec::new(),
-            posted: 0,
+            receives: VecDeque::new(),
             fault: None,
         }
     }
@@ -121,12 +171,11 @@ impl End {
         Segment { key: self.own.local_key(), address, length }
     }
 
-    fn post(&mut self, operation: Operation, payload: Payload<'_>, more: bool, scratch: &mut [u8]) {
+    /// Answers whether it was posted.
+    fn post(&mut self, operation: Operation, payload: Payload<'_>, more: bool, scratch: &mut [u8]) -> bool {
         let request = SendRequest { id: 1, signaled: true, operation, payload };
         let mut port = Port { wire: &mut self.pipe, sink: &mut self.completions, scratch };
-        if self.machine.post_send(&[request], more, &mut port).is_ok() {
-            self.posted += 1;
-        }
+        self.machine.post_send(&[request], more, &mut port).is_ok()
     }
 
     /// What a socket part does with bytes.
@@ -176,27 +225,32 @@ fuzz_target!(|input: Input| {
     for step in &input.operations {
         let other_key = ends[usize::from(!step.second)].key();
         let there = std::mem::take(&mut ends[usize::from(!step.second)].pipe.bytes);
+        let mut other_receives = std::mem::take(&mut ends[usize::from(!step.second)].receives);
         let mut carried = 0;
         let end = &mut ends[usize::from(step.second)];
         match &step.action {
             Action::Receive { length } => {
-                let buffer = Some(end.segment(*length, *length));
-                let _ = end.machine.post_recv(&[RecvRequest { id: 2, buffer }]);
+                let buffer = end.segment(*length, *length);
+                if end.machine.post_recv(&[RecvRequest { id: 2, buffer: Some(buffer) }]).is_ok() {
+                    end.receives.push_back(buffer.length);
+                }
             }
             Action::Write { address, length, immediate, streamed, more } => {
                 // Within the peer's region, or the peer is right to complain.
                 honest &= usize::from(*address) + usize::from(*length) <= SIZE && other_key != 0;
-                // Immediate data needs a receive that this side cannot know of.
-                honest &= immediate.is_none();
                 let remote = RemoteAddress { key: other_key, address: u64::from(*address) };
                 let operation = Operation::Write { remote, immediate: *immediate };
-                post(end, operation, *length, *streamed, *more, &bytes, &mut scratch);
+                let posted = post(end, operation, *length, *streamed, *more, &bytes, &mut scratch);
+                // Immediate data takes a receive.
+                honest &= !posted || immediate.is_none() || other_receives.pop_front().is_some();
             }
             Action::Send { length, immediate, give_up, streamed, more } => {
-                honest = false;
+                honest &= !give_up;
                 let invalidate = give_up.then_some(other_key);
                 let operation = Operation::Send { immediate: *immediate, invalidate, solicited: *more };
-                post(end, operation, *length, *streamed, *more, &bytes, &mut scratch);
+                let posted = post(end, operation, *length, *streamed, *more, &bytes, &mut scratch);
+                let length = u32::from(*length).min(SIZE as u32);
+                honest &= !posted || other_receives.pop_front().is_some_and(|room| length <= room);
             }
             Action::Read { address, length } => {
                 honest &= usize::from(*address) + usize::from(*length) <= SIZE && other_key != 0;
@@ -216,10 +270,14 @@ fuzz_target!(|input: Input| {
                 honest = false;
                 end.take(bytes, true, &mut scratch);
             }
-            Action::Frame { header, tagged, payload } => {
+            Action::Frame(frame) => {
                 honest = false;
-                let fpdu = frame(*header, *tagged, payload, end.key());
+                let fpdu = frame.fpdu(end.key(), input.crc);
                 end.take(&fpdu, true, &mut scratch);
+            }
+            Action::EndInput => {
+                honest = false;
+                end.machine.end_input(&mut end.completions);
             }
             Action::Deregister => {
                 honest = false;
@@ -230,7 +288,9 @@ fuzz_target!(|input: Input| {
                 end.pipe.dead = true;
             }
         }
-        ends[usize::from(!step.second)].pipe.bytes.splice(..0, there[carried..].iter().copied());
+        let other = &mut ends[usize::from(!step.second)];
+        other.pipe.bytes.splice(..0, there[carried..].iter().copied());
+        other.receives = other_receives;
         if honest {
             assert!(ends.iter().all(|end| end.fault.is_none()), "{:?} {:?}", ends[0].fault, ends[1].fault);
         }
@@ -251,29 +311,44 @@ fn post(
     more: bool,
     bytes: &[u8],
     scratch: &mut [u8],
-) {
+) -> bool {
     let length = usize::from(length).min(SIZE);
     let slices = [IoSlice::new(&bytes[..length / 3]), IoSlice::new(&bytes[length / 3..length])];
     let segments = [end.segment(0, (length / 2) as u16), end.segment(9, (length - length / 2) as u16)];
     let payload = if streamed { Payload::Segments(&segments) } else { Payload::Inline(&slices) };
-    end.post(operation, payload, more, scratch);
+    end.post(operation, payload, more, scratch)
 }
 
-/// An FPDU whose version bits are right and whose key, if it is tagged, is good.
-fn frame(mut header: [u8; 18], tagged: bool, payload: &[u8], key: u32) -> Vec<u8> {
-    header[0] = header[0] & 0x40 | u8::from(tagged) << 7 | 1;
-    header[1] = header[1] & 0x0f | 0x40;
-    if tagged {
-        header[2..6].copy_from_slice(&key.to_be_bytes());
-        header[6..12].fill(0);
-    } else {
-        header[6..13].fill(0);
-        header[14..17].fill(0);
+impl Frame {
+    /// The segment in its FPDU. `key` stands where a key belongs, in a read request too.
+    fn fpdu(&self, key: u32, crc: bool) -> Vec<u8> {
+        let key = key.to_be_bytes();
+        let mut ulpdu =
+            vec![u8::from(self.tagged) << 7 | u8::from(self.last) << 6 | 1, 0x40 | self.opcode % 11];
+        ulpdu.extend_from_slice(&key);
+        if self.tagged {
+            ulpdu.extend_from_slice(&u64::from(self.offset).to_be_bytes());
+        } else {
+            for word in [u32::from(self.queue % 4), self.sequence.into(), self.offset.into()] {
+                ulpdu.extend_from_slice(&word.to_be_bytes());
+            }
+        }
+        let header = ulpdu.len();
+        ulpdu.extend_from_slice(&self.payload[..self.payload.len().min(60_000)]);
+        // Sink key, sink offset, length, source key, source offset.
+        if let Some(source) = ulpdu.get_mut(header + 16..header + 26)
+            && !self.tagged
+            && self.queue % 4 == 1
+        {
+            source[..4].copy_from_slice(&key);
+            source[4..].fill(0);
+        }
+        let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
+        bytes.extend_from_slice(&ulpdu);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        let sum = if crc && self.good_sum { crc32c::crc32c(&bytes) } else { 0 };
+        // In the order of the wire (RFC 5044 section 4.4): lowest byte first.
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        bytes
     }
-    let ulpdu = [&header[..if tagged { 14 } else { 18 }], &payload[..payload.len().min(60_000)]].concat();
-    let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
-    bytes.extend_from_slice(&ulpdu);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes.extend_from_slice(&[0; 4]);
-    bytes
 }
