@@ -11,6 +11,12 @@
 //! and everything else follows from the tables that this returns. [`verbs`] and [`stream`] are also
 //! of use on their own.
 
+// What a peer or an application says never panics: nothing outside tests asks for it.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
+
 pub mod abi;
 #[forbid(unsafe_code)]
 mod provider;

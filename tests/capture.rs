@@ -10,15 +10,11 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
+use support::tshark::{checksums, packets, values};
 use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum, skip};
 
 /// Enough for thousands of frames, little enough that the capture loses none.
 const LENGTH: usize = 1_000_003;
-
-/// What tshark is asked not to try: dissectors for two users of RDMAP sends that guess, and that
-/// take a 4-byte send for a damaged message of theirs.
-const NO_GUESSING: [&str; 4] =
-    ["--disable-heuristic", "rpcrdma_iwarp", "--disable-heuristic", "smb_direct_iwarp"];
 
 /// A capture of one TCP port on the loopback device.
 struct Capture {
@@ -58,40 +54,6 @@ impl Capture {
         self.running.finish();
         self.file
     }
-}
-
-/// What tshark prints about the capture.
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let output = Command::new("tshark")
-        .arg("-r")
-        .arg(file)
-        .args(NO_GUESSING)
-        .args(arguments)
-        .output()
-        .expect("tshark starts");
-    assert!(output.status.success(), "tshark: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Packets that a display filter finds.
-fn packets(file: &Path, filter: &str) -> usize {
-    tshark(file, &["-Y", filter, "-T", "fields", "-e", "frame.number"]).lines().count()
-}
-
-/// Values of a field, each occurrence one.
-fn values(file: &Path, filter: &str, field: &str) -> Vec<String> {
-    let text = tshark(file, &["-Y", filter, "-T", "fields", "-e", field]);
-    text.lines()
-        .flat_map(|line| line.split(','))
-        .filter(|value| !value.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
-/// Checksums that tshark computed again: good ones and bad ones.
-fn checksums(file: &Path) -> (usize, usize) {
-    let text = tshark(file, &["-V", "-Y", "iwarp_mpa.fpdu"]);
-    (text.matches("(Good CRC32)").count(), text.matches("(Bad CRC32").count())
 }
 
 /// Captures a copy that runs with these parameters; `None`: capturing is not possible here.

@@ -5,43 +5,10 @@ use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
 
+use socket2::SockAddr;
+
 use super::buffer::bytes_mut;
 use super::{Errno, Result};
-
-/// A socket address in C's layout.
-#[repr(C)]
-pub(super) union RawAddress {
-    family: libc::sa_family_t,
-    v4: libc::sockaddr_in,
-    v6: libc::sockaddr_in6,
-}
-
-impl RawAddress {
-    /// The C layout of `address`, and how many bytes of it count.
-    pub(super) fn new(address: SocketAddr) -> (Self, usize) {
-        match address {
-            SocketAddr::V4(address) => {
-                let v4 = libc::sockaddr_in {
-                    sin_family: libc::AF_INET as libc::sa_family_t,
-                    sin_port: address.port().to_be(),
-                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-                    sin_zero: [0; 8],
-                };
-                (Self { v4 }, size_of::<libc::sockaddr_in>())
-            }
-            SocketAddr::V6(address) => {
-                let v6 = libc::sockaddr_in6 {
-                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                    sin6_port: address.port().to_be(),
-                    sin6_flowinfo: address.flowinfo(),
-                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                    sin6_scope_id: address.scope_id(),
-                };
-                (Self { v6 }, size_of::<libc::sockaddr_in6>())
-            }
-        }
-    }
-}
 
 /// Reads an address of `length` bytes, more than it needs are allowed; `None` if there is none (a
 /// null pointer).
@@ -89,7 +56,7 @@ pub(super) unsafe fn read(address: *const c_void, length: usize) -> Result<Optio
 pub(super) unsafe fn read_by_family(address: *const c_void) -> Result<Option<SocketAddr>> {
     // SAFETY: `read` reads the family and then as much as it says, both there by the caller's
     // promise.
-    unsafe { read(address, size_of::<RawAddress>()) }
+    unsafe { read(address, size_of::<libc::sockaddr_in6>()) }
 }
 
 /// Writes an address as far as the caller has room, and its full length into `length`, which was
@@ -107,11 +74,12 @@ pub(super) unsafe fn write(address: SocketAddr, out: *mut c_void, length: *mut u
     let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
     // SAFETY: the caller's promise.
     let out = unsafe { bytes_mut(out, *length) }?;
-    let (raw, full) = RawAddress::new(address);
+    let raw = SockAddr::from(address);
+    let full = raw.len() as usize;
     let count = out.len().min(full);
     // SAFETY: `raw` has `full` bytes that count and `out` has room for `count`, which is no more
     // than either. They do not overlap: `raw` is ours.
-    unsafe { ptr::copy_nonoverlapping((&raw const raw).cast(), out.as_mut_ptr(), count) };
+    unsafe { ptr::copy_nonoverlapping(raw.as_ptr().cast(), out.as_mut_ptr(), count) };
     *length = full;
     if count < full { Err(Errno::ETOOSMALL) } else { Ok(()) }
 }

@@ -36,12 +36,15 @@ pub mod sys;
 
 pub use errno::{Errno, Result};
 pub use event::{ErrorEvent, ErrorOut, Event, EventOut};
+pub use header::rstream_figures as Figures;
 pub use info::{FabricAttr, Info, InfoList, InfoRef};
 pub use object::{
     AnyFid, ConnectionHandle, FidHandle, FidStruct, New, NewDomain, NewEndpoint, NewEventQueue, NewFabric,
     NewPassiveEndpoint,
 };
-pub use ops::{CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, IOV_LIMIT, MsgOps};
+pub use ops::{
+    CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, FigureOps, IOV_LIMIT, MsgOps,
+};
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};
 

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, MsgOps};
+use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, FigureOps, MsgOps};
 use super::{registry, sys};
 
 /// A C fid struct: begins with `struct fid`.
@@ -145,9 +145,12 @@ impl New<sys::fid_domain> {
 
 impl New<sys::fid_ep> {
     /// An active endpoint.
-    pub fn endpoint<T: EndpointOps + CmOps + MsgOps>(value: Arc<T>) -> Self {
+    pub fn endpoint<T: EndpointOps + CmOps + MsgOps + FigureOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_ep {
-            fid: new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP),
+            fid: sys::fid {
+                ops: ops::figures::fid_table::<T>().cast_mut(),
+                ..new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP)
+            },
             ops: ops::endpoint::table::<sys::fid_ep, T>().cast_mut(),
             cm: ops::cm::table::<sys::fid_ep, T>().cast_mut(),
             msg: ops::msg::table::<T>().cast_mut(),

@@ -7,8 +7,9 @@
 //! unless the application asked for it with `FI_MORE`.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::time::Instant;
 
-use crate::abi::{Errno, Result};
+use crate::abi::{Errno, Figures, Result};
 use crate::stream::{Arrival, RecvState, SendEnd, Stream, WordFormat};
 use crate::verbs::{
     BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Device,
@@ -16,6 +17,7 @@ use crate::verbs::{
 };
 
 use super::error::errno_of;
+use super::figures::{self, Calls};
 use super::gather::Gather;
 use super::link::{Link, REPOST_CHAIN};
 
@@ -23,6 +25,10 @@ use super::link::{Link, REPOST_CHAIN};
 pub(super) struct Connection<D: Device> {
     pub(super) link: Link<D>,
     pub(super) stream: Stream,
+    pub(super) sends: Calls,
+    pub(super) receives: Calls,
+    /// Input of the peer that broke a protocol.
+    refused: u64,
     format: WordFormat,
     peer_ring: RemoteAddress,
     /// The peer's whole ring and the own send ring: no inject can be longer.
@@ -38,6 +44,8 @@ pub(super) struct Connection<D: Device> {
     disconnecting: bool,
     /// A completion said that the connection has ended.
     flushed: bool,
+    /// Polls that found nothing, modulo 256.
+    empty_polls: u8,
 }
 
 impl<D: Device> Connection<D> {
@@ -52,6 +60,9 @@ impl<D: Device> Connection<D> {
         Self {
             link,
             stream,
+            sends: Calls::default(),
+            receives: Calls::default(),
+            refused: 0,
             format,
             peer_ring,
             longest_inject,
@@ -60,6 +71,7 @@ impl<D: Device> Connection<D> {
             ended: false,
             disconnecting: false,
             flushed: false,
+            empty_polls: 0,
         }
     }
 
@@ -156,6 +168,11 @@ impl<D: Device> Connection<D> {
         self.link.cq.arm().map_err(errno_of)
     }
 
+    /// What was counted so far.
+    pub(super) fn figures(&self) -> Figures {
+        figures::of(self.sends, self.receives, self.stream.traffic(), self.refused)
+    }
+
     /// Whether both directions have ended, or the connection broke.
     pub(super) fn is_over(&self) -> bool {
         self.stream.is_over()
@@ -212,15 +229,26 @@ impl<D: Device> Connection<D> {
     }
 
     /// Polls while `wanting`, and settles. The connection's events are asked for only after
-    /// completions that say that it has ended: asking drives the device once more.
+    /// completions that say that it has ended, or when it is time to: asking drives the device
+    /// once more.
     fn take_in(&mut self, wanting: impl Fn(&Stream) -> bool) {
         while wanting(&self.stream) {
-            let more = self.poll() || (std::mem::take(&mut self.flushed) && self.poll_events());
+            let ended = |this: &mut Self| std::mem::take(&mut this.flushed) || this.event_is_due();
+            let more = self.poll() || (ended(self) && self.poll_events());
             if !more {
                 break;
             }
         }
         self.settle();
+    }
+
+    /// Whether the device wants to be asked for events although nothing was completed, so that a
+    /// caller that only polls hears of a host that has vanished. Not every empty poll pays for a
+    /// look at the clock.
+    fn event_is_due(&mut self) -> bool {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        self.empty_polls == 0
+            && self.link.cq.deadline(self.link.qp).is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Sends what `FI_MORE` held back: any call on the endpoint does.
@@ -333,6 +361,7 @@ impl<D: Device> Connection<D> {
                 }
                 ConnectionEvent::Broken(reason) => {
                     self.ended = true;
+                    self.refused += u64::from(matches!(reason, BreakReason::Protocol(_)));
                     if !matches!(reason, BreakReason::Reset | BreakReason::Aborted) {
                         log::warn!(target: "ep_data", "connection broke: {reason}");
                     }
@@ -350,6 +379,7 @@ impl<D: Device> Connection<D> {
     /// Ends the connection because the peer broke the protocol.
     fn refuse(&mut self, violation: &str) {
         log::warn!(target: "ep_data", "connection ended, the peer broke the protocol: {violation}");
+        self.refused += 1;
         self.cut();
     }
 

@@ -9,34 +9,30 @@ use crate::verbs::Device;
 
 use super::children::{Child, Children};
 use super::endpoint::Endpoint;
-use super::error::errno_of;
 use super::fabric::Fabric;
 
-/// An open domain: endpoints opened in it share a protection domain.
+/// An open domain. A protection domain is each endpoint's own: what one peer is told opens no memory
+/// to another.
 pub(super) struct Domain<D: Device> {
-    fabric: Arc<Fabric<D>>,
-    pd: D::Pd,
+    device: D,
+    /// Stays open as long as the domain.
+    _fabric: Arc<Fabric<D>>,
     children: Children,
     membership: Mutex<Option<Child>>,
 }
 
 impl<D: Device> Domain<D> {
-    /// Opens a domain of `fabric`.
-    pub(super) fn open(fabric: Arc<Fabric<D>>) -> Result<Arc<Self>> {
-        let pd = fabric.device().alloc_pd().map_err(errno_of)?;
+    /// Opens the domain of `fabric` that `info` names.
+    pub(super) fn open(fabric: Arc<Fabric<D>>, info: InfoRef<'_>) -> Result<Arc<Self>> {
+        let device = fabric.device(info)?;
         let membership = Mutex::new(Some(fabric.children().join()));
         let children = Children::default();
-        Ok(Arc::new(Self { fabric, pd, children, membership }))
+        Ok(Arc::new(Self { device, _fabric: fabric, children, membership }))
     }
 
     /// The device.
     pub(super) fn device(&self) -> &D {
-        self.fabric.device()
-    }
-
-    /// The protection domain of everything opened here.
-    pub(super) fn pd(&self) -> &D::Pd {
-        &self.pd
+        &self.device
     }
 
     /// What is open in it.

@@ -3,7 +3,8 @@
 //!
 //! The queue's [`WaitSet`] holds the connections' own descriptors, each with the token of its
 //! endpoint, so that reading the queue finds those with news, however many are bound. A timer in
-//! the set stands for the earliest deadline. The set is signalled while events are queued.
+//! the set stands for the earliest deadline. The set is signalled while events are queued; a call
+//! that reads the queue and takes what it found itself does not signal in between.
 //!
 //! Lock order: an endpoint's lock, then the queue's. Endpoints are driven without the queue's lock.
 
@@ -19,7 +20,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use crate::abi::{
     AnyFid, Control, EqOps, Errno, ErrorEvent, ErrorOut, Event, EventOut, Fid, FidHandle, Result,
 };
-use crate::verbs::{EventTarget, Interest, Token, WaitSet};
+use crate::verbs::{EventTarget, Interest, Signal, Token, WaitSet};
 
 use super::children::Child;
 use super::error::errno_of;
@@ -30,9 +31,10 @@ const TIMER: Token = Token(0);
 
 /// What is bound to an event queue.
 pub(super) trait Source: Send + Sync {
-    /// Drives the connection and queues what happened. Answers when it wants to be driven again
-    /// even if nothing happens.
-    fn drive(&self) -> Option<Instant>;
+    /// Drives the connection and queues what happened. Says by [`Binding::set_deadline`] when it
+    /// wants to be driven again even if nothing happens, before it gives its own lock back: of two
+    /// threads that drive it, the later one has the last word.
+    fn drive(&self);
 }
 
 /// An open event queue.
@@ -52,6 +54,8 @@ struct Queue {
     deadlines: BTreeSet<(Instant, Token)>,
     /// What the timer is set to.
     armed: Option<Instant>,
+    /// Calls that drive the sources now; the last of them to end puts the signal in step.
+    driving: usize,
     last_token: u64,
 }
 
@@ -80,40 +84,40 @@ impl EventQueue {
         Ok(Self { wait, timer, queue: Mutex::default(), membership })
     }
 
-    /// Drives every source that has news or whose time has come.
-    pub(super) fn drive(&self) {
+    /// Drives every source that has news or whose time has come, and looks at the queue then.
+    fn drive<R>(&self, then: impl FnOnce(&mut Queue) -> R) -> R {
         let mut ready = Vec::new();
         if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut ready) {
             log::warn!(target: "eq", "event queue: {error}");
         }
-        self.drive_ready(&mut ready);
+        self.drive_ready(&mut ready, then)
     }
 
     /// For `fi_trywait`: whether an event can be read.
     pub(super) fn must_not_wait(&self) -> bool {
-        self.drive();
-        let queue = self.queue.lock();
-        !queue.events.is_empty() || !queue.errors.is_empty()
+        self.drive(|queue| queue.has_news())
     }
 
-    fn drive_ready(&self, ready: &mut Vec<Token>) {
+    fn drive_ready<R>(&self, ready: &mut Vec<Token>, then: impl FnOnce(&mut Queue) -> R) -> R {
         ready.retain(|&token| token != TIMER);
-        ready.extend(self.queue.lock().expired(Instant::now()));
+        {
+            let mut queue = self.queue.lock();
+            queue.driving += 1;
+            ready.extend(queue.expired(Instant::now()));
+        }
         ready.sort_unstable();
         ready.dedup();
         for token in ready.drain(..) {
             let source = self.queue.lock().source(token);
             if let Some(source) = source {
-                let deadline = source.drive();
-                self.set_deadline(token, deadline);
+                source.drive();
             }
         }
         self.arm_timer();
-    }
-
-    /// Remembers when a source wants to be driven; it replaces what was said before.
-    fn set_deadline(&self, token: Token, deadline: Option<Instant>) {
-        self.queue.lock().set_deadline(token, deadline);
+        self.change(|queue| {
+            queue.driving -= 1;
+            then(queue)
+        })
     }
 
     /// Sets the timer to the earliest deadline, or stops it.
@@ -137,28 +141,30 @@ impl EventQueue {
         }
     }
 
-    /// Queues through `push`, and keeps the signal in step.
+    /// Changes what is queued, and keeps the signal in step.
     fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let mut queue = self.queue.lock();
         let result = change(&mut queue);
-        let any = !queue.events.is_empty() || !queue.errors.is_empty();
-        if let Err(error) = self.wait.signal(any) {
+        if queue.driving == 0
+            && let Err(error) = self.wait.signal(Signal::Owner, queue.has_news())
+        {
             log::warn!(target: "eq", "event queue: {error}");
         }
         result
     }
-
-    /// Gives the oldest event, without driving anything.
-    fn take(&self, out: &mut EventOut<'_>) -> Result<usize> {
-        self.change(
-            |queue| {
-                if queue.errors.is_empty() { out.deliver(&mut queue.events) } else { Err(Errno::EAVAIL) }
-            },
-        )
-    }
 }
 
 impl Queue {
+    /// Whether something can be read.
+    fn has_news(&self) -> bool {
+        !self.events.is_empty() || !self.errors.is_empty()
+    }
+
+    /// Gives the oldest event.
+    fn take(&mut self, out: &mut EventOut<'_>) -> Result<usize> {
+        if self.errors.is_empty() { out.deliver(&mut self.events) } else { Err(Errno::EAVAIL) }
+    }
+
     fn source(&self, token: Token) -> Option<Arc<dyn Source>> {
         self.sources.get(&token).and_then(|bound| bound.source.upgrade())
     }
@@ -251,9 +257,10 @@ impl Binding {
         })
     }
 
-    /// Says when the source wants to be driven even if nothing happens.
+    /// Says when the source wants to be driven even if nothing happens; it replaces what was said
+    /// before.
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
-        self.queue.set_deadline(self.token, deadline);
+        self.queue.queue.lock().set_deadline(self.token, deadline);
         self.queue.arm_timer();
     }
 }
@@ -285,31 +292,26 @@ impl Fid for EventQueue {
 
 impl EqOps for EventQueue {
     fn read(&self, out: &mut EventOut<'_>) -> Result<usize> {
-        self.drive();
-        self.take(out)
+        self.drive(|queue| queue.take(out))
     }
 
     fn sread(&self, out: &mut EventOut<'_>, timeout: Option<Duration>) -> Result<usize> {
         let give_up = timeout.map(|timeout| Instant::now() + timeout);
-        self.drive();
         let mut ready = Vec::new();
-        loop {
-            match self.take(out) {
-                Err(Errno::EAGAIN) => {}
-                outcome => return outcome,
-            }
+        let mut outcome = self.drive(|queue| queue.take(out));
+        while outcome == Err(Errno::EAGAIN) {
             let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(Errno::EAGAIN);
             }
             self.wait.wait(left, &mut ready).map_err(errno_of)?;
-            self.drive_ready(&mut ready);
+            outcome = self.drive_ready(&mut ready, |queue| queue.take(out));
         }
+        outcome
     }
 
     fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize> {
-        self.drive();
-        self.change(|queue| out.deliver(&mut queue.errors))
+        self.drive(|queue| out.deliver(&mut queue.errors))
     }
 
     fn strerror(&self, prov_errno: i32) -> &'static CStr {

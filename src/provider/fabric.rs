@@ -1,4 +1,4 @@
-//! The fabric: a kind of device, chosen by name, and the event queues of its endpoints.
+//! The fabric: devices of one kind, chosen by name, and the event queues of their endpoints.
 
 use std::sync::{Arc, Weak};
 
@@ -19,21 +19,23 @@ use super::request::Request;
 
 /// An open fabric.
 pub(super) struct Fabric<D: Device> {
-    device: D,
+    /// Opens the device of a domain, by the domain's name.
+    open: fn(&str) -> Result<D>,
     children: Children,
     /// Connection requests that the application may have read and not answered.
     requests: Mutex<Vec<Weak<Request<D>>>>,
 }
 
 impl<D: Device> Fabric<D> {
-    /// A fabric of one device.
-    pub(super) fn open(device: D) -> Arc<Self> {
-        Arc::new(Self { device, children: Children::default(), requests: Mutex::default() })
+    /// A fabric whose devices `open` opens by the names of their domains.
+    pub(super) fn new(open: fn(&str) -> Result<D>) -> Arc<Self> {
+        Arc::new(Self { open, children: Children::default(), requests: Mutex::default() })
     }
 
-    /// The device.
-    pub(super) fn device(&self) -> &D {
-        &self.device
+    /// The device of the domain that an info names.
+    pub(super) fn device(&self, info: InfoRef<'_>) -> Result<D> {
+        let name = info.domain_attr().map_or(Ok(None), |domain| domain.name())?;
+        (self.open)(name.unwrap_or_default())
     }
 
     /// What is open in it.
@@ -62,8 +64,8 @@ impl<D: Device> Fid for Fabric<D> {
 }
 
 impl<D: Device> FabricOps for Fabric<D> {
-    fn domain(self: &Arc<Self>, _info: InfoRef<'_>) -> Result<NewDomain> {
-        Ok(NewDomain::domain(Domain::open(Arc::clone(self))?))
+    fn domain(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewDomain> {
+        Ok(NewDomain::domain(Domain::open(Arc::clone(self), info)?))
     }
 
     fn passive_ep(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewPassiveEndpoint> {

@@ -3,26 +3,20 @@
 //! What the provider can do is said once, by [`describe`]; hints are held against the same
 //! constants. Addresses decide how many infos there are.
 
-use std::ffi::{CStr, CString};
-use std::net::{IpAddr, SocketAddr};
+use std::ffi::CString;
+use std::net::SocketAddr;
 
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
 use crate::abi::{Errno, IOV_LIMIT, Info, InfoList, InfoRef, Result, constants};
 use crate::stream::{self, GUARANTEED_ROOM};
-use crate::verbs::{Device, DeviceAttributes};
+use crate::verbs::DeviceAttributes;
 
-use super::address::{self, Interface};
-use super::config::Config;
+use super::devices::{self, Offered};
 use super::options::Options;
-
-/// Name of the fabric of the embedded iWARP device.
-pub(super) const IWARP_FABRIC: &CStr = c"iwarp";
+use super::route::{Ends, Route};
 
 /// Longest `fi_inject` in bytes: what a sender can always take once the peer has read everything.
 pub(super) const INJECT_SIZE: usize = GUARANTEED_ROOM as usize;
-
-/// Domain name where no single interface is meant.
-const ANY_INTERFACE: &str = "any";
 
 const TX_CAPS: u64 = constants::FI_MSG | constants::FI_SEND;
 const RX_CAPS: u64 = constants::FI_MSG | constants::FI_RECV;
@@ -46,21 +40,21 @@ struct Choice {
     control_progress: u32,
 }
 
-/// The ends of a connection as an info names them, and the interface that leads there.
-struct Route {
-    source: Option<SocketAddr>,
-    destination: Option<SocketAddr>,
-    domain: String,
-}
-
 /// Answers `fi_getinfo`.
 pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
-    let device = Config::embedded_device()?.attributes();
-    let choice = Choice::of(query.hints, &device)?;
+    // Who asks for something else does not wait for devices to be opened.
+    if !query.hints.is_none_or(fits) {
+        return Err(Errno::ENODATA);
+    }
+    let fabric = query.hints.and_then(InfoRef::fabric_attr).map_or(Ok(None), |fabric| fabric.name())?;
+    let ends = Ends::of(query)?;
     let mut list = InfoList::new();
-    for route in routes(query)? {
-        if fits_format(&route, choice.addr_format) {
-            list.push(describe(&choice, &route)?);
+    for device in devices::offered(fabric)? {
+        let Some(choice) = Choice::of(query.hints, &device.attributes)? else { continue };
+        for route in ends.routes(&device) {
+            if fits_format(&route, choice.addr_format) {
+                list.push(describe(&choice, &device, &route)?);
+            }
         }
     }
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }
@@ -88,37 +82,34 @@ pub(super) fn forces_iwarp(info: InfoRef<'_>) -> bool {
 }
 
 impl Choice {
-    /// What the hints choose.
-    ///
-    /// # Errors
-    /// `-FI_ENODATA` if stream endpoints cannot be what they ask for.
-    fn of(hints: Option<InfoRef<'_>>, device: &DeviceAttributes) -> Result<Self> {
+    /// What the hints choose; `None` if the device's queues cannot be what they ask for.
+    fn of(hints: Option<InfoRef<'_>>, device: &DeviceAttributes) -> Result<Option<Self>> {
         let mut choice = Self {
             options: Options::default(),
             force_iwarp: false,
             addr_format: constants::FI_FORMAT_UNSPEC,
             control_progress: constants::FI_PROGRESS_UNSPEC,
         };
-        let Some(hints) = hints else { return Ok(choice) };
-        let fabric = hints.fabric_attr().map_or(Ok(None), |fabric| fabric.name())?;
-        let fits = is_subset(hints.caps(), CAPS)
-            && fits_address_format(hints.addr_format())
-            && hints.ep_attr().is_none_or(fits_endpoint)
-            && hints.tx_attr().is_none_or(fits_tx)
-            && hints.rx_attr().is_none_or(fits_rx)
-            && hints.domain_attr().is_none_or(fits_domain)
-            && fabric.is_none_or(|name| name.as_bytes() == IWARP_FABRIC.to_bytes());
-        if !fits {
-            return Err(Errno::ENODATA);
-        }
-        choice.options = choice.options.with_depths_of(hints, device).map_err(|_| Errno::ENODATA)?;
+        let Some(hints) = hints else { return Ok(Some(choice)) };
+        let Ok(options) = choice.options.with_depths_of(hints, device) else { return Ok(None) };
+        choice.options = options;
         choice.force_iwarp = forces_iwarp(hints);
         choice.addr_format = hints.addr_format();
         if let Some(domain) = hints.domain_attr() {
             choice.control_progress = domain.control_progress();
         }
-        Ok(choice)
+        Ok(Some(choice))
     }
+}
+
+/// Whether stream endpoints can be what the hints ask for, on whatever device.
+fn fits(hints: InfoRef<'_>) -> bool {
+    is_subset(hints.caps(), CAPS)
+        && fits_address_format(hints.addr_format())
+        && hints.ep_attr().is_none_or(fits_endpoint)
+        && hints.tx_attr().is_none_or(fits_tx)
+        && hints.rx_attr().is_none_or(fits_rx)
+        && hints.domain_attr().is_none_or(fits_domain)
 }
 
 fn is_subset(asked: u64, offered: u64) -> bool {
@@ -169,8 +160,8 @@ fn fits_domain(domain: DomainAttr<'_>) -> bool {
         && domain.auth_key_size() == 0
 }
 
-/// The info of a stream endpoint on one route.
-fn describe(choice: &Choice, route: &Route) -> Result<Info> {
+/// The info of a stream endpoint of a device on one route.
+fn describe(choice: &Choice, device: &Offered, route: &Route) -> Result<Info> {
     let mut info = Info::new()?;
     info.set_caps(CAPS);
 
@@ -211,7 +202,7 @@ fn describe(choice: &Choice, route: &Route) -> Result<Info> {
     domain.set_resource_mgmt(constants::FI_RM_ENABLED);
     domain.set_max_err_data(stream::Offer::USER_DATA_MAX);
 
-    info.fabric_attr().set_name(IWARP_FABRIC)?;
+    info.fabric_attr().set_name(device.fabric)?;
 
     info.set_addr_format(match (choice.addr_format, route.is_v4()) {
         (constants::FI_FORMAT_UNSPEC, true) => constants::FI_SOCKADDR_IN,
@@ -223,12 +214,6 @@ fn describe(choice: &Choice, route: &Route) -> Result<Info> {
     Ok(info)
 }
 
-impl Route {
-    fn is_v4(&self) -> bool {
-        self.source.or(self.destination).is_none_or(|address| address.is_ipv4())
-    }
-}
-
 /// Whether an address format can hold the addresses of a route.
 fn fits_format(route: &Route, format: u32) -> bool {
     match format {
@@ -236,103 +221,4 @@ fn fits_format(route: &Route, format: u32) -> bool {
         constants::FI_SOCKADDR_IN6 => !route.is_v4(),
         _ => true,
     }
-}
-
-/// The pairs of addresses that a query means.
-fn routes(query: &Query<'_>) -> Result<Vec<Route>> {
-    let hinted_source = query.hints.map_or(Ok(None), InfoRef::src_addr)?;
-    let hinted_destination = query.hints.map_or(Ok(None), InfoRef::dest_addr)?;
-    let wanted_domain = match query.hints.and_then(InfoRef::domain_attr) {
-        Some(domain) => domain.name()?,
-        None => None,
-    };
-    let passive = query.flags & constants::FI_SOURCE != 0;
-    let numeric = query.flags & constants::FI_NUMERICHOST != 0;
-    let named = query.node.is_some() || query.service.is_some();
-    let resolve = || address::resolve(query.node, query.service, numeric, passive);
-
-    let (sources, destinations) = match (named, passive) {
-        (true, true) => (Some(resolve()?), hinted_destination.map(|one| vec![one])),
-        (true, false) => (hinted_source.map(|one| vec![one]), Some(resolve()?)),
-        (false, _) => (hinted_source.map(|one| vec![one]), hinted_destination.map(|one| vec![one])),
-    };
-    let interfaces = address::interfaces()?;
-    let routes: Vec<Route> = match (sources, destinations) {
-        (None, None) => interfaces
-            .iter()
-            .map(|interface| Route {
-                source: Some(interface.address),
-                destination: None,
-                domain: interface.name.clone(),
-            })
-            .collect(),
-        (Some(sources), None) => {
-            sources.into_iter().flat_map(|source| listening(source, &interfaces, wanted_domain)).collect()
-        }
-        (sources, Some(destinations)) => connecting(sources.as_deref(), &destinations, &interfaces),
-    };
-    let fits = |route: &Route| wanted_domain.is_none_or(|name| name == route.domain);
-    Ok(routes.into_iter().filter(fits).collect())
-}
-
-/// Where an info for a passive side listens: at the address named, or, if that is the wildcard
-/// and an interface was asked for, at the addresses of the interface.
-fn listening(source: SocketAddr, interfaces: &[Interface], wanted: Option<&str>) -> Vec<Route> {
-    let route =
-        |source: SocketAddr, domain: String| Route { source: Some(source), destination: None, domain };
-    if !source.ip().is_unspecified() {
-        return vec![route(source, interface_of(source.ip(), interfaces))];
-    }
-    let Some(wanted) = wanted else { return vec![route(source, ANY_INTERFACE.to_owned())] };
-    let same_family = |interface: &&Interface| interface.address.is_ipv4() == source.is_ipv4();
-    let of_interface = interfaces.iter().filter(same_family).filter(|interface| interface.name == wanted);
-    of_interface
-        .map(|interface| {
-            let mut address = interface.address;
-            address.set_port(source.port());
-            route(address, interface.name.clone())
-        })
-        .collect()
-}
-
-/// One route for each destination and each source of its family.
-fn connecting(
-    sources: Option<&[SocketAddr]>,
-    destinations: &[SocketAddr],
-    interfaces: &[Interface],
-) -> Vec<Route> {
-    let mut routes = Vec::new();
-    for &destination in destinations {
-        let through = |ip: Option<IpAddr>| {
-            ip.map_or_else(|| ANY_INTERFACE.to_owned(), |ip| interface_of(ip, interfaces))
-        };
-        match sources {
-            None => {
-                let source = address::route_to(destination);
-                routes.push(Route {
-                    source,
-                    destination: Some(destination),
-                    domain: through(source.map(|source| source.ip())),
-                });
-            }
-            Some(sources) => {
-                let same_family = |source: &&SocketAddr| source.is_ipv4() == destination.is_ipv4();
-                routes.extend(sources.iter().filter(same_family).map(|&source| Route {
-                    source: Some(source),
-                    destination: Some(destination),
-                    domain: through((!source.ip().is_unspecified()).then_some(source.ip())),
-                }));
-            }
-        }
-    }
-    routes
-}
-
-/// The name of the interface that has an address.
-fn interface_of(ip: IpAddr, interfaces: &[Interface]) -> String {
-    let owner = interfaces.iter().find(|interface| interface.address.ip() == ip);
-    // Every address of 127.0.0.0/8 is the loopback interface's.
-    let loopback =
-        || interfaces.iter().find(|interface| ip.is_loopback() && interface.address.ip().is_loopback());
-    owner.or_else(loopback).map_or_else(|| ANY_INTERFACE.to_owned(), |interface| interface.name.clone())
 }

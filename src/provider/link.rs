@@ -41,7 +41,8 @@ struct WordSlots<M> {
 
 impl<D: Device> Link<D> {
     /// Registers the memory, makes the queue pair and posts every receive.
-    pub(super) fn open(device: &D, pd: &D::Pd, options: &Options) -> verbs::Result<Self> {
+    pub(super) fn open(device: &D, options: &Options) -> verbs::Result<Self> {
+        let pd = device.alloc_pd()?;
         // Which words travel is agreed on later; iWARP words take the most entries a message.
         let data_entries = u32::from(options.send_depth) * WordFormat::Iwarp.data_entries();
         let send_depth = data_entries + CONTROL_ENTRIES;
@@ -54,7 +55,7 @@ impl<D: Device> Link<D> {
             initiator_depth: 0,
             responder_resources: 0,
         };
-        let (qp, granted) = cq.create_qp(pd, wanted)?;
+        let (qp, granted) = cq.create_qp(&pd, wanted)?;
 
         let register = |size: usize, access| pd.register(Memory::zeroed(size)?, access);
         let ring = register(options.recv_buffer as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;

@@ -1,6 +1,7 @@
 //! libfabric's nouns, built on the stream protocol and the verbs core.
 //!
-//! One file a noun: what `fi_getinfo` answers ([`info`], [`address`], [`config`]), then the objects
+//! One file a noun: what `fi_getinfo` answers ([`info`], [`devices`],
+//! [`route`], [`address`], [`config`]), then the objects
 //! an application opens: fabric, domain, passive endpoint, endpoint, event queue. An endpoint is
 //! generic over its device, so that each device has its own tables and nothing on the data path
 //! asks which device it is.
@@ -13,11 +14,13 @@ mod address;
 mod children;
 mod config;
 mod connection;
+mod devices;
 mod domain;
 mod endpoint;
 mod error;
 mod event_queue;
 mod fabric;
+mod figures;
 mod gather;
 mod info;
 mod link;
@@ -26,12 +29,10 @@ mod options;
 mod passive_endpoint;
 mod reason;
 mod request;
+mod route;
 mod wait;
 
-use crate::abi::{Errno, FabricAttr, InfoList, InfoRef, NewFabric, Provider, Result, params};
-
-use config::Config;
-use fabric::Fabric;
+use crate::abi::{FabricAttr, InfoList, InfoRef, NewFabric, Provider, Result, params};
 
 /// The provider that libfabric loads.
 pub(crate) struct Rstream;
@@ -55,10 +56,6 @@ impl Provider for Rstream {
     }
 
     fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric> {
-        let name = attributes.name()?.unwrap_or_default();
-        if name.as_bytes() != info::IWARP_FABRIC.to_bytes() {
-            return Err(Errno::ENODATA);
-        }
-        Ok(NewFabric::fabric(Fabric::open(Config::embedded_device()?)))
+        devices::open(attributes.name()?.unwrap_or_default())
     }
 }

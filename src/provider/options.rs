@@ -10,7 +10,7 @@ use crate::abi::header::{
 use crate::abi::info::{RxAttr, TxAttr};
 use crate::abi::option::integer;
 use crate::abi::{Errno, InfoRef, OptionOut, Result, constants};
-use crate::stream::LEAST_RECEIVES;
+use crate::stream::{CONTROL_ENTRIES, LEAST_RECEIVES, WordFormat};
 use crate::verbs::DeviceAttributes;
 
 /// Sizes of an endpoint's rings in bytes and of its queues in entries.
@@ -97,7 +97,7 @@ impl Options {
         match name {
             Name::SendBuffer => self.send_buffer = buffer(value)?,
             Name::RecvBuffer => self.recv_buffer = buffer(value)?,
-            Name::SendDepth => self.send_depth = depth(value, device.max_send_depth)?,
+            Name::SendDepth => self.send_depth = depth(value, most_messages(device))?,
             Name::RecvDepth => self.recv_depth = depth(value, device.max_recv_depth)?,
             Name::CmDataSize => {}
         }
@@ -122,7 +122,7 @@ impl Options {
         let tx = info.tx_attr().map_or(0, TxAttr::size);
         let rx = info.rx_attr().map_or(0, RxAttr::size);
         if tx != 0 {
-            self.send_depth = depth(tx as u64, device.max_send_depth)?;
+            self.send_depth = depth(tx as u64, most_messages(device))?;
         }
         if rx != 0 {
             self.recv_depth = depth(rx as u64, device.max_recv_depth)?;
@@ -137,8 +137,14 @@ fn buffer(value: u64) -> Result<u32> {
     if allowed.contains(&size) { Ok(size) } else { Err(Errno::EINVAL) }
 }
 
-fn depth(value: u64, device: u32) -> Result<u16> {
-    let allowed = u64::from(RSTREAM_QUEUE_SIZE_MIN)..=u64::from(device.min(RSTREAM_QUEUE_SIZE_MAX));
+/// Data messages for which the device's send queue has room beside the entries kept for control,
+/// whichever words announce them.
+fn most_messages(device: &DeviceAttributes) -> u32 {
+    device.max_send_depth.saturating_sub(CONTROL_ENTRIES) / WordFormat::Iwarp.data_entries()
+}
+
+fn depth(value: u64, most: u32) -> Result<u16> {
+    let allowed = u64::from(RSTREAM_QUEUE_SIZE_MIN)..=u64::from(most.min(RSTREAM_QUEUE_SIZE_MAX));
     if !allowed.contains(&value) {
         return Err(Errno::EINVAL);
     }

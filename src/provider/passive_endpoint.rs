@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -28,6 +27,7 @@ const DEFAULT_BACKLOG: u32 = 1024;
 /// An open passive endpoint.
 pub(super) struct PassiveEndpoint<D: Device> {
     fabric: Arc<Fabric<D>>,
+    device: D,
     /// As opened: what connection requests are described after.
     info: Info,
     handle: OnceLock<FidHandle>,
@@ -46,8 +46,8 @@ struct Inner<D: Device> {
 impl<D: Device> PassiveEndpoint<D> {
     /// Opens a passive endpoint as `info` describes it; without an address in it, on all of IPv4.
     pub(super) fn open(fabric: Arc<Fabric<D>>, info: InfoRef<'_>) -> Result<Arc<Self>> {
-        let attributes = fabric.device().attributes();
-        let options = Options::default().with_depths_of(info, &attributes)?;
+        let device = fabric.device(info)?;
+        let options = Options::default().with_depths_of(info, &device.attributes())?;
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let membership = Some(fabric.children().join());
         Ok(Arc::new(Self {
@@ -62,6 +62,7 @@ impl<D: Device> PassiveEndpoint<D> {
                 membership,
             }),
             fabric,
+            device,
         }))
     }
 
@@ -94,7 +95,7 @@ impl<D: Device> PassiveEndpoint<D> {
 }
 
 impl<D: Device> Source for PassiveEndpoint<D> {
-    fn drive(&self) -> Option<Instant> {
+    fn drive(&self) {
         let mut inner = self.inner.lock();
         let waiting = inner.binding.as_ref().map_or(0, Binding::unread);
         let room = (inner.backlog as usize).saturating_sub(waiting);
@@ -102,7 +103,9 @@ impl<D: Device> Source for PassiveEndpoint<D> {
             let Some(request) = inner.listener.as_mut().and_then(Listener::poll) else { break };
             self.announce(&inner, request);
         }
-        inner.listener.as_ref().and_then(Listener::deadline)
+        if let Some(binding) = &inner.binding {
+            binding.set_deadline(inner.listener.as_ref().and_then(Listener::deadline));
+        }
     }
 }
 
@@ -149,11 +152,11 @@ impl<D: Device> EndpointOps for PassiveEndpoint<D> {
     fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
         let mut inner = self.inner.lock();
         let open = inner.listener.is_none();
-        inner.options.set(level, name, value, open, &self.fabric.device().attributes())
+        inner.options.set(level, name, value, open, &self.device.attributes())
     }
 
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
-        let room = offer::user_data_room(&self.fabric.device().attributes());
+        let room = offer::user_data_room(&self.device.attributes());
         self.inner.lock().options.get(level, name, out, room)
     }
 }
@@ -180,14 +183,14 @@ impl<D: Device> CmOps for PassiveEndpoint<D> {
         }
         let target = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
         let connect = &Config::get().connect;
-        let listener = self.fabric.device().listen(inner.address, inner.backlog, connect, target);
+        let listener = self.device.listen(inner.address, inner.backlog, connect, target);
         inner.listener = Some(listener.map_err(errno_of)?);
         Ok(())
     }
 
     fn reject(&self, handle: AnyFid, user_data: &[u8]) -> Result<()> {
         let request = handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?;
-        if user_data.len() > offer::user_data_room(&self.fabric.device().attributes()) {
+        if user_data.len() > offer::user_data_room(&self.device.attributes()) {
             return Err(Errno::EINVAL);
         }
         let data = offer::encode_refusal(RefusalReason::Application, user_data)?;

@@ -35,6 +35,7 @@ reasons! {
     AddressInUse: EADDRINUSE, c"the local address is in use";
     AddressNotHere: EADDRNOTAVAIL, c"the local address is not one of this host";
     NotPermitted: EACCES, c"the system does not permit the connection";
+    DeviceGone: ENODEV, c"the RDMA device is gone";
     SystemError: EIO, c"the system could not make the connection";
 }
 

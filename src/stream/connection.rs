@@ -11,6 +11,7 @@ use super::recv::{Receiver, Span};
 use super::send::Sender;
 use super::setup::{Setup, SetupError};
 use super::slots::Ticket;
+use super::traffic::Traffic;
 use super::violation::Violation;
 use super::words::{Control, DATA_IMMEDIATE, Word, WordFormat};
 
@@ -121,6 +122,7 @@ pub struct Stream {
     transport: Transport,
     /// The peer broke the protocol; nothing that it says counts any more.
     violated: bool,
+    traffic: Traffic,
 }
 
 impl Stream {
@@ -142,6 +144,7 @@ impl Stream {
             peer_closed: false,
             transport: Transport::Up,
             violated: false,
+            traffic: Traffic::default(),
         })
     }
 
@@ -161,6 +164,7 @@ impl Stream {
     pub fn next_write(&mut self, at_most: usize) -> Option<WriteMessage> {
         self.send_state().ok()?;
         let piece = self.sender.next_piece(at_most)?;
+        self.traffic.data_sent += 1;
         Some(WriteMessage {
             remote_offset: u64::from(piece.remote_index),
             local_offset: piece.local_index,
@@ -187,6 +191,7 @@ impl Stream {
         let control = Control { end, close, ..self.receiver.returnable() };
         let ticket = self.sender.next_control(control.receives > 0)?;
         self.receiver.returned(control);
+        self.traffic.updates_sent += 1;
         for notice in [&mut self.end, &mut self.close] {
             if *notice == Notice::Owed {
                 *notice = Notice::Sent;
@@ -309,6 +314,12 @@ impl Stream {
         self.is_silent() || (self.end != Notice::Owed && self.close != Notice::Owed)
     }
 
+    /// The messages so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
     /// What a send answers because of how the connection stands.
     fn send_state(&self) -> Result<(), SendEnd> {
         if self.send_shut || self.peer_closed {
@@ -360,7 +371,9 @@ impl Stream {
         if self.peer_ended {
             return Err(Violation::DataAfterEnd { length });
         }
-        self.receiver.on_data(length)
+        self.receiver.on_data(length)?;
+        self.traffic.data_received += 1;
+        Ok(())
     }
 
     fn take_control(&mut self, control: Control) -> Result<(), Violation> {
@@ -370,6 +383,7 @@ impl Stream {
         self.sender.on_control(control)?;
         self.peer_ended |= control.end || control.close;
         self.peer_closed |= control.close;
+        self.traffic.updates_received += 1;
         Ok(())
     }
 }

@@ -31,6 +31,7 @@ mod ring;
 mod send;
 mod setup;
 mod slots;
+mod traffic;
 mod violation;
 mod words;
 
@@ -45,5 +46,6 @@ pub use recv::Span;
 pub use refusal::{Refusal, RefusalReason, UserDataTooLong};
 pub use setup::{GUARANTEED_ROOM, Setup, SetupError};
 pub use slots::{CONTROL_ENTRIES, Ticket};
+pub use traffic::Traffic;
 pub use violation::Violation;
 pub use words::WordFormat;

@@ -6,7 +6,7 @@ use std::io;
 /// Outcome of a verbs call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a verbs call was refused. Nothing has changed then.
+/// Why a verbs call was refused. Nothing has changed then, unless the call says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// More requests than the queue has room for.
@@ -112,9 +112,19 @@ pub enum BreakReason {
     /// The peer broke the protocol or a bound; the text has the numbers.
     #[error("peer broke the protocol: {0}")]
     Protocol(String),
+    /// This side cannot go on, through no fault of the peer: memory that a message needs is gone, or
+    /// there is none.
+    #[error("given up by this side: {0}")]
+    Local(String),
     /// The peer said that we did (Terminate); the text has its codes.
     #[error("peer terminated: {0}")]
     Terminated(String),
+    /// The device failed or was removed.
+    #[error("the RDMA device is gone")]
+    DeviceGone,
+    /// The device's port went down.
+    #[error("the RDMA device's port is down")]
+    PortDown,
     /// This side aborted.
     #[error("aborted by this side")]
     Aborted,

@@ -4,7 +4,7 @@
 //! Such memory is never a `&[u8]`: what a peer may change under our hands is only ever copied in
 //! and out, between bounds that are checked here. Everything that moves payload (copies, the
 //! vectored receive that places a segment straight into a region) is in this file, and so are the
-//! two socket queries that no safe interface offers.
+//! three socket calls that no safe interface offers.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use super::{Error, Result};
 
-/// Alignment of allocated memory: what the allocator gives without searching, so that large zeroed
-/// memory comes as untouched pages.
+/// Alignment of memory from the heap: what the allocator gives without searching.
 const ALIGNMENT: usize = 16;
+/// From this size on memory comes from the system as pages that cost nothing until they are touched:
+/// most connections use little of their rings. The heap would zero, and so touch, all of it.
+const MAPPED_LEAST: usize = 16 * 1024;
 
 /// A piece of memory with a fixed place and length, owned, shared by [`Arc`].
 ///
@@ -29,6 +31,8 @@ const ALIGNMENT: usize = 16;
 pub struct Memory {
     base: NonNull<u8>,
     layout: Layout,
+    /// Whether it is a mapping of its own, and not from the heap.
+    mapped: bool,
 }
 
 // SAFETY: `Memory` owns its allocation and hands out no reference into it; all access goes through
@@ -67,10 +71,11 @@ impl Memory {
             return Err(out_of_range());
         }
         let layout = Layout::from_size_align(size, ALIGNMENT).map_err(|_| out_of_range())?;
+        let mapping = if size >= MAPPED_LEAST { map_zeroed(size) } else { None };
         // SAFETY: `layout` has a size above zero, checked above.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) })
-            .ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
-        Ok(Arc::new(Self { base, layout }))
+        let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
+        let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
+        Ok(Arc::new(Self { base, layout, mapped: mapping.is_some() }))
     }
 
     /// Length in bytes, never 0.
@@ -78,6 +83,11 @@ impl Memory {
     #[expect(clippy::len_without_is_empty, reason = "memory of no bytes cannot be made")]
     pub fn len(&self) -> usize {
         self.layout.size()
+    }
+
+    /// Where it lies: for a device that reads and writes it under this module's rule, by itself.
+    pub(super) fn place(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// Copies `source` in at `offset`.
@@ -156,9 +166,24 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        if self.mapped {
+            // SAFETY: `base` came from `map_zeroed` with this very size, nothing refers to it any
+            // more, and it is unmapped only here. What could fail, a wrong range, cannot occur.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len()) };
+        } else {
+            // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
+            unsafe { dealloc(self.base.as_ptr(), self.layout) }
+        }
     }
+}
+
+/// `size` bytes of zeros (at least one) as pages of their own. `None`: the system gives no more mappings.
+fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new anonymous mapping at a place that the system chooses touches no memory that is
+    // in use.
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
+    if place == libc::MAP_FAILED { None } else { NonNull::new(place.cast()) }
 }
 
 /// Bytes that a TCP socket took and the peer's host has not acknowledged (`SIOCOUTQ`).
@@ -206,6 +231,23 @@ pub fn transmission(socket: BorrowedFd<'_>) -> io::Result<Transmission> {
         unanswered: u32::from(info.tcpi_retransmits) + u32::from(info.tcpi_probes),
         since_answer: Duration::from_millis(info.tcpi_last_ack_recv.into()),
     })
+}
+
+/// Has a later bind to port 0 leave the choice of a port to `connect` (`IP_BIND_ADDRESS_NO_PORT`),
+/// which finds one that is free towards its peer instead of one that nobody uses at all.
+///
+/// # Errors
+/// What the system says.
+pub fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let option = libc::IP_BIND_ADDRESS_NO_PORT;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel reads `length` bytes
+    // of a live `int`.
+    let answer = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, option, (&raw const on).cast(), length)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

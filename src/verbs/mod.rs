@@ -23,11 +23,14 @@
 mod error;
 #[forbid(unsafe_code)]
 pub mod faulty;
+pub mod ibv;
 #[forbid(unsafe_code)]
 pub mod iwarp;
 pub mod memory;
 #[forbid(unsafe_code)]
 pub mod sim;
+#[forbid(unsafe_code)]
+mod ticks;
 #[forbid(unsafe_code)]
 mod wait;
 #[forbid(unsafe_code)]
@@ -39,7 +42,7 @@ use std::time::{Duration, Instant};
 
 pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::Memory;
-pub use wait::{Interest, Token, WaitSet};
+pub use wait::{Interest, Signal, Token, WaitSet};
 pub use work::{
     Access, Completion, CompletionKind, CompletionStatus, Operation, Payload, RecvRequest, RemoteAddress,
     Segment, SendRequest,
@@ -265,7 +268,8 @@ pub trait CompletionQueue: Send {
 
     /// Posts sends, in order. All or none: [`Error::QueueFull`] if they do not fit. Inline payload
     /// may be reused when the call returns. With `more` the device may hold the requests back to
-    /// send them with what follows; any later call that drives the queue pair sends them.
+    /// send them with what follows; any later call that drives the queue pair sends them. Where the
+    /// device has no memory for what must wait, it answers [`Error::Io`] and the connection is broken.
     fn post_send(&mut self, qp: QpNumber, requests: &[SendRequest<'_>], more: bool) -> Result<()>;
 
     /// Fills `out` with completions and answers how many; completions that are already there come
@@ -274,7 +278,8 @@ pub trait CompletionQueue: Send {
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// From now on `wait` is readable when [`CompletionQueue::poll`] would do something. Several
-    /// sets are not supported: a later call replaces the earlier set. The set's own signal stays its owner's.
+    /// sets are not supported: a later call replaces the earlier set. [`Signal::Queue`] of the set is
+    /// this queue's as long as it lives.
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// Asks for the next wake-up on the attached set; call it when `poll` answered 0 and the caller

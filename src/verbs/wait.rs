@@ -2,11 +2,14 @@
 //!
 //! A [`WaitSet`] is an epoll instance: sources are added with a token, and its own descriptor can
 //! stand in another set, in `poll`, `select` or `epoll`. A set can also be made readable by hand
-//! ([`WaitSet::signal`]); only a set that ever was has a second descriptor, an eventfd. (One eventfd
-//! that all sets share would save that, but the kernel lets a file stand in at most 1000 sets.)
+//! ([`WaitSet::signal`]): an eventfd that is always readable stands in it from the start, and is
+//! listened to while the set is signalled. Nothing is opened for a signal, so that it cannot fail
+//! where descriptors have run out, and a few sets share one such eventfd. (Not all: the kernel lets
+//! a file stand in at most 1000 sets, and in fewer when these stand in others.)
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -43,24 +46,41 @@ impl Interest {
     }
 }
 
+/// Who makes a set readable by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// The owner of the set.
+    Owner = 1,
+    /// The completion queue that the set is attached to.
+    Queue = 2,
+}
+
 /// Token of the signal; sources may not use it.
 const SIGNAL: u64 = u64::MAX;
+/// Sets that share an eventfd. The kernel counts the ways from a file through sets that stand in sets: at
+/// most 500 over two of them, 100 over three, 50 over four. So an application may have each of these in
+/// dozens of its own.
+const SHARED_BY: usize = 8;
 
 /// A set of sources behind one descriptor.
 #[derive(Debug)]
 pub struct WaitSet {
     epoll: OwnedFd,
-    /// Whether the set is signalled: a copy of the eventfd's state that is read without the lock.
-    signaled: AtomicBool,
-    /// The eventfd behind the signal, from the first one on. Locked while its state changes.
-    bell: Mutex<Option<OwnedFd>>,
+    /// Who signals, as bits; changed with the lock below.
+    signals: AtomicU8,
+    /// The eventfd behind the signal. Locked while the interest in it changes.
+    bell: Mutex<Arc<OwnedFd>>,
 }
 
 impl WaitSet {
     /// An empty set.
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?;
-        Ok(Self { epoll, signaled: AtomicBool::new(false), bell: Mutex::new(None) })
+        let bell = shared_bell()?;
+        let silent = epoll::EventFlags::empty();
+        epoll::add(&epoll, &bell, epoll::EventData::new_u64(SIGNAL), silent)
+            .map_err(Error::io("epoll_ctl add"))?;
+        Ok(Self { epoll, signals: AtomicU8::new(0), bell: Mutex::new(bell) })
     }
 
     /// Adds a source. It leaves the set by itself when its descriptor is closed.
@@ -81,35 +101,25 @@ impl WaitSet {
         epoll::delete(&self.epoll, source).map_err(Error::io("epoll_ctl del"))
     }
 
-    /// Makes the set readable by hand (`true`) until `false` takes it back.
-    pub fn signal(&self, on: bool) -> Result<()> {
-        if self.signaled.load(Ordering::Acquire) == on {
+    /// Makes the set readable by hand (`true`) until `false` takes it back. It stays readable while
+    /// anyone signals.
+    pub fn signal(&self, who: Signal, on: bool) -> Result<()> {
+        let bit = who as u8;
+        let with = |signals: u8| if on { signals | bit } else { signals & !bit };
+        let before = self.signals.load(Ordering::Acquire);
+        if with(before) == before {
             return Ok(());
         }
-        let mut bell = self.bell.lock();
-        if self.signaled.load(Ordering::Relaxed) == on {
-            return Ok(());
+        let bell = self.bell.lock();
+        let before = self.signals.load(Ordering::Relaxed);
+        let after = with(before);
+        if (before == 0) != (after == 0) {
+            let heard = if after == 0 { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+            epoll::modify(&self.epoll, &*bell, epoll::EventData::new_u64(SIGNAL), heard)
+                .map_err(Error::io("epoll_ctl mod"))?;
         }
-        let bell = match &mut *bell {
-            Some(bell) => bell,
-            none => none.insert(self.new_bell()?),
-        };
-        let rung = if on {
-            rustix::io::write(&*bell, &1u64.to_ne_bytes())
-        } else {
-            rustix::io::read(&*bell, &mut [0; size_of::<u64>()])
-        };
-        rung.map_err(Error::io("eventfd"))?;
-        self.signaled.store(on, Ordering::Release);
+        self.signals.store(after, Ordering::Release);
         Ok(())
-    }
-
-    fn new_bell(&self) -> Result<OwnedFd> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = eventfd(0, flags).map_err(Error::io("eventfd"))?;
-        epoll::add(&self.epoll, &bell, epoll::EventData::new_u64(SIGNAL), epoll::EventFlags::IN)
-            .map_err(Error::io("epoll_ctl add"))?;
-        Ok(bell)
     }
 
     /// Waits until a source or the signal is there, at most `timeout` (`None`: for ever), and
@@ -138,4 +148,21 @@ impl AsFd for WaitSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
+}
+
+/// An eventfd that is readable for ever, for one more set.
+fn shared_bell() -> Result<Arc<OwnedFd>> {
+    /// The one handed out last, and to how many sets.
+    static LAST: Mutex<(Weak<OwnedFd>, usize)> = Mutex::new((Weak::new(), 0));
+    let mut last = LAST.lock();
+    if let Some(bell) = last.0.upgrade()
+        && last.1 < SHARED_BY
+    {
+        last.1 += 1;
+        return Ok(bell);
+    }
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let bell = Arc::new(eventfd(1, flags).map_err(Error::io("eventfd"))?);
+    *last = (Arc::downgrade(&bell), 1);
+    Ok(bell)
 }

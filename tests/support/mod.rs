@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod tshark;
+
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -355,13 +355,20 @@ pub(crate) fn post_inline<C: CompletionQueue>(
     cq.post_send(qp, &[SendRequest { id, signaled: true, operation, payload }], false)
 }
 
-/// Private data as it should have arrived.
-pub(crate) fn arrived<D: Device>(rig: &impl Rig<Device = D>, device: &D, sent: &[u8]) -> Vec<u8> {
-    let mut data = sent.to_vec();
-    if rig.private_data_padded() {
-        data.resize(device.attributes().max_private_data, 0);
+/// Asserts that private data arrived as it was sent, but for padding where the device pads.
+pub(crate) fn assert_arrived(rig: &impl Rig, got: &[u8], sent: &[u8]) {
+    let (data, padding) = got.split_at_checked(sent.len()).expect("all of the private data");
+    assert_eq!(data, sent);
+    assert!(padding.iter().all(|&byte| byte == 0), "{padding:?}");
+    assert!(padding.is_empty() || rig.private_data_padded(), "{} bytes too many", padding.len());
+}
+
+/// Asserts that a connection stands, and that this private data came with the reply.
+pub(crate) fn assert_established(rig: &impl Rig, event: &ConnectionEvent, sent: &[u8]) {
+    match event {
+        ConnectionEvent::Established { private_data } => assert_arrived(rig, private_data, sent),
+        other => panic!("{other:?}"),
     }
-    data
 }
 
 /// Private data of the oldest request.

@@ -49,6 +49,10 @@ pub(crate) fn an_orderly_end_loses_nothing(rig: &impl Rig) {
 
 pub(crate) fn what_arrives_after_disconnecting_is_received(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
+    if !rig.ends_one_way_at_a_time() {
+        let joined = pair.join_with_receives();
+        return pair.works(joined);
+    }
     let joined = pair.join(|pair, joined| pair.active.post_empty_receives(joined.active, 4));
     // The active side speaks first, so that the passive one may.
     pair.passive.post_empty_receives(joined.passive, 1);
@@ -103,7 +107,7 @@ pub(crate) fn an_abort_breaks_both_sides(rig: &impl Rig) {
     pair.active.cq.abort(joined.active);
     assert_eq!(pair.event(joined, false), ConnectionEvent::Broken(BreakReason::Aborted));
     let told = pair.event(joined, true);
-    assert!(matches!(told, ConnectionEvent::Broken(_)), "{told:?}");
+    assert!(rig.is_break(&told), "{told:?}");
     let request = SendRequest { id: 0, signaled: true, operation: SEND, payload: Payload::Segments(&[]) };
     let refused = pair.active.cq.post_send(joined.active, &[request], false);
     assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
@@ -122,7 +126,7 @@ pub(crate) fn a_destroyed_queue_pair_is_silent(rig: &impl Rig) {
     pair.active.post(joined.active, 5, SEND, &[]);
     pair.active.destroy(joined.active);
     let told = pair.event(joined, true);
-    assert!(matches!(told, ConnectionEvent::Broken(_)), "{told:?}");
+    assert!(rig.is_break(&told), "{told:?}");
     pair.settle();
     assert!(pair.active.completions.is_empty(), "what it had outstanding never completes");
     let Joined { passive, .. } = joined;
@@ -139,7 +143,7 @@ pub(crate) fn a_dropped_queue_breaks_its_connections(rig: &impl Rig) {
     pair.active.happened.clear();
     for joined in connections {
         let told = pair.event(joined, true);
-        assert!(matches!(told, ConnectionEvent::Broken(_)), "{told:?}");
+        assert!(rig.is_break(&told), "{told:?}");
     }
 }
 

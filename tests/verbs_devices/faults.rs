@@ -10,8 +10,8 @@ use rstream_fi::verbs::{
     Payload, QpCapabilities, RecvRequest, SendRequest, WaitSet,
 };
 
-use super::drive::{CAPABILITIES, End, Joined, Pair, SEND};
-use super::rig::Rig;
+use super::suite::drive::{CAPABILITIES, End, Joined, Pair, SEND};
+use super::suite::rig::Rig;
 
 /// Simulated devices, the active one with faults or both.
 struct Trouble {

@@ -71,6 +71,9 @@ pub(crate) fn order_is_kept(rig: &impl Rig) {
 pub(crate) fn invalidated_keys_are_told(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
+    if !rig.invalidates_keys() {
+        return pair.works(joined);
+    }
     let window = pair.passive.region(8, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
     let give_up = Operation::Send { immediate: None, invalidate: Some(window.remote_key()), solicited: true };
     pair.active.post(joined.active, 0, give_up, &[]);
@@ -121,8 +124,8 @@ pub(crate) fn too_long_a_message_breaks(rig: &impl Rig) {
     let (first, second) = (pair.at_passive(), pair.at_passive());
     assert_eq!((first.id, first.status), (1, CompletionStatus::LocalError));
     assert_eq!((second.id, second.status), (2, CompletionStatus::Flushed));
-    assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(_)));
-    assert!(matches!(pair.event(joined, false), ConnectionEvent::Broken(_)));
+    assert!(rig.is_break(&pair.event(joined, true)));
+    assert!(rig.is_break(&pair.event(joined, false)));
     let got = bytes(&target);
     assert_eq!((&got[..4], &got[8..]), (&[0; 4][..], &[0; 8][..]), "nothing beyond the receive is touched");
 }

@@ -107,6 +107,9 @@ pub(crate) fn inline_payload_has_a_limit_and_is_taken_at_once(rig: &impl Rig) {
 }
 
 pub(crate) fn local_segments_are_checked(rig: &impl Rig) {
+    if !rig.checks_segments() {
+        return wrong_segments_fail(rig);
+    }
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     let region = pair.active.region(64, Access::LOCAL_WRITE);
@@ -151,6 +154,37 @@ pub(crate) fn local_segments_are_checked(rig: &impl Rig) {
     pair.settle();
     assert!(pair.active.completions.is_empty() && pair.passive.completions.is_empty(), "nothing was posted");
     pair.works(joined);
+}
+
+/// The same where the device finds out: the request fails, and breaks its connection only.
+fn wrong_segments_fail(rig: &impl Rig) {
+    let mut pair = Pair::new(rig);
+    let bystander = pair.join_with_receives();
+    let region = pair.active.region(64, Access::LOCAL_WRITE);
+    let good = segment(&region, 0, 8);
+    let dead = pair.active.region(64, Access::LOCAL_WRITE);
+    let dead_segment = segment(&dead, 0, 8);
+    drop(dead);
+    let bad = [
+        ("key", Segment { key: good.key ^ 0x5a5a_5a00, ..good }),
+        ("end", Segment { length: 65, ..good }),
+        ("before", Segment { address: good.address.wrapping_sub(1), ..good }),
+        ("wrap", Segment { address: u64::MAX - 2, ..good }),
+        ("dead", dead_segment),
+    ];
+    for (what, segment) in bad {
+        let joined = pair.join_with_receives();
+        pair.active.post(joined.active, 1, SEND, &[segment]);
+        for passive in [false, true] {
+            let event = pair.event(joined, passive);
+            assert!(rig.is_break(&event), "{what}: {event:?}");
+        }
+        let failed = pair.at_active();
+        assert_eq!((failed.id, failed.status), (1, CompletionStatus::LocalError), "{what}");
+        pair.settle();
+        assert!(pair.passive.completions.drain(..).all(|left| left.status == CompletionStatus::Flushed));
+    }
+    pair.works(bystander);
 }
 
 pub(crate) fn unknown_queue_pairs_are_refused(rig: &impl Rig) {

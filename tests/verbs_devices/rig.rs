@@ -2,10 +2,7 @@
 
 use std::net::SocketAddr;
 
-use rstream_fi::verbs::Device;
-use rstream_fi::verbs::faulty::{Faulty, Plan};
-use rstream_fi::verbs::iwarp;
-use rstream_fi::verbs::sim::{self, Config, Fabric};
+use rstream_fi::verbs::{ConnectionEvent, Device};
 
 /// Makes devices that reach each other.
 pub(crate) trait Rig {
@@ -19,77 +16,52 @@ pub(crate) trait Rig {
         SocketAddr::from(([127, 0, 0, 1], 0))
     }
 
-    /// Whether private data arrives zero-padded to the device's maximum.
+    /// An address of the first one, with port 0.
+    fn connect_address(&self) -> SocketAddr {
+        self.listen_address()
+    }
+
+    /// Whether private data arrives zero-padded, to the device's maximum at least.
     fn private_data_padded(&self) -> bool {
         false
     }
-}
 
-/// Simulated devices.
-#[derive(Debug, Clone)]
-pub(crate) struct SimRig(pub(crate) Config);
-
-impl SimRig {
-    pub(crate) fn iwarp() -> Self {
-        Self(Config::iwarp())
+    /// Whether the peer learns how a connection ended, and whether a request was refused or dropped.
+    fn tells_how_it_ended(&self) -> bool {
+        true
     }
 
-    pub(crate) fn infiniband() -> Self {
-        Self(Config::infiniband())
+    /// Whether one direction can end before the other.
+    fn ends_one_way_at_a_time(&self) -> bool {
+        true
     }
 
-    /// Everything small: no inline data, one message on the wire at a time.
-    pub(crate) fn narrow() -> Self {
-        Self(Config { inline: 0, wire: 1, immediate: true, arming: true, ..Config::iwarp() })
-    }
-}
-
-impl Rig for SimRig {
-    type Device = sim::Device;
-
-    fn devices(&self) -> (sim::Device, sim::Device) {
-        let fabric = Fabric::new();
-        (fabric.device(self.0.clone()), fabric.device(self.0.clone()))
+    /// Whether a post with a wrong local segment is refused, rather than failing later.
+    fn checks_segments(&self) -> bool {
+        true
     }
 
-    fn private_data_padded(&self) -> bool {
-        self.0.private_data_padded
-    }
-}
-
-/// The embedded iWARP device, over loopback.
-#[derive(Debug, Clone)]
-pub(crate) struct IwarpRig {
-    pub(crate) crc: bool,
-}
-
-impl Rig for IwarpRig {
-    type Device = iwarp::Device;
-
-    fn devices(&self) -> (iwarp::Device, iwarp::Device) {
-        let device =
-            || iwarp::Device::new(iwarp::Config { crc: self.crc, ..iwarp::Config::default() }).unwrap();
-        (device(), device())
-    }
-}
-
-/// A rig's devices behind the fault layer, with no faults.
-#[derive(Debug, Clone)]
-pub(crate) struct FaultyRig<R>(pub(crate) R);
-
-impl<R: Rig> Rig for FaultyRig<R> {
-    type Device = Faulty<R::Device>;
-
-    fn devices(&self) -> (Self::Device, Self::Device) {
-        let (active, passive) = self.0.devices();
-        (Faulty::new(active, Plan::none()), Faulty::new(passive, Plan::none()))
+    /// Whether what follows a read completes after it.
+    fn reads_complete_in_order(&self) -> bool {
+        true
     }
 
-    fn listen_address(&self) -> SocketAddr {
-        self.0.listen_address()
+    /// Whether a read that the peer must not make ends the connection.
+    fn answers_wrong_reads(&self) -> bool {
+        true
     }
 
-    fn private_data_padded(&self) -> bool {
-        self.0.private_data_padded()
+    /// Whether a peer can give up the key of any region.
+    fn invalidates_keys(&self) -> bool {
+        true
+    }
+
+    /// Whether this is how the peer learns that a connection broke.
+    fn is_break(&self, event: &ConnectionEvent) -> bool {
+        match event {
+            ConnectionEvent::Broken(_) => true,
+            ConnectionEvent::Disconnected => !self.tells_how_it_ended(),
+            _ => false,
+        }
     }
 }

@@ -9,10 +9,11 @@ use rstream_fi::verbs::{
     SendRequest, Token, Transport,
 };
 
-use super::drive::{
+use super::rigs::SimRig;
+use super::suite::drive::{
     CAPABILITIES, End, Joined, OPTIONS, Pair, SEND, bytes, pattern, remote, segment, success,
 };
-use super::rig::SimRig;
+use super::suite::rig::Rig;
 
 fn infiniband_on_a_narrow_wire() -> SimRig {
     SimRig(Config { wire: 1, ..Config::infiniband() })
@@ -307,7 +308,7 @@ fn keys_work_in_their_own_domain_and_for_their_own_use() {
 fn devices_that_differ_understand_each_other() {
     let fabric = Fabric::new();
     struct Mixed(Fabric);
-    impl super::rig::Rig for Mixed {
+    impl Rig for Mixed {
         type Device = sim::Device;
         fn devices(&self) -> (sim::Device, sim::Device) {
             (self.0.device(Config::infiniband()), self.0.device(Config::iwarp()))

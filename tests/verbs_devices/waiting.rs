@@ -74,7 +74,11 @@ pub(crate) fn event_targets_report_their_token(rig: &impl Rig) {
     let options = super::drive::OPTIONS;
     pair.active.cq.connect(active, pair.address, None, b"", &options, target).unwrap();
     // A device may have to be driven for the request to go out.
-    drain(&mut pair.active);
+    let start = Instant::now();
+    while !readable(&pair.passive.events, Duration::from_millis(1)) {
+        drain(&mut pair.active);
+        assert!(start.elapsed() < LIMIT, "the request does not go out");
+    }
     assert_eq!(tokens(&pair.passive), [LISTENER], "the request is announced to who listens");
     pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
     let (passive, _) = pair.passive.queue_pair(super::drive::CAPABILITIES);

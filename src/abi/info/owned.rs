@@ -7,8 +7,9 @@ use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::ptr::{self, NonNull};
 
+use socket2::SockAddr;
+
 use super::{DomainAttrMut, EpAttrMut, FabricAttrMut, InfoRef, RxAttrMut, TxAttrMut};
-use crate::abi::address::RawAddress;
 use crate::abi::object::ConnectionHandle;
 use crate::abi::{Errno, Result, sys};
 
@@ -197,16 +198,17 @@ impl InfoList {
 /// Puts `address` in C's layout into an info, from where `fi_freeinfo` frees it, in place of what
 /// was there.
 fn replace(place: &mut *mut c_void, length: &mut usize, address: Option<SocketAddr>) -> Result<()> {
-    let (new, size) = match address.map(RawAddress::new) {
+    let (new, size) = match address.map(SockAddr::from) {
         None => (ptr::null_mut(), 0),
-        Some((raw, size)) => {
+        Some(raw) => {
+            let size = raw.len() as usize;
             // SAFETY: `malloc` takes any size.
             let memory = unsafe { libc::malloc(size) };
             if memory.is_null() {
                 return Err(Errno::ENOMEM);
             }
             // SAFETY: `raw` has `size` bytes that count, and so has the memory just given.
-            unsafe { ptr::copy_nonoverlapping((&raw const raw).cast(), memory.cast::<u8>(), size) };
+            unsafe { ptr::copy_nonoverlapping(raw.as_ptr().cast(), memory.cast::<u8>(), size) };
             (memory, size)
         }
     };

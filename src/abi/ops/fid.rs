@@ -62,16 +62,19 @@ pub enum Control<'a> {
 
 /// The table of an object that is a `S` to C.
 pub(in crate::abi) const fn table<S: FidStruct, T: Fid>() -> *const sys::fi_ops {
-    const {
-        &sys::fi_ops {
-            size: size_of::<sys::fi_ops>(),
-            close: Some(close::<S, T>),
-            bind: Some(bind::<S, T>),
-            control: Some(control::<S, T>),
-            ops_open: Slot::UNSUPPORTED,
-            tostr: Slot::UNSUPPORTED,
-            ops_set: Slot::UNSUPPORTED,
-        }
+    const { &ops::<S, T>() }
+}
+
+/// What stands in it.
+pub(super) const fn ops<S: FidStruct, T: Fid>() -> sys::fi_ops {
+    sys::fi_ops {
+        size: size_of::<sys::fi_ops>(),
+        close: Some(close::<S, T>),
+        bind: Some(bind::<S, T>),
+        control: Some(control::<S, T>),
+        ops_open: Slot::UNSUPPORTED,
+        tostr: Slot::UNSUPPORTED,
+        ops_set: Slot::UNSUPPORTED,
     }
 }
 

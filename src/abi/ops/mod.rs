@@ -17,6 +17,7 @@ pub(super) mod endpoint;
 pub(super) mod eq;
 pub(super) mod fabric;
 pub(super) mod fid;
+pub(super) mod figures;
 pub(super) mod mr;
 pub(super) mod msg;
 pub(super) mod rma;
@@ -28,6 +29,7 @@ pub use endpoint::EndpointOps;
 pub use eq::EqOps;
 pub use fabric::{EqAttr, FabricOps};
 pub use fid::{Control, Fid};
+pub use figures::FigureOps;
 pub use msg::{IOV_LIMIT, MsgOps};
 
 /// A slot of an op table.

@@ -195,6 +195,12 @@ impl CmOps for Endpoint {
     }
 }
 
+impl FigureOps for Endpoint {
+    fn figures(&self) -> Result<Figures> {
+        Ok(Figures { bytes_sent: 1, refused: 11, ..Figures::default() })
+    }
+}
+
 impl MsgOps for Endpoint {
     fn send(&self, data: &[IoSlice<'_>], flags: u64) -> Result<usize> {
         self.note(format!("send {:?} {flags}", data.iter().map(|slice| slice.len()).collect::<Vec<_>>()));

@@ -1,5 +1,6 @@
 //! Objects: opening, closing, naming, poisoning.
 
+use super::header::rstream_endpoint_ops;
 use super::*;
 
 /// Every function of a table; the first word is its size.
@@ -43,6 +44,29 @@ fn no_slot_is_null() {
     assert_eq!(fid_slot!(queue.close()), 0);
     assert_eq!(fid_slot!(domain.close()), 0);
     assert_eq!(fid_slot!(fabric.close()), 0);
+}
+
+#[test]
+fn ops_are_opened_by_name() {
+    let (endpoint, _) = open_endpoint();
+    let mut ops = ptr::null_mut();
+    let open = |name: &CStr, ops| fid_slot!(endpoint.ops_open(name.as_ptr(), 0, ops, ptr::null_mut()));
+    assert_eq!(open(c"rstream_endpoint_op", &raw mut ops), int(Errno::ENOSYS));
+    assert_eq!(open(c"rstream_endpoint_ops", &raw mut ops), 0);
+    let ops: *const rstream_endpoint_ops = ops.cast();
+    // SAFETY: what was just given, valid as long as the endpoint.
+    let figures = unsafe { (*ops).figures }.unwrap();
+    for size in [0, 8, size_of::<Figures>(), size_of::<Figures>() + 8] {
+        let mut out = [0xee_u8; size_of::<Figures>() + 16];
+        // SAFETY: a live endpoint of ours, and room for `size` bytes.
+        assert_eq!(unsafe { figures(endpoint, out.as_mut_ptr().cast(), size) }, 0);
+        let mut wanted = [0; size_of::<Figures>() + 16];
+        wanted[..8].copy_from_slice(&1_u64.to_ne_bytes());
+        wanted[size_of::<Figures>() - 8..size_of::<Figures>()].copy_from_slice(&11_u64.to_ne_bytes());
+        wanted[size..].fill(0xee);
+        assert_eq!(out, wanted, "{size}");
+    }
+    assert_eq!(fid_slot!(endpoint.close()), 0);
 }
 
 #[test]

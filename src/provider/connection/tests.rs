@@ -47,9 +47,8 @@ fn connect<D: Device>(
     let target = || EventTarget { wait: Arc::new(WaitSet::new().unwrap()), token: Token(1) };
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut listener = passive.listen(any, 1, &OPTIONS, target()).unwrap();
-    let pds = [active.alloc_pd().unwrap(), passive.alloc_pd().unwrap()];
-    let mut left = Link::open(active, &pds[0], &options[0]).unwrap();
-    let mut right = Link::open(passive, &pds[1], &options[1]).unwrap();
+    let mut left = Link::open(active, &options[0]).unwrap();
+    let mut right = Link::open(passive, &options[1]).unwrap();
 
     let data = left.offer(&options[0], extension(&attributes, force_iwarp)).encode().unwrap();
     left.cq.connect(left.qp, listener.local_address(), None, &data, &OPTIONS, target()).unwrap();

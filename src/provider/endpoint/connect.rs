@@ -1,7 +1,6 @@
 //! Connecting, accepting, and the end of a connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Instant;
 
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
 use crate::stream::Extension;
@@ -133,22 +132,22 @@ impl<D: Device> Inner<D> {
         if let State::Enabled(link) = std::mem::replace(&mut self.state, State::Dead) {
             self.state = State::Connecting(link, attempt);
         }
-        let deadline = self.deadline();
-        if let Some(binding) = &self.binding {
-            binding.set_deadline(deadline);
-        }
+        self.set_deadline();
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.link().and_then(|link| link.cq.deadline(link.qp))
+    /// Tells the event queue when to drive the endpoint even if nothing happens.
+    fn set_deadline(&self) {
+        if let Some(binding) = &self.binding {
+            binding.set_deadline(self.link().and_then(|link| link.cq.deadline(link.qp)));
+        }
     }
 }
 
 impl<D: Device> Source for Endpoint<D> {
-    fn drive(&self) -> Option<Instant> {
+    fn drive(&self) {
         let mut inner = self.inner.lock();
         inner.progress(self);
-        inner.deadline()
+        inner.set_deadline();
     }
 }
 

@@ -19,8 +19,12 @@ const FLAGS: u64 = constants::FI_PEEK
     | constants::FI_TRANSMIT_COMPLETE;
 
 impl<D: Device> Endpoint<D> {
-    /// Runs a data call on the connection, if there is one.
-    fn with_connection(&self, mut call: impl FnMut(&mut Connection<D>) -> Result<usize>) -> Result<usize> {
+    /// Runs a data call on the connection, if there is one; `note` counts what it answered.
+    fn with_connection(
+        &self,
+        mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
+        note: impl FnOnce(&mut Connection<D>, &Result<usize>),
+    ) -> Result<usize> {
         let mut inner = self.inner.lock();
         if matches!(inner.state, State::Connecting(..)) {
             inner.progress(self);
@@ -31,9 +35,21 @@ impl<D: Device> Endpoint<D> {
         if sleeps && matches!(outcome, Err(Errno::EAGAIN)) && connection.arm()? {
             outcome = call(connection);
         }
+        note(connection, &outcome);
         inner.after_call();
         outcome
     }
+}
+
+/// A peek counts as no call.
+fn uncounted<D: Device>(_: &mut Connection<D>, _: &Result<usize>) {}
+
+fn count_send<D: Device>(connection: &mut Connection<D>, outcome: &Result<usize>) {
+    connection.sends.note(outcome);
+}
+
+fn count_receive<D: Device>(connection: &mut Connection<D>, outcome: &Result<usize>) {
+    connection.receives.note(outcome);
 }
 
 impl<D: Device> MsgOps for Endpoint<D> {
@@ -42,17 +58,18 @@ impl<D: Device> MsgOps for Endpoint<D> {
             return Err(Errno::EBADFLAGS);
         }
         if flags & constants::FI_PEEK != 0 {
-            return self.with_connection(Connection::peek_send);
+            return self.with_connection(Connection::peek_send, uncounted);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
-        self.with_connection(|connection| connection.send(data, total, flags & constants::FI_MORE != 0))
+        let more = flags & constants::FI_MORE != 0;
+        self.with_connection(|connection| connection.send(data, total, more), count_send)
     }
 
     fn inject(&self, data: &[u8]) -> Result<usize> {
         if data.len() > INJECT_SIZE {
             return Err(Errno::EMSGSIZE);
         }
-        self.with_connection(|connection| connection.inject(data))
+        self.with_connection(|connection| connection.inject(data), count_send)
     }
 
     fn recv(&self, data: &mut [IoSliceMut<'_>], flags: u64) -> Result<usize> {
@@ -61,9 +78,10 @@ impl<D: Device> MsgOps for Endpoint<D> {
         }
         let peek = flags & constants::FI_PEEK != 0;
         if peek && data.is_empty() {
-            return self.with_connection(Connection::peek_receive);
+            return self.with_connection(Connection::peek_receive, uncounted);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
-        self.with_connection(|connection| connection.receive(data, total, !peek))
+        let call = |connection: &mut Connection<D>| connection.receive(data, total, !peek);
+        if peek { self.with_connection(call, uncounted) } else { self.with_connection(call, count_receive) }
     }
 }

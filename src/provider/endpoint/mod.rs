@@ -19,8 +19,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::abi::{AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, InfoRef, OptionOut, Result};
-use crate::verbs::{CompletionQueue, Device, WaitSet};
+use crate::abi::{
+    AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, FigureOps, Figures, InfoRef, OptionOut,
+    Result,
+};
+use crate::verbs::{CompletionQueue, Device, Signal, WaitSet};
 
 use super::children::Child;
 use super::config::Config;
@@ -31,9 +34,12 @@ use super::event_queue::Binding;
 use super::link::Link;
 use super::options::Options;
 use super::request::Request;
-use super::{info, offer, wait};
+use super::{figures, info, offer, wait};
 use connect::Attempt;
 
+/// For how long a close looks again and again before it sleeps between looks: a peer that is near and
+/// awake answers within it.
+const NEAR: Duration = Duration::from_micros(50);
 /// Longest pause between two looks at a connection that is closing.
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
@@ -119,6 +125,34 @@ impl<D: Device> Endpoint<D> {
         Ok(ready)
     }
 
+    /// Ends the stream and lets what was accepted go out, for at most the linger time. Without the
+    /// lock between two looks: a thread that reads the event queue may have found the endpoint there
+    /// just before, and does not wait for what lingers here.
+    fn linger(&self) {
+        let mut inner = self.inner.lock();
+        inner.binding = None;
+        if let State::Connected(connection) = &mut inner.state {
+            connection.stream.close();
+        }
+        let start = Instant::now();
+        let mut pause = NEAR;
+        while inner.has_output() {
+            let waited = start.elapsed();
+            if waited >= Config::get().linger {
+                log::warn!(target: "ep_ctrl", "closed before the peer took everything");
+                break;
+            }
+            drop(inner);
+            if waited < NEAR {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            inner = self.inner.lock();
+        }
+    }
+
     fn attributes(&self) -> crate::verbs::DeviceAttributes {
         self.domain.device().attributes()
     }
@@ -142,8 +176,7 @@ impl<D: Device> Inner<D> {
         if self.binding.is_none() {
             return Err(Errno::ENOEQ);
         }
-        let domain = &endpoint.domain;
-        let mut link = Link::open(domain.device(), domain.pd(), &self.options).map_err(errno_of)?;
+        let mut link = Link::open(endpoint.domain.device(), &self.options).map_err(errno_of)?;
         if let Some(wait) = &self.wait {
             link.cq.attach(Arc::clone(wait)).map_err(errno_of)?;
         }
@@ -190,30 +223,41 @@ impl<D: Device> Inner<D> {
             }
         }
         if let Some(wait) = &self.wait
-            && let Err(error) = wait.signal(connection.is_ready())
+            && let Err(error) = wait.signal(Signal::Owner, connection.is_ready())
         {
             log::warn!(target: "ep_data", "endpoint descriptor: {error}");
         }
     }
 
-    /// Lets what was accepted go out, for at most the linger time, and ends the connection.
-    fn linger(&mut self) {
-        let State::Connected(connection) = &mut self.state else { return };
-        let give_up = Instant::now() + Config::get().linger;
-        let mut pause = Duration::from_micros(50);
-        connection.stream.close();
-        loop {
-            connection.progress();
-            if connection.is_flushed() {
-                break;
-            }
-            if Instant::now() >= give_up {
-                log::warn!(target: "ep_ctrl", "closed before the peer took everything");
-                break;
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
+    fn connection(&self) -> Option<&Connection<D>> {
+        match &self.state {
+            State::Connected(connection) => Some(connection),
+            _ => None,
         }
+    }
+
+    /// Writes the connection's figures to the log.
+    fn report(&self) {
+        let Some(connection) = self.connection() else { return };
+        let cq = &connection.link.cq;
+        if let (Some(local), Some(peer)) =
+            (cq.local_address(connection.link.qp), cq.peer_address(connection.link.qp))
+        {
+            log::info!(target: "ep_ctrl", "{local} to {peer}: {}", figures::Line(connection.figures()));
+        }
+    }
+
+    /// For an endpoint that is closing: whether something that was accepted is still on its way.
+    fn has_output(&mut self) -> bool {
+        let State::Connected(connection) = &mut self.state else { return false };
+        connection.progress();
+        !connection.is_flushed()
+    }
+}
+
+impl<D: Device> FigureOps for Endpoint<D> {
+    fn figures(&self) -> Result<Figures> {
+        Ok(self.inner.lock().connection().map_or_else(Figures::default, Connection::figures))
     }
 }
 
@@ -224,10 +268,9 @@ impl<D: Device> Fid for Endpoint<D> {
     }
 
     fn close(&self) -> Result<()> {
+        self.linger();
         let mut inner = self.inner.lock();
-        // First, so that whoever reads the event queue does not wait for what lingers here.
-        inner.binding = None;
-        inner.linger();
+        inner.report();
         inner.state = State::Dead;
         inner.membership = None;
         Ok(())

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use crate::verbs::{Interest, Result, Token, WaitSet};
+use crate::verbs::{Interest, Result, Signal, Token, WaitSet};
 
 /// A small wait set inside another one. The wrapped device signals the outer set itself; this way
 /// the two do not take each other's signal back. It leaves the outer set when it is dropped.
@@ -15,16 +15,13 @@ pub(super) struct Alarm {
 impl Alarm {
     pub(super) fn new(outer: &Arc<WaitSet>, token: Token) -> Result<Self> {
         let own = WaitSet::new()?;
-        // The first signal is the one that can fail for want of a resource: have it now.
-        own.signal(true)?;
-        own.signal(false)?;
         outer.add(own.as_fd(), token, Interest::Read)?;
         Ok(Self { own })
     }
 
     /// Switches the wake-up on or off.
     pub(super) fn set(&self, on: bool) {
-        if let Err(error) = self.own.signal(on) {
+        if let Err(error) = self.own.signal(Signal::Owner, on) {
             log::error!("wake-up of a faulty device is lost: {error}");
         }
     }

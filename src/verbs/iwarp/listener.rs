@@ -1,9 +1,10 @@
 //! The passive endpoint: accepts TCP connections and takes each through its MPA request.
 //!
 //! Handshakes run side by side in the listener's own wait set, so that a slow peer costs one
-//! entry and its deadline. At most `backlog` connections are between accepting and
-//! [`verbs::Listener::poll`]; beyond that, and for a while when the process is out of descriptors, the
-//! listening socket is not watched, and further peers wait in the system's queue.
+//! entry and its deadline. At most `HANDSHAKES` run at a time, and while `backlog` requests wait for
+//! [`verbs::Listener::poll`] none begins. Where there is no place for another, or no descriptor, the
+//! oldest handshake gives its own up, once it had its `GRACE`: silent peers keep nobody out. Until
+//! then the listening socket is not watched, and further peers wait in the system's queue.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -18,10 +19,14 @@ use super::handshake::{Offer, Request, Responder};
 use super::machine::{Agreement, Wire as _};
 use super::mpa::MAX_PRIVATE_DATA;
 use super::socket::{self, Socket};
-use crate::verbs::{self, ConnectOptions, EventTarget, Interest, Result, Token, WaitSet};
+use crate::verbs::{self, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 
 /// Token of the listening socket; handshakes count from 0.
 const LISTENING: Token = Token(u64::MAX - 1);
+/// Most handshakes at a time.
+const HANDSHAKES: usize = 1024;
+/// How long a handshake has its place for sure.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long accepting pauses when the system has no descriptor or memory for it.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,7 +38,7 @@ pub struct Listener {
     timeout: Duration,
     wait: Arc<WaitSet>,
     events: EventTarget,
-    /// In the order of their tokens, and so of their deadlines.
+    /// In the order of their tokens, and so of their age.
     handshakes: VecDeque<Handshake>,
     next: u64,
     ready: VecDeque<ConnectionRequest>,
@@ -44,7 +49,7 @@ pub struct Listener {
 
 struct Handshake {
     token: Token,
-    deadline: Instant,
+    begun: Instant,
     socket: Socket,
     peer: SocketAddr,
     responder: Responder,
@@ -87,26 +92,61 @@ impl Listener {
     }
 
     /// Accepts what waits, as far as there is room.
-    fn accept(&mut self) {
+    fn accept(&mut self, now: Instant) {
         while self.has_room() {
+            let full = self.handshakes.len() >= HANDSHAKES;
+            if full && !(self.has_caller() && self.make_way(now, GRACE)) {
+                return;
+            }
             match socket::accept(self.socket.as_fd()) {
-                Ok(socket) => self.begin(socket),
+                Ok(socket) => self.begin(socket, now),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
+                // No descriptor is said also where nobody needs one.
+                Err(Errno::MFILE | Errno::NFILE) if !self.has_caller() => return,
                 Err(errno) => {
                     log::warn!("iwarp: cannot accept on {}: {errno}", self.address);
-                    self.resume = Some(Instant::now() + PAUSE);
-                    return;
+                    let lacking = matches!(errno, Errno::MFILE | Errno::NFILE);
+                    if !(lacking && self.make_way(now, PAUSE)) {
+                        self.resume.get_or_insert(now + PAUSE);
+                        return;
+                    }
                 }
             }
         }
     }
 
+    /// Whether another connection may be accepted now.
     fn has_room(&self) -> bool {
-        self.handshakes.len() + self.ready.len() < self.backlog
+        self.resume.is_none() && self.ready.len() < self.backlog
     }
 
-    fn begin(&mut self, socket: Socket) {
+    /// Whether a peer waits to be accepted.
+    fn has_caller(&self) -> bool {
+        socket::has_caller(self.socket.as_fd())
+    }
+
+    /// Drops the oldest handshake in favour of another peer; if none is old enough, pauses accepting
+    /// until one is, for at most `longest`. Answers whether one was dropped.
+    fn make_way(&mut self, now: Instant, longest: Duration) -> bool {
+        let left = |oldest: &Handshake| (oldest.begun + GRACE).saturating_duration_since(now);
+        let pause = self.handshakes.front().map_or(longest, left).min(longest);
+        if pause.is_zero() {
+            self.drop_oldest("its place is needed");
+        } else {
+            self.resume = Some(now + pause);
+        }
+        pause.is_zero()
+    }
+
+    fn drop_oldest(&mut self, why: &str) {
+        let Some(oldest) = self.handshakes.pop_front() else { return };
+        log::info!("iwarp: no whole request from {}: {why}", oldest.peer);
+        // As in `advance`.
+        let _ = self.wait.remove(oldest.socket.as_fd());
+    }
+
+    fn begin(&mut self, socket: Socket, now: Instant) {
         // A peer that is gone again has no address; nothing is lost with it.
         let Some(peer) = socket.peer_address() else { return };
         let token = Token(self.next);
@@ -115,14 +155,8 @@ impl Listener {
             return;
         }
         self.next += 1;
-        let deadline = Instant::now() + self.timeout;
-        self.handshakes.push_back(Handshake {
-            token,
-            deadline,
-            socket,
-            peer,
-            responder: Responder::default(),
-        });
+        let responder = Responder::default();
+        self.handshakes.push_back(Handshake { token, begun: now, socket, peer, responder });
         // Its request may be there already.
         self.advance(token);
     }
@@ -153,18 +187,15 @@ impl Listener {
     /// Drops handshakes whose time is over.
     fn expire(&mut self, now: Instant) {
         while let Some(oldest) = self.handshakes.front()
-            && oldest.deadline <= now
+            && oldest.begun + self.timeout <= now
         {
-            log::info!("iwarp: no whole request from {} in {:?}", oldest.peer, self.timeout);
-            // As in `advance`.
-            let _ = self.wait.remove(oldest.socket.as_fd());
-            self.handshakes.pop_front();
+            self.drop_oldest("its time is over");
         }
     }
 
     /// Watches the listening socket while there is room, and tells of requests that are ready.
     fn settle(&mut self) {
-        let watch = self.resume.is_none() && self.has_room();
+        let watch = self.has_room();
         if watch != self.watching {
             let outcome = if watch {
                 self.wait.add(self.socket.as_fd(), LISTENING, Interest::Read)
@@ -176,7 +207,7 @@ impl Listener {
                 Err(error) => log::warn!("iwarp: cannot watch {}: {error}", self.address),
             }
         }
-        if let Err(error) = self.wait.signal(!self.ready.is_empty()) {
+        if let Err(error) = self.wait.signal(Signal::Owner, !self.ready.is_empty()) {
             log::warn!("iwarp: cannot announce requests on {}: {error}", self.address);
         }
     }
@@ -204,16 +235,14 @@ impl verbs::Listener for Listener {
             self.advance(token);
         }
         self.found = found;
-        if self.resume.is_none() {
-            self.accept();
-        }
+        self.accept(now);
         let request = self.ready.pop_front();
         self.settle();
         request
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let handshake = self.handshakes.front().map(|handshake| handshake.deadline);
+        let handshake = self.handshakes.front().map(|handshake| handshake.begun + self.timeout);
         handshake.into_iter().chain(self.resume).min()
     }
 }

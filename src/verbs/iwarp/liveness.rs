@@ -8,11 +8,11 @@
 //! keep-alive time. A peer that reads nothing answers every probe.
 
 use std::os::fd::AsFd as _;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use super::socket::Socket;
 use crate::verbs::memory::transmission;
+use crate::verbs::ticks::next_tick;
 
 /// Looks within one keep-alive time.
 const LOOKS: u32 = 4;
@@ -28,7 +28,7 @@ pub(super) struct Liveness {
 impl Liveness {
     /// Of a connection that stands since now.
     pub(super) fn new(keepalive: Duration) -> Self {
-        Self { keepalive, next: next_look(keepalive), silent_since: None }
+        Self { keepalive, next: next_tick(keepalive / LOOKS), silent_since: None }
     }
 
     /// When to look next.
@@ -42,7 +42,7 @@ impl Liveness {
         if now < self.next {
             return false;
         }
-        self.next = next_look(self.keepalive);
+        self.next = next_tick(self.keepalive / LOOKS);
         // A socket that cannot be asked has ended, and says so when it is read.
         let Ok(state) = transmission(socket.as_fd()) else { return false };
         if state.unanswered == 0 {
@@ -55,13 +55,4 @@ impl Liveness {
         };
         now - since >= self.keepalive
     }
-}
-
-/// The next of the moments at which all connections with this keep-alive time are looked at: one
-/// wake-up serves them all.
-fn next_look(keepalive: Duration) -> Instant {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let interval = (keepalive / LOOKS).max(Duration::from_millis(1));
-    let past = START.elapsed().as_nanos() % interval.as_nanos();
-    Instant::now() + interval - Duration::from_nanos(u64::try_from(past).unwrap_or(0))
 }

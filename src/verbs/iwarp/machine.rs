@@ -165,7 +165,8 @@ impl Machine {
     /// # Errors
     /// [`Error::QueueFull`] (also if inline payload does not fit staging), [`Error::BadSegment`],
     /// [`Error::InlineTooLong`], [`Error::OutOfRange`], [`Error::Unsupported`]; nothing is posted
-    /// then. [`Error::BadState`] before [`Machine::establish`].
+    /// then. [`Error::BadState`] before [`Machine::establish`]. [`Error::Io`] when there is no memory
+    /// for what the wire does not take: the connection is over then.
     pub fn post_send<W: Wire, S: Sink>(
         &mut self,
         requests: &[SendRequest<'_>],
@@ -212,7 +213,7 @@ impl Machine {
     /// the wire takes bytes again while [`Machine::wants_wire`].
     ///
     /// # Errors
-    /// [`Violation`], if the memory under a message has died.
+    /// [`Violation`], if the memory under a message has died or there is none for staging.
     pub fn pump<W: Wire, S: Sink>(
         &mut self,
         port: &mut Port<'_, W, S>,
@@ -276,7 +277,7 @@ impl Machine {
             {
                 CompletionStatus::RemoteError
             }
-            Some(Fault::Violation(Violation::LocalKey(_))) => CompletionStatus::LocalError,
+            Some(Fault::Violation(violation)) if violation.is_local() => CompletionStatus::LocalError,
             _ => CompletionStatus::Flushed,
         };
         self.transmitter.flush(first, sink);

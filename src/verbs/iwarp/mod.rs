@@ -39,7 +39,7 @@ pub use region::{MemoryRegion, ProtectionDomain};
 use super::{ConnectOptions, DeviceAttributes, Error, EventTarget, Result, Transport};
 
 /// Most entries of a send or receive queue.
-const MAX_DEPTH: u32 = 1 << 16;
+const MAX_DEPTH: u32 = 1 << 18;
 /// Most inline payload of one request, in bytes.
 const MAX_INLINE: usize = u32::MAX as usize;
 /// Completions for which an idle queue keeps room.

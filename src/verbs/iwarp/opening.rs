@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::handshake::{Answer, HandshakeError, Initiator};
 use super::machine::{self, Agreement, Taken, Wire as _};
 use super::mpa::MAX_PRIVATE_DATA;
-use super::socket::{Progress, Socket};
+use super::socket::Socket;
 use crate::verbs::{ConnectError, ConnectOptions, Interest};
 
 /// A handshake that is not done.
@@ -24,8 +24,8 @@ pub(super) struct Opening {
 }
 
 enum Role {
-    /// Connecting, then waiting for the reply.
-    Active { connected: bool, initiator: Initiator },
+    /// Sending the request, which has to wait for the connection, and waiting for the reply.
+    Active(Initiator),
     /// Done when the reply is out and, if the peer promised it, the first frame is there.
     Passive(Agreement),
 }
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 impl Opening {
     /// The active side, on a socket that connects.
     pub(super) fn active((initiator, request): (Initiator, Vec<u8>), options: &ConnectOptions) -> Self {
-        Self::new(Role::Active { connected: false, initiator }, request, options)
+        Self::new(Role::Active(initiator), request, options)
     }
 
     /// The passive side, which has its reply to send.
@@ -74,8 +74,7 @@ impl Opening {
 
     /// For what the socket has to be watched meanwhile.
     pub(super) fn interest(&self) -> Interest {
-        let connecting = matches!(self.role, Role::Active { connected: false, .. });
-        if connecting || self.sent < self.output.len() { Interest::ReadWrite } else { Interest::Read }
+        if self.sent < self.output.len() { Interest::ReadWrite } else { Interest::Read }
     }
 
     /// The meaning of an error of the connection attempt.
@@ -83,28 +82,19 @@ impl Opening {
         match errno {
             Errno::CONNREFUSED => ConnectError::Refused,
             Errno::TIMEDOUT => timed_out(self.timeout),
+            Errno::CONNRESET | Errno::PIPE => ConnectError::Closed,
             errno => ConnectError::System(errno.raw_os_error()),
         }
     }
 
     fn step(&mut self, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
-        if let Role::Active { connected: false, .. } = self.role {
-            match socket.progress() {
-                Ok(Progress::Connected) => {}
-                Ok(Progress::Pending) => return Ok(None),
-                Err(errno) => return Err(self.error(errno)),
-            }
-        }
-        if let Role::Active { connected, .. } = &mut self.role {
-            *connected = true;
-        }
         if !self.send(socket)? {
             return Ok(None);
         }
         match &mut self.role {
             Role::Passive(agreement) if agreement.rtr && !socket.has_input() => Ok(None),
             Role::Passive(agreement) => Ok(Some(Outcome::Accepted(*agreement, Vec::new()))),
-            Role::Active { initiator, .. } => receive_reply(initiator, socket),
+            Role::Active(initiator) => receive_reply(initiator, socket),
         }
     }
 
@@ -114,7 +104,7 @@ impl Opening {
             match socket.transmit(&[IoSlice::new(&self.output[self.sent..])], false) {
                 Taken::Bytes(0) => return Ok(false),
                 Taken::Bytes(count) => self.sent += count,
-                Taken::Dead => return Err(ConnectError::Closed),
+                Taken::Dead => return Err(self.error(socket.send_error().unwrap_or(Errno::PIPE))),
             }
         }
         Ok(true)

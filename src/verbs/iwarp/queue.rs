@@ -21,8 +21,8 @@ use super::socket::Socket;
 use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
 use crate::verbs::{
-    self, Completion, ConnectOptions, ConnectionEvent, Error, EventTarget, QpCapabilities, QpNumber,
-    RecvRequest, Result, SendRequest, Token, WaitSet,
+    self, Completion, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Error, EventTarget,
+    QpCapabilities, QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
 };
 
 /// A completion queue of the embedded device.
@@ -242,7 +242,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         let offer = self.offer(&self.pairs[at].capabilities());
         let opening = Opening::active(Initiator::new(offer, private_data), options);
         let attempt = Socket::connect(remote, local)?;
-        self.pairs[at].connect(attempt, opening, events)
+        self.with(qp, |pair, _, sets| pair.connect(attempt, opening, events, sets))?
     }
 
     fn accept(
@@ -257,9 +257,10 @@ impl verbs::CompletionQueue for CompletionQueue {
         self.pairs[at].check_idle("accept")?;
         self.check_private_data(private_data, request.revision())?;
         let offer = self.offer(&self.pairs[at].capabilities());
+        let addresses = (request.local_address(), request.peer_address());
         let (socket, reply) = request.accept(&offer, private_data);
         let opening = Opening::passive(reply, options);
-        self.with(qp, |pair, _, sets| pair.accept(socket, opening, events, sets))?
+        self.with(qp, |pair, _, sets| pair.accept(socket, addresses, opening, events, sets))?
     }
 
     fn disconnect(&mut self, qp: QpNumber) {
@@ -317,7 +318,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         for pair in &self.pairs {
             pair.join(&wait, Token(0))?;
         }
-        self.bell.attach(self.attached.as_deref(), &wait)?;
+        self.bell.leave(self.attached.as_deref());
         if let Some(before) = self.attached.replace(wait) {
             for pair in &self.pairs {
                 pair.part(&before);
@@ -340,5 +341,6 @@ impl Drop for CompletionQueue {
         for pair in &mut self.pairs {
             pair.cut(sets);
         }
+        self.bell.leave(self.attached.as_deref());
     }
 }

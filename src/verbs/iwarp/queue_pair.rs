@@ -54,9 +54,10 @@ pub(super) struct QueuePair {
     bulk: bool,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
+    /// Once it is known for good; until then the socket is asked.
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
-    /// Of a connection that stands.
+    /// Of a connection that stands or stood.
     liveness: Option<Liveness>,
 }
 
@@ -92,7 +93,7 @@ impl QueuePair {
     }
 
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
-        self.local
+        self.local.or_else(|| self.socket.as_ref()?.local_address())
     }
 
     pub(super) fn peer_address(&self) -> Option<SocketAddr> {
@@ -114,26 +115,31 @@ impl QueuePair {
         (socket, refused): (Socket, Option<Errno>),
         opening: Opening,
         target: EventTarget,
+        sets: DataSets<'_>,
     ) -> Result<()> {
         let refused = refused.map(|errno| opening.error(errno));
-        self.open(socket, opening, target)?;
-        if let Some(error) = refused {
-            self.fail(error);
+        self.open(socket, opening);
+        match refused {
+            Some(error) => self.fail(error),
+            // A peer that is near is connected to at once.
+            None => self.advance(sets),
         }
-        Ok(())
+        self.announce_on(target)
     }
 
-    /// Ends the passive side's handshake.
+    /// Ends the passive side's handshake with `peer`.
     pub(super) fn accept(
         &mut self,
         socket: Socket,
+        (local, peer): (SocketAddr, SocketAddr),
         opening: Opening,
         target: EventTarget,
         sets: DataSets<'_>,
     ) -> Result<()> {
-        self.open(socket, opening, target)?;
+        (self.local, self.peer) = (Some(local), Some(peer));
+        self.open(socket, opening);
         self.advance(sets);
-        Ok(())
+        self.announce_on(target)
     }
 
     /// Refuses a call that needs an unused queue pair.
@@ -144,13 +150,21 @@ impl QueuePair {
         }
     }
 
-    fn open(&mut self, socket: Socket, opening: Opening, target: EventTarget) -> Result<()> {
-        self.watch.announce_on(socket.as_fd(), target)?;
-        self.local = socket.local_address();
-        self.peer = socket.peer_address();
+    fn open(&mut self, socket: Socket, opening: Opening) {
         self.socket = Some(socket);
         self.phase = Phase::Opening(Box::new(opening));
-        Ok(())
+    }
+
+    /// Has connection events announced, one that is there already among them.
+    fn announce_on(&mut self, target: EventTarget) -> Result<()> {
+        let interest = match &self.phase {
+            Phase::Opening(opening) => opening.interest(),
+            _ => Interest::ReadWrite,
+        };
+        match &self.socket {
+            Some(socket) => self.watch.announce_on(socket.as_fd(), interest, target),
+            None => Ok(()),
+        }
     }
 
     /// Posts receives; `ready` are the completions that were not polled.
@@ -398,8 +412,8 @@ impl QueuePair {
         if let Err(errno) = socket.tune(keepalive) {
             return self.fail(ConnectError::System(errno.raw_os_error()));
         }
-        self.peer = socket.peer_address().or(self.peer);
-        self.local = socket.local_address().or(self.local);
+        self.local = self.local.or_else(|| socket.local_address());
+        self.peer = self.peer.or_else(|| socket.peer_address());
         self.machine.establish(agreement);
         self.phase = Phase::Open;
         self.liveness = Some(Liveness::new(keepalive));

@@ -222,9 +222,15 @@ impl Terminate {
     pub const RTR: Self = Self::new(2, 0, 7);
 
     /// Reads the fixed part; copies of headers that may follow are not looked at.
+    ///
+    /// Linux's siw counts the bits of a byte from the wrong end on machines with little-endian bit fields: layer
+    /// and type change places, and the bits that announce copies stand where the RFC has zeros, which shows it.
     #[must_use]
     pub fn parse(bytes: &[u8; TERMINATE]) -> Self {
-        Self::new(bytes[0] >> 4, bytes[0] & 0x0f, bytes[1])
+        let (high, low) = (bytes[0] >> 4, bytes[0] & 0x0f);
+        let mirrored = bytes[2] & 0xe0 == 0 && bytes[2] & 0x07 != 0;
+        let (layer, kind) = if mirrored { (low, high) } else { (high, low) };
+        Self::new(layer, kind, bytes[1])
     }
 
     /// Writes the message; `about` is the FPDU's length field and DDP header that provoked it,
@@ -339,6 +345,9 @@ mod tests {
         assert_eq!(bytes, [0x12, 5, 0xc0, 0, 7, 8, 9, 0xff]);
         assert_eq!(Terminate::parse(&[0x12, 5, 0xe0, 0]), terminate);
         assert_eq!(terminate.to_string(), "message too long for its buffer (layer 1, type 2, code 5)");
+        // As siw sends it: layer 0, type 1, all copies.
+        assert_eq!(Terminate::parse(&[0x10, 0, 0x07, 0]), Terminate::READ_STAG);
+        assert_eq!(Terminate::parse(&[0x01, 0, 0xe0, 0]), Terminate::READ_STAG);
         assert!(Terminate::ACCESS.is_protection() && Terminate::TAGGED_STAG.is_protection());
         assert!(!Terminate::NO_BUFFER.is_protection() && !Terminate::CRC.is_protection());
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
@@ -21,19 +22,16 @@ pub(super) struct Socket {
     send_error: Option<Errno>,
 }
 
-/// How far a connection attempt is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    Pending,
-    Connected,
-}
-
 impl Socket {
-    /// Begins to connect to `remote`, from `local` if given. The second value is an error that is
-    /// there at once, for [`Socket::progress`] has nothing to tell then.
+    /// Begins to connect to `remote`, from `local` if given. What comes of it is told by sending;
+    /// the second value is an error that is there at once, of which sending tells nothing.
     pub(super) fn connect(remote: SocketAddr, local: Option<SocketAddr>) -> Result<(Self, Option<Errno>)> {
         let descriptor = open(remote)?;
         if let Some(local) = local {
+            if local.port() == 0 {
+                // A system that does not know it chooses the port here, as good but slower.
+                let _ = memory::choose_port_late(descriptor.as_fd());
+            }
             net::bind(&descriptor, &local).map_err(Error::io("bind"))?;
         }
         let refused = match net::connect(&descriptor, &remote) {
@@ -46,16 +44,6 @@ impl Socket {
     /// Wraps a socket that was accepted, non-blocking.
     pub(super) fn accepted(descriptor: OwnedFd) -> Self {
         Self { descriptor, send_error: None }
-    }
-
-    /// Whether the connection attempt came through.
-    pub(super) fn progress(&self) -> std::result::Result<Progress, Errno> {
-        sockopt::socket_error(&self.descriptor)??;
-        match net::getpeername(&self.descriptor) {
-            Ok(Some(_)) => Ok(Progress::Connected),
-            Ok(None) | Err(Errno::NOTCONN) => Ok(Progress::Pending),
-            Err(errno) => Err(errno),
-        }
     }
 
     /// Sets what every connection wants: no delay, and notice of a host that vanished while nothing
@@ -194,6 +182,13 @@ pub(super) fn listen(address: SocketAddr, backlog: u32) -> Result<OwnedFd> {
 /// The next connection of a listening socket.
 pub(super) fn accept(listening: BorrowedFd<'_>) -> rustix::io::Result<Socket> {
     net::accept_with(listening, FLAGS).map(Socket::accepted)
+}
+
+/// Whether a connection waits to be accepted, or nobody can tell: a process that may have no
+/// descriptors at all cannot even ask.
+pub(super) fn has_caller(listening: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::from_borrowed_fd(listening, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec::default())) != Ok(0)
 }
 
 /// The address that a listening socket got.

@@ -28,8 +28,8 @@ pub(super) struct Watch {
     number: QpNumber,
     /// With what interest the socket stands in the data sets; `None`: it does not.
     interest: Option<Interest>,
-    /// Where connection events are announced, while there is one to come.
-    target: Option<EventTarget>,
+    /// Where connection events are announced, and by what, while there is one to come.
+    target: Option<(EventTarget, Interest)>,
 }
 
 impl Watch {
@@ -37,20 +37,28 @@ impl Watch {
         Self { number, interest: None, target: None }
     }
 
-    /// From now on connection events are announced on `target`, at first as a handshake needs it.
-    pub(super) fn announce_on(&mut self, socket: BorrowedFd<'_>, target: EventTarget) -> Result<()> {
-        target.wait.add(socket, target.token, Interest::ReadWrite)?;
-        self.target = Some(target);
+    /// From now on connection events are announced on `target`, at first by what `interest` says.
+    pub(super) fn announce_on(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        interest: Interest,
+        target: EventTarget,
+    ) -> Result<()> {
+        target.wait.add(socket, target.token, interest)?;
+        self.target = Some((target, interest));
         Ok(())
     }
 
     /// Changes what makes the event target report the queue pair; `None`: nothing any more.
     pub(super) fn announce(&mut self, socket: BorrowedFd<'_>, interest: Option<Interest>) {
-        let Some(target) = &self.target else { return };
+        let Some((target, before)) = &mut self.target else { return };
         let outcome = match interest {
+            // What is told once is told again only when it is asked for again.
+            Some(same) if same == *before && same != Interest::HangUp => Ok(()),
             Some(interest) => target.wait.modify(socket, target.token, interest),
             None => target.wait.remove(socket),
         };
+        *before = interest.unwrap_or(*before);
         if let Err(error) = outcome {
             log::warn!("iwarp: cannot announce events of queue pair {}: {error}", self.number.0);
         }

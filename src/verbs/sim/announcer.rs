@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use crate::verbs::{EventTarget, Interest, Result, WaitSet};
+use crate::verbs::{EventTarget, Interest, Result, Signal, WaitSet};
 
 /// Makes one [`EventTarget`] report its token. The target's wait set is shared with others, so
 /// every queue pair and listener has a small set of its own inside it; when this value goes, its
@@ -15,16 +15,13 @@ pub(super) struct Announcer {
 impl Announcer {
     pub(super) fn new(target: &EventTarget) -> Result<Self> {
         let own = WaitSet::new()?;
-        // The first signal is the one that can fail for want of a resource: have it now.
-        own.signal(true)?;
-        own.signal(false)?;
         target.wait.add(own.as_fd(), target.token, Interest::Read)?;
         Ok(Self { own })
     }
 
     /// Says that there is (or is not) something to ask for.
     pub(super) fn set(&self, pending: bool) {
-        if let Err(error) = self.own.signal(pending) {
+        if let Err(error) = self.own.signal(Signal::Owner, pending) {
             log::error!("wake-up for a connection event is lost: {error}");
         }
     }

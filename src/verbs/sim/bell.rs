@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::verbs::{Interest, QpNumber, Result, Token, WaitSet};
+use crate::verbs::{Interest, QpNumber, Result, Signal, Token, WaitSet};
 
 /// Token of the bell in the attached wait set.
 const BELL: Token = Token(0);
@@ -71,9 +71,7 @@ impl Bell {
         // The attached set's own signal is its owner's to use; ours stands in it as a source.
         let own = WaitSet::new()?;
         wait.add(own.as_fd(), BELL, Interest::Read)?;
-        // The first signal is the one that can fail for want of a resource: have it now.
-        own.signal(true)?;
-        own.signal(state.ready || !state.rung.is_empty())?;
+        own.signal(Signal::Owner, state.ready || !state.rung.is_empty())?;
         state.wait = Some(own);
         Ok(())
     }
@@ -98,7 +96,7 @@ impl Bell {
 impl State {
     fn signal(&self, on: bool) {
         if let Some(wait) = &self.wait
-            && let Err(error) = wait.signal(on)
+            && let Err(error) = wait.signal(Signal::Owner, on)
         {
             log::error!("wake-up of a completion queue is lost: {error}");
         }

@@ -236,6 +236,10 @@ impl Pair {
     fn check_at_rest(&self) {
         for side in [0, 1] {
             let (from, to) = (&self.hosts[side], &self.hosts[1 - side]);
+            let (sent, received) = (from.stream.traffic(), to.stream.traffic());
+            assert_eq!(sent.data_sent, received.data_received);
+            assert_eq!(sent.updates_sent, received.updates_received);
+            assert_eq!(sent.updates_sent, from.controls);
             assert!(to.dropped || to.read == from.written, "bytes are missing without a reason");
             assert!(from.stream.outgoing_done(), "an end was never said");
             let ended = to.dropped || (self.endings && from.shut);

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
+use rustix::io::Errno;
+
 use super::Sink;
 use super::admit::check_segment;
 use crate::verbs::iwarp::region::RegionCache;
@@ -51,7 +53,8 @@ impl Receives {
             check_segment(buffer, Access::LOCAL_WRITE, regions)?;
         }
         if self.queue.capacity() == 0 {
-            self.queue.reserve_exact(self.depth as usize);
+            let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
+            self.queue.try_reserve_exact(self.depth as usize).map_err(no_memory)?;
         }
         self.queue.extend(requests.iter().map(Receive::new));
         Ok(())

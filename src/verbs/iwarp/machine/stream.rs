@@ -35,6 +35,8 @@ pub(super) struct Stream {
     produced: u64,
     taken: u64,
     dead: bool,
+    /// Whether it died because there was no memory for staging.
+    starved: bool,
 }
 
 impl Stream {
@@ -56,6 +58,11 @@ impl Stream {
     /// Whether nothing goes out any more.
     pub(super) fn is_dead(&self) -> bool {
         self.dead
+    }
+
+    /// Whether it is dead for want of memory: what the socket did not take had no place to wait.
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved
     }
 
     /// Sends what is staged. Answers whether nothing is left.
@@ -118,7 +125,9 @@ impl Stream {
         if skip == length {
             return;
         }
-        self.make_room(length - skip);
+        if !self.make_room(length - skip) {
+            return;
+        }
         for piece in pieces {
             let passed = skip.min(piece.len());
             self.staged.extend_from_slice(&piece[passed..]);
@@ -126,13 +135,18 @@ impl Stream {
         }
     }
 
-    /// Makes room for exactly `more` bytes, moving what is staged to the front.
-    fn make_room(&mut self, more: usize) {
+    /// Makes room for exactly `more` bytes, moving what is staged to the front. How many there can be
+    /// is the user's choice, so that a refusal by the system ends the stream and not the process.
+    fn make_room(&mut self, more: usize) -> bool {
         if self.start > 0 {
             self.staged.drain(..self.start);
             self.start = 0;
         }
-        self.staged.reserve(more);
+        self.starved = self.staged.try_reserve(more).is_err();
+        if self.starved {
+            self.die();
+        }
+        !self.starved
     }
 }
 
@@ -148,8 +162,7 @@ pub(super) trait Output<'a> {
 impl Output<'_> for Stream {
     fn copied(&mut self, bytes: &[u8]) {
         self.produced += bytes.len() as u64;
-        if !self.dead {
-            self.make_room(bytes.len());
+        if !self.dead && self.make_room(bytes.len()) {
             self.staged.extend_from_slice(bytes);
         }
     }

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use rustix::io::Errno;
+
 use super::admit::{check_request, inline};
 use super::encode::{self, Chunk, Encoder};
 use super::reads::Reads;
@@ -126,6 +128,9 @@ impl Transmitter {
             }
         }
         self.complete(reads, port.sink);
+        if self.stream.is_starved() {
+            return Err(Error::io("stage output")(Errno::NOMEM));
+        }
         Ok(())
     }
 
@@ -154,14 +159,16 @@ impl Transmitter {
         self.complete(reads, port.sink);
     }
 
-    /// What makes it impossible to go on: memory that died under a message.
+    /// What makes it impossible to go on: memory that died under a message, or none for staging.
     pub(super) fn fault(&self) -> Option<Violation> {
-        self.fault
+        self.fault.or(self.stream.is_starved().then_some(Violation::NoMemory))
     }
 
     /// Whether [`Transmitter::pump`] has something to do: bytes to send, or reads to report.
     pub(super) fn has_output(&self, reads: &Reads) -> bool {
-        self.open && (self.stream.staged() > 0 || self.has_more(reads)) || self.awaits_read()
+        self.open && (self.stream.staged() > 0 || self.has_more(reads))
+            || self.awaits_read()
+            || self.stream.is_starved()
     }
 
     /// Whether a writable socket would be of use.

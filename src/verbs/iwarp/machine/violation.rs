@@ -153,6 +153,9 @@ pub enum Violation {
     /// Local memory for a message was deregistered under it.
     #[error("local key {0:#010x} died under a message")]
     LocalKey(u32),
+    /// There is no memory for output that the socket does not take.
+    #[error("no memory for output that has to wait")]
+    NoMemory,
 }
 
 fn region_fault(fault: &RegionFault) -> String {
@@ -164,6 +167,12 @@ fn region_fault(fault: &RegionFault) -> String {
 }
 
 impl Violation {
+    /// Whether this side is the cause, and not the peer.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::LocalKey(_) | Self::NoMemory)
+    }
+
     /// What the peer is told.
     #[must_use]
     pub fn terminate(&self) -> Terminate {
@@ -189,7 +198,7 @@ impl Violation {
             Self::Region { purpose: Purpose::Read, .. } => Terminate::READ_BOUNDS,
             Self::Invalidate(_) => Terminate::INVALIDATE,
             Self::Response { .. } => Terminate::TAGGED_BOUNDS,
-            Self::LocalKey(_) => Terminate::LOCAL_CATASTROPHIC,
+            Self::LocalKey(_) | Self::NoMemory => Terminate::LOCAL_CATASTROPHIC,
         }
     }
 }

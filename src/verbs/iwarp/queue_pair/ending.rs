@@ -109,7 +109,8 @@ impl QueuePair {
                 if let Some(socket) = &mut self.socket {
                     self.machine.terminate(violation.terminate(), socket);
                 }
-                BreakReason::Protocol(violation.to_string())
+                let text = violation.to_string();
+                if violation.is_local() { BreakReason::Local(text) } else { BreakReason::Protocol(text) }
             }
             Fault::Terminated(terminate) => BreakReason::Terminated(terminate.to_string()),
         }

@@ -232,13 +232,14 @@ pub(super) fn pair() -> (Side, Side) {
     pair_with(Config::default(), Config::default(), V4)
 }
 
-/// Writes to the peer, who does not poll, until neither the sockets nor staging take any more.
+/// Writes to the peer, who does not poll, until neither the sockets nor staging take any more, for so
+/// long that the system has probed the closed window, which can make it larger.
 /// Answers the writes posted, with ids from 0: 250 000 bytes each, to the quarters of its region.
 pub(super) fn fill(side: &mut Side, peer: &Side) -> u64 {
     let bytes = pattern(1, QUARTER);
     let slices = [IoSlice::new(&bytes)];
     let (mut posted, mut refused) = (0, 0);
-    while refused < 5 {
+    while refused < 50 {
         let to = peer.remote(posted % 4 * QUARTER as u64);
         match side.try_send(posted, write(to), Payload::Inline(&slices)) {
             Ok(()) => (posted, refused) = (posted + 1, 0),

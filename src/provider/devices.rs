@@ -1,0 +1,94 @@
+//! The devices that the provider offers, in two fabrics: every RDMA device of the host, and the
+//! embedded one.
+//!
+//! | device | fabric | domain |
+//! |---|---|---|
+//! | RDMA devices | `ibv` | the device's name, as in `mlx5_0` |
+//! | embedded iWARP | `iwarp` | the network interface, or `any` |
+
+use std::ffi::CStr;
+
+use crate::abi::{Errno, NewFabric, Result};
+use crate::verbs::{Device, DeviceAttributes, ibv};
+
+use super::address::{self, Interface};
+use super::config::Config;
+use super::error::errno_of;
+use super::fabric::Fabric;
+
+/// Name of the fabric of the embedded iWARP device.
+const IWARP_FABRIC: &CStr = c"iwarp";
+
+/// Name of the fabric of all RDMA devices.
+const IBV_FABRIC: &CStr = c"ibv";
+
+/// A device as discovery sees it.
+pub(super) struct Offered {
+    /// Name of its fabric.
+    pub(super) fabric: &'static CStr,
+    pub(super) attributes: DeviceAttributes,
+    /// The addresses that lead to it, each with the name of its domain.
+    pub(super) interfaces: Vec<Interface>,
+    /// Its only domain, if it has no more than one: then it has no address but those.
+    pub(super) domain: Option<String>,
+}
+
+/// Every usable device, RDMA devices first; of one fabric only, if its name is given.
+pub(super) fn offered(fabric: Option<&str>) -> Result<Vec<Offered>> {
+    let wanted = |name: &CStr| fabric.is_none_or(|fabric| fabric.as_bytes() == name.to_bytes());
+    let interfaces = address::interfaces()?;
+    let mut offered = Vec::new();
+    if wanted(IBV_FABRIC) {
+        offered.extend(rdma_devices(&interfaces));
+    }
+    if wanted(IWARP_FABRIC) {
+        offered.push(Offered {
+            fabric: IWARP_FABRIC,
+            attributes: Config::embedded_device()?.attributes(),
+            interfaces,
+            domain: None,
+        });
+    }
+    Ok(offered)
+}
+
+/// The RDMA devices that have an address.
+fn rdma_devices(interfaces: &[Interface]) -> Vec<Offered> {
+    let names = ibv::Device::names();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let mut owned: Vec<Interface> = interfaces
+        .iter()
+        .filter_map(|one| Some(Interface { name: ibv::Device::name_of(one.address)?, address: one.address }))
+        .collect();
+    let offer = |name: String| {
+        let own: Vec<Interface> = owned.extract_if(.., |one| one.name == name).collect();
+        if own.is_empty() {
+            log::info!(target: "core", "RDMA device {name} has no address");
+            return None;
+        }
+        let device = ibv::Device::open(&name)
+            .inspect_err(|error| log::warn!(target: "core", "RDMA device {name} cannot be used: {error}"));
+        Some(Offered {
+            fabric: IBV_FABRIC,
+            attributes: device.ok()?.attributes(),
+            interfaces: own,
+            domain: Some(name),
+        })
+    };
+    names.into_iter().filter_map(offer).collect()
+}
+
+/// Opens the fabric of this name.
+pub(super) fn open(fabric: &str) -> Result<NewFabric> {
+    match fabric.as_bytes() {
+        name if name == IBV_FABRIC.to_bytes() => {
+            Ok(NewFabric::fabric(Fabric::new(|domain| ibv::Device::open(domain).map_err(errno_of))))
+        }
+        name if name == IWARP_FABRIC.to_bytes() => {
+            Ok(NewFabric::fabric(Fabric::new(|_| Config::embedded_device())))
+        }
+        _ => Err(Errno::ENODATA),
+    }
+}

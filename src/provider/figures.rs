@@ -1,0 +1,72 @@
+//! Figures of a connection: counted here, read by `fi_open_ops`, and written to the log when the
+//! endpoint is closed.
+
+use std::fmt;
+
+use crate::abi::{Errno, Figures, Result};
+use crate::stream::Traffic;
+
+/// The calls that move bytes in one direction.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Calls {
+    number: u64,
+    waits: u64,
+    bytes: u64,
+}
+
+impl Calls {
+    /// Counts a call by what it answered.
+    pub(super) fn note(&mut self, outcome: &Result<usize>) {
+        self.number += 1;
+        match outcome {
+            Ok(bytes) => self.bytes += *bytes as u64,
+            Err(Errno::EAGAIN) => self.waits += 1,
+            Err(_) => {}
+        }
+    }
+}
+
+/// The figures as the application reads them.
+pub(super) fn of(sends: Calls, receives: Calls, traffic: Traffic, refused: u64) -> Figures {
+    Figures {
+        bytes_sent: sends.bytes,
+        bytes_received: receives.bytes,
+        send_calls: sends.number,
+        receive_calls: receives.number,
+        send_waits: sends.waits,
+        receive_waits: receives.waits,
+        messages_sent: traffic.data_sent,
+        messages_received: traffic.data_received,
+        updates_sent: traffic.updates_sent,
+        updates_received: traffic.updates_received,
+        refused,
+    }
+}
+
+/// The figures as a line of the log.
+pub(super) struct Line(pub(super) Figures);
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figures {
+            bytes_sent,
+            bytes_received,
+            send_calls,
+            receive_calls,
+            send_waits,
+            receive_waits,
+            messages_sent,
+            messages_received,
+            updates_sent,
+            updates_received,
+            refused,
+        } = self.0;
+        write!(
+            f,
+            "sent {bytes_sent} bytes ({send_calls} calls, {send_waits} waits, {messages_sent} messages, \
+             {updates_sent} updates), received {bytes_received} bytes ({receive_calls} calls, \
+             {receive_waits} waits, {messages_received} messages, {updates_received} updates), \
+             refused {refused}"
+        )
+    }
+}

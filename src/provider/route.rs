@@ -1,0 +1,140 @@
+//! Between which addresses an `fi_getinfo` call means to connect, and which interface leads there.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::abi::{InfoRef, Result, constants};
+
+use super::address::{self, Interface};
+use super::devices::Offered;
+use super::info::Query;
+
+/// Domain name where no single interface is meant.
+const ANY_INTERFACE: &str = "any";
+
+/// The ends of a connection as an info names them, and the interface that leads there.
+pub(super) struct Route {
+    pub(super) source: Option<SocketAddr>,
+    pub(super) destination: Option<SocketAddr>,
+    pub(super) domain: String,
+}
+
+impl Route {
+    /// Whether its addresses are IPv4's.
+    pub(super) fn is_v4(&self) -> bool {
+        self.source.or(self.destination).is_none_or(|address| address.is_ipv4())
+    }
+}
+
+/// What a query says of both ends: the same for every device.
+pub(super) struct Ends<'a> {
+    /// `None`: not said.
+    sources: Option<Vec<SocketAddr>>,
+    destinations: Option<Vec<SocketAddr>>,
+    domain: Option<&'a str>,
+}
+
+impl<'a> Ends<'a> {
+    /// Resolves the names of a query.
+    pub(super) fn of(query: &Query<'a>) -> Result<Self> {
+        let one = |address: Option<SocketAddr>| address.map(|one| vec![one]);
+        let source = one(query.hints.map_or(Ok(None), InfoRef::src_addr)?);
+        let destination = one(query.hints.map_or(Ok(None), InfoRef::dest_addr)?);
+        let passive = query.flags & constants::FI_SOURCE != 0;
+        let numeric = query.flags & constants::FI_NUMERICHOST != 0;
+        let named = query.node.is_some() || query.service.is_some();
+        let resolve = || address::resolve(query.node, query.service, numeric, passive).map(Some);
+
+        let (sources, destinations) = match (named, passive) {
+            (true, true) => (resolve()?, destination),
+            (true, false) => (source, resolve()?),
+            (false, _) => (source, destination),
+        };
+        let domain = query.hints.and_then(InfoRef::domain_attr).map_or(Ok(None), |domain| domain.name())?;
+        Ok(Self { sources, destinations, domain })
+    }
+
+    /// The pairs of addresses that this means on a device.
+    pub(super) fn routes(&self, device: &Offered) -> Vec<Route> {
+        let interfaces = &device.interfaces;
+        let mut routes: Vec<Route> = match (&self.sources, &self.destinations) {
+            (None, None) => interfaces
+                .iter()
+                .map(|interface| Route {
+                    source: Some(interface.address),
+                    destination: None,
+                    domain: interface.name.clone(),
+                })
+                .collect(),
+            (Some(sources), None) => {
+                let wanted = device.domain.as_deref().or(self.domain);
+                sources.iter().flat_map(|&source| listening(source, interfaces, wanted)).collect()
+            }
+            (sources, Some(destinations)) => connecting(sources.as_deref(), destinations, interfaces),
+        };
+        let wanted = [self.domain, device.domain.as_deref()];
+        routes.retain(|route| wanted.into_iter().flatten().all(|name| name == route.domain));
+        routes
+    }
+}
+
+/// Where an info for a passive side listens: at the address named, or, if that is the wildcard
+/// and an interface was asked for, at the addresses of the interface.
+fn listening(source: SocketAddr, interfaces: &[Interface], wanted: Option<&str>) -> Vec<Route> {
+    let route =
+        |source: SocketAddr, domain: String| Route { source: Some(source), destination: None, domain };
+    if !source.ip().is_unspecified() {
+        return vec![route(source, interface_of(source.ip(), interfaces))];
+    }
+    let Some(wanted) = wanted else { return vec![route(source, ANY_INTERFACE.to_owned())] };
+    let same_family = |interface: &&Interface| interface.address.is_ipv4() == source.is_ipv4();
+    let of_interface = interfaces.iter().filter(same_family).filter(|interface| interface.name == wanted);
+    of_interface
+        .map(|interface| {
+            let mut address = interface.address;
+            address.set_port(source.port());
+            route(address, interface.name.clone())
+        })
+        .collect()
+}
+
+/// One route for each destination and each source of its family.
+fn connecting(
+    sources: Option<&[SocketAddr]>,
+    destinations: &[SocketAddr],
+    interfaces: &[Interface],
+) -> Vec<Route> {
+    let mut routes = Vec::new();
+    for &destination in destinations {
+        let through = |ip: Option<IpAddr>| {
+            ip.map_or_else(|| ANY_INTERFACE.to_owned(), |ip| interface_of(ip, interfaces))
+        };
+        match sources {
+            None => {
+                let source = address::route_to(destination);
+                routes.push(Route {
+                    source,
+                    destination: Some(destination),
+                    domain: through(source.map(|source| source.ip())),
+                });
+            }
+            Some(sources) => {
+                let same_family = |source: &&SocketAddr| source.is_ipv4() == destination.is_ipv4();
+                routes.extend(sources.iter().filter(same_family).map(|&source| Route {
+                    source: Some(source),
+                    destination: Some(destination),
+                    domain: through((!source.ip().is_unspecified()).then_some(source.ip())),
+                }));
+            }
+        }
+    }
+    routes
+}
+
+/// The name of the interface that has an address.
+fn interface_of(ip: IpAddr, interfaces: &[Interface]) -> String {
+    let owner = interfaces.iter().find(|interface| interface.address.ip() == ip);
+    // Every address of 127.0.0.0/8 is the loopback interface's.
+    let loopback =
+        || interfaces.iter().find(|interface| ip.is_loopback() && interface.address.ip().is_loopback());
+    owner.or_else(loopback).map_or_else(|| ANY_INTERFACE.to_owned(), |interface| interface.name.clone())
+}

@@ -1,0 +1,79 @@
+//! The captures in `tests/fixtures/captures` hold what their README says, as tshark reads them.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use support::tshark::{checksums, packets, values};
+
+fn capture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/captures").join(name).with_extension("pcapng")
+}
+
+/// How often each value of a field occurs.
+fn counted(file: &Path, filter: &str, field: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for value in values(file, filter, field) {
+        *counts.entry(value).or_default() += 1;
+    }
+    counts
+}
+
+/// An iWARP connection: its handshake, the RDMAP operations, and checksums if they are on.
+fn check_iwarp(name: &str, crc: bool, operations: &[(&str, usize)]) {
+    let file = capture(name);
+    assert_eq!(packets(&file, "_ws.malformed || _ws.unreassembled || iwarp_mpa.bad_length"), 0);
+    assert_eq!(packets(&file, "tcp.analysis.lost_segment"), 0);
+    assert_eq!(values(&file, "iwarp_mpa.req || iwarp_mpa.rep", "iwarp_mpa.rev"), ["2", "2"]);
+    let expected: BTreeMap<String, usize> =
+        operations.iter().map(|(code, count)| ((*code).to_owned(), *count)).collect();
+    assert_eq!(counted(&file, "iwarp_ddp_rdmap", "iwarp_rdma.opcode"), expected, "{name}");
+    let segments = operations.iter().map(|(_, count)| count).sum();
+    assert_eq!(checksums(&file), (if crc { segments } else { 0 }, 0), "{name}");
+}
+
+/// A RoCE v2 connection: its connection management, and the operations of its reliable queue pair.
+fn check_roce(name: &str, operations: &[(&str, usize)]) {
+    let file = capture(name);
+    assert_eq!(packets(&file, "_ws.malformed"), 0);
+    assert_eq!(packets(&file, "!(udp.dstport == 4791 && infiniband)"), 0);
+    // Request, reply, ready to use; disconnect request and reply.
+    let attributes = values(&file, "infiniband.mad", "infiniband.mad.attributeid");
+    assert_eq!(attributes.len(), 5, "{attributes:?}");
+    for attribute in ["0x0010", "0x0013", "0x0014", "0x0015", "0x0016"] {
+        assert!(attributes.iter().any(|seen| seen == attribute), "{attribute} in {attributes:?}");
+    }
+    let expected: BTreeMap<String, usize> =
+        operations.iter().map(|(code, count)| ((*code).to_owned(), *count)).collect();
+    assert_eq!(counted(&file, "!infiniband.mad", "infiniband.bth.opcode"), expected, "{name}");
+}
+
+const WRITE: &str = "0x00";
+const READ_REQUEST: &str = "0x01";
+const READ_RESPONSE: &str = "0x02";
+const SEND: &str = "0x03";
+const IMMEDIATE: &str = "0x08";
+
+#[test]
+fn soft_iwarp() {
+    check_iwarp("siw-rping", false, &[(WRITE, 2), (READ_REQUEST, 2), (READ_RESPONSE, 2), (SEND, 8)]);
+    check_iwarp("siw-rping-crc", true, &[(WRITE, 2), (READ_REQUEST, 1), (READ_RESPONSE, 2), (SEND, 4)]);
+}
+
+#[test]
+fn embedded_iwarp() {
+    check_iwarp("embedded-copy", false, &[(WRITE, 5), (IMMEDIATE, 6)]);
+    check_iwarp("embedded-copy-iwarp", true, &[(WRITE, 5), (SEND, 6)]);
+}
+
+#[test]
+fn soft_roce() {
+    // Send only 4, acknowledge 17, read request 12; of reads (13 to 16) and writes (6, 7, 8, 10): first, middle,
+    // last, only.
+    check_roce("rxe-rping", &[("4", 8), ("10", 2), ("12", 2), ("16", 2), ("17", 10)]);
+    check_roce(
+        "rxe-rping-segments",
+        &[("4", 4), ("6", 1), ("7", 1), ("8", 1), ("12", 1), ("13", 1), ("14", 1), ("15", 1), ("17", 5)],
+    );
+}
