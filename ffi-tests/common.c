@@ -2,13 +2,16 @@
 #include "common.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -89,6 +92,37 @@ void check_bytes_at(const char *file, int line, const char *what, const void *go
     for (size_t i = 0; i < length; i++)
         if (a[i] != b[i])
             fail_at(file, line, "%s: byte %zu of %zu is 0x%02x, should be 0x%02x", what, i, length, a[i], b[i]);
+}
+
+/* ---- what a process holds -------------------------------------------------------------------- */
+
+size_t open_descriptors(void)
+{
+    DIR *folder = opendir("/proc/self/fd");
+    size_t count = 0;
+
+    CHECK(folder != NULL);
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    /* Less the folder's own, and its two links to folders. */
+    return count - 3;
+}
+
+size_t heap_in_use(void)
+{
+    struct mallinfo2 info = mallinfo2();
+
+    return info.uordblks + info.hblkhd;
+}
+
+int64_t cpu_ms(void)
+{
+    struct rusage usage;
+
+    CHECK_SYS(getrusage(RUSAGE_SELF, &usage));
+    return (int64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
+           (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000;
 }
 
 /* ---- time --------------------------------------------------------------------------------- */
@@ -209,17 +243,57 @@ void peer_join(struct peer *peer)
         fail_at(__FILE__, __LINE__, "the other process ended with wait status 0x%x", status);
 }
 
+void peer_gone(const struct peer *peer)
+{
+    siginfo_t info;
+
+    CHECK_SYS(waitid(P_PID, (id_t)peer->pid, &info, WEXITED | WNOWAIT));
+}
+
 void peer_kill(struct peer *peer)
 {
     CHECK_SYS(kill(peer->pid, SIGKILL));
     CHECK(WIFSIGNALED(peer_wait(peer)));
 }
 
+/* ---- where the tests run -------------------------------------------------------------------- */
+
+static const char *setting(const char *name, const char *standard)
+{
+    const char *value = getenv(name);
+
+    return value && *value ? value : standard;
+}
+
+const char *ipv4(void)
+{
+    return setting("TEST_IPV4", "127.0.0.1");
+}
+
+const char *ipv6(void)
+{
+    return setting("TEST_IPV6", "::1");
+}
+
+struct sockaddr_in ipv4_address(unsigned port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+
+    CHECK_INT(inet_pton(AF_INET, ipv4(), &address.sin_addr), 1);
+    return address;
+}
+
+void needs_embedded_device(void)
+{
+    if (getenv("TEST_IPV4"))
+        skip("about the embedded device");
+}
+
 /* ---- plain sockets ------------------------------------------------------------------------ */
 
 int tcp_listen(unsigned *port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = ipv4_address(0);
     socklen_t length = sizeof address;
     int fd = (int)CHECK_SYS(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
 
@@ -232,12 +306,25 @@ int tcp_listen(unsigned *port)
 
 int tcp_connect(unsigned port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = ipv4_address(0);
     int fd = (int)CHECK_SYS(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
 
     address.sin_port = htons((uint16_t)port);
     CHECK_SYS(connect(fd, (struct sockaddr *)&address, sizeof address));
     return fd;
+}
+
+int tcp_accept(int fd)
+{
+    int64_t until = now_ms() + PATIENCE_MS;
+    struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+
+    needs_embedded_device();
+    do {
+        CHECK(now_ms() < until);
+        drive();
+    } while (poll(&poll_fd, 1, 1) <= 0);
+    return (int)CHECK_SYS(accept(fd, NULL, NULL));
 }
 
 ssize_t tcp_read_to_end(int fd, void *data, size_t size, int ms)

@@ -33,6 +33,10 @@
 /* The name under which libfabric knows the provider. */
 #define PROVIDER "rstream"
 
+/* The two address families of most tests. */
+#define IPV4 ipv4()
+#define IPV6 ipv6()
+
 /* Long enough for anything that is not a time-out under test, also on a busy machine. */
 #define PATIENCE_MS 10000
 
@@ -88,6 +92,14 @@ void check_ret_at(const char *file, int line, const char *what, long long got, l
 long check_sys_at(const char *file, int line, const char *what, long got);
 void check_bytes_at(const char *file, int line, const char *what, const void *got, const void *wanted, size_t length);
 
+/* ---- what a process holds -------------------------------------------------------------------- */
+
+/* Open descriptors; bytes from the heap, 0 where that is not counted (AddressSanitizer); processor
+ * time in milliseconds. */
+size_t open_descriptors(void);
+size_t heap_in_use(void);
+int64_t cpu_ms(void);
+
 /* ---- time and progress -------------------------------------------------------------------- */
 
 int64_t now_ms(void);
@@ -131,6 +143,8 @@ struct side {
 void side_open(struct side *side, struct fi_info *info);
 /* The same with another side's fabric and event queue. */
 void side_share(struct side *side, struct side *owner, struct fi_info *info);
+/* Lets drive() drive a side that was put together by hand, until it is closed. */
+void side_remember(struct side *side);
 /* Closes what is open, innermost first. */
 void side_close(struct side *side);
 /* Closes one object that must close without complaint. */
@@ -164,6 +178,8 @@ struct event {
     size_t data_length;
 };
 
+/* Reads an event if there is one; fails if an error is queued. */
+bool read_event(struct fid_eq *eq, struct event *event);
 /* Reads the next event; fails if there is none in time or an error is queued. */
 struct event next_event(struct fid_eq *eq);
 /* The same, and it must be of this kind. */
@@ -221,6 +237,18 @@ int wait_fd(struct fid *fid);
 /* Whether it is readable within `ms`. Drives nothing. */
 bool readable(int fd, int ms);
 
+/* ---- where the tests run -------------------------------------------------------------------- */
+
+/* The addresses to listen on, those of the loopback interface or of TEST_IPV4 and TEST_IPV6. Their device is
+ * the first that the provider names for them: the embedded one, or an RDMA device. */
+const char *ipv4(void);
+const char *ipv6(void);
+/* The address as connecting calls take it, with this port. */
+struct sockaddr_in ipv4_address(unsigned port);
+/* Ends the test as skipped unless the device there is the embedded one: a test that makes its handshake by
+ * hand is about that device's. */
+void needs_embedded_device(void);
+
 /* ---- other processes and plain sockets ----------------------------------------------------- */
 
 /* A process started by a test; it is killed with the test. */
@@ -237,12 +265,16 @@ void peer_tell(struct peer *peer, uint64_t number);
 uint64_t peer_hear(struct peer *peer);
 /* Waits for its end, which must be a good one. */
 void peer_join(struct peer *peer);
+/* Waits for its end, whatever that is, and leaves the rest to peer_join or peer_kill. */
+void peer_gone(const struct peer *peer);
 /* kill -9, and waits until it is gone. */
 void peer_kill(struct peer *peer);
 
-/* A listening TCP socket on 127.0.0.1 and its port; a TCP connection to a port there. */
+/* A listening TCP socket on ipv4() and its port; a TCP connection to a port there. */
 int tcp_listen(unsigned *port);
 int tcp_connect(unsigned port);
+/* Waits for a connection to a listening socket, and drives what is open meanwhile. */
+int tcp_accept(int fd);
 /* Reads until the other end closes or resets, or `ms` have passed: then it answers -1. */
 ssize_t tcp_read_to_end(int fd, void *data, size_t size, int ms);
 

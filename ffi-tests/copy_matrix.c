@@ -150,7 +150,7 @@ static struct copy_case *add(struct matrix *matrix, const char *group, size_t se
     }
     one = &matrix->cases[matrix->count++];
     memset(one, 0, sizeof *one);
-    one->host = "127.0.0.1";
+    one->host = IPV4;
     one->send_size = send_size;
     one->recv_size = recv_size;
     /* About as long for every size: some ten thousand calls, or some ten MiB. */
@@ -178,7 +178,7 @@ static void add_call_sizes(struct matrix *matrix)
 
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         add(matrix, "ipv4", sizes[i], sizes[i]);
-        add(matrix, "ipv6", sizes[i], sizes[i])->host = "::1";
+        add(matrix, "ipv6", sizes[i], sizes[i])->host = IPV6;
         add(matrix, "iwarp", sizes[i], sizes[i])->settings.protocol = FI_PROTO_IWARP;
     }
     add(matrix, "uneven", 1, 65536);

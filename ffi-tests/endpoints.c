@@ -51,7 +51,7 @@ struct fid_eq *open_eq(struct fid_fabric *fabric)
 #define SIDES_MAX 64
 static _Thread_local struct side *open_sides[SIDES_MAX];
 
-static void remember(struct side *side)
+void side_remember(struct side *side)
 {
     for (size_t i = 0; i < SIDES_MAX; i++) {
         if (open_sides[i] == NULL) {
@@ -72,7 +72,7 @@ static void forget(const struct side *side)
 void side_open(struct side *side, struct fi_info *info)
 {
     memset(side, 0, sizeof *side);
-    remember(side);
+    side_remember(side);
     side->info = info;
     CHECK_OK(fi_fabric(info->fabric_attr, &side->fabric, NULL));
     CHECK_OK(fi_domain(side->fabric, info, &side->domain, NULL));
@@ -82,7 +82,7 @@ void side_open(struct side *side, struct fi_info *info)
 void side_share(struct side *side, struct side *owner, struct fi_info *info)
 {
     memset(side, 0, sizeof *side);
-    remember(side);
+    side_remember(side);
     side->borrows = true;
     side->info = info;
     side->fabric = owner->fabric;
@@ -218,13 +218,13 @@ void drive(void)
     nanosleep(&moment, NULL);
 }
 
-struct event next_event(struct fid_eq *eq)
+bool read_event(struct fid_eq *eq, struct event *event)
 {
     union event_buffer buffer;
-    struct event event = {0};
-    ssize_t got = -FI_EAGAIN;
+    ssize_t got = fi_eq_read(eq, &event->kind, &buffer, sizeof buffer, 0);
 
-    AWAIT(PATIENCE_MS, (got = fi_eq_read(eq, &event.kind, &buffer, sizeof buffer, 0)) != -FI_EAGAIN);
+    if (got == -FI_EAGAIN)
+        return false;
     if (got == -FI_EAVAIL) {
         struct fi_eq_err_entry error = {0};
 
@@ -233,10 +233,18 @@ struct event next_event(struct fid_eq *eq)
                 fi_eq_strerror(eq, error.prov_errno, error.err_data, NULL, 0));
     }
     CHECK_AT_LEAST(got, sizeof buffer.entry);
-    event.fid = buffer.entry.fid;
-    event.info = event.kind == FI_CONNREQ ? buffer.entry.info : NULL;
-    event.data_length = (size_t)got - sizeof buffer.entry;
-    memcpy(event.data, buffer.bytes + sizeof buffer.entry, event.data_length);
+    event->fid = buffer.entry.fid;
+    event->info = event->kind == FI_CONNREQ ? buffer.entry.info : NULL;
+    event->data_length = (size_t)got - sizeof buffer.entry;
+    memcpy(event->data, buffer.bytes + sizeof buffer.entry, event->data_length);
+    return true;
+}
+
+struct event next_event(struct fid_eq *eq)
+{
+    struct event event = {0};
+
+    AWAIT(PATIENCE_MS, read_event(eq, &event));
     return event;
 }
 

@@ -3,7 +3,7 @@
  * candidates take turns in one run, each between two processes that poll. Prints the median of the
  * rounds with their least and greatest, and the ratio to TCP.
  *
- *   stream_bench [ROUNDS]     5 unless given
+ *   stream_bench [ROUNDS [MIB [TRIPS]]]     5, 1024 and 20000 unless given
  */
 #include "common.h"
 
@@ -13,10 +13,12 @@
 #include <unistd.h>
 
 #define CALL 65536
-#define AMOUNT (1ULL << 30)
 #define MESSAGE 64
-#define TRIPS 20000
 #define ROUNDS_MOST 99
+
+/* Bytes one way, and messages there and back. */
+static uint64_t amount = 1ULL << 30;
+static int trips_made = 20000;
 
 /* One end of a stream, whatever carries it. */
 struct end {
@@ -88,7 +90,7 @@ static void all_in(const struct end *end, uint8_t *data, size_t length)
 static void serve(const struct end *end)
 {
     static uint8_t data[CALL];
-    uint64_t left = AMOUNT;
+    uint64_t left = amount;
 
     while (left > 0) {
         ssize_t got = end_recv(end, data, left < sizeof data ? left : sizeof data);
@@ -99,7 +101,7 @@ static void serve(const struct end *end)
         left -= (uint64_t)got;
     }
     all_out(end, data, 1);
-    for (int i = 0; i < TRIPS; i++) {
+    for (int i = 0; i < trips_made; i++) {
         all_in(end, data, MESSAGE);
         all_out(end, data, MESSAGE);
     }
@@ -128,7 +130,7 @@ static void server(struct peer *self, void *argument)
         struct side listener, side;
         struct event request;
 
-        side_listen(&listener, "127.0.0.1", &candidate->settings);
+        side_listen(&listener, IPV4, &candidate->settings);
         peer_tell(self, fid_port(&listener.pep->fid));
         request = await_event(listener.eq, FI_CONNREQ);
         accept_request(&listener, &side, &request, NULL, 0);
@@ -152,16 +154,16 @@ static struct figures measure(const struct end *end)
     struct figures figures;
     int64_t start = now_us();
 
-    for (uint64_t left = AMOUNT; left > 0; left -= CALL)
+    for (uint64_t left = amount; left > 0; left -= CALL)
         all_out(end, data, CALL);
     all_in(end, data, 1);
-    figures.rate = (double)AMOUNT / (double)(now_us() - start);
+    figures.rate = (double)amount / (double)(now_us() - start);
     start = now_us();
-    for (int i = 0; i < TRIPS; i++) {
+    for (int i = 0; i < trips_made; i++) {
         all_out(end, data, MESSAGE);
         all_in(end, data, MESSAGE);
     }
-    figures.trip = (double)(now_us() - start) / TRIPS;
+    figures.trip = (double)(now_us() - start) / trips_made;
     return figures;
 }
 
@@ -183,7 +185,7 @@ static struct figures run(const struct candidate *candidate)
     } else {
         struct side side;
 
-        side_active(&side, "127.0.0.1", port, &candidate->settings);
+        side_active(&side, IPV4, port, &candidate->settings);
         CHECK_OK(fi_connect(side.ep, side.info->dest_addr, NULL, 0));
         await_event(side.eq, FI_CONNECTED);
         end.ep = side.ep;
@@ -218,6 +220,14 @@ int main(int argc, char **argv)
 
     if (rounds < 1 || rounds > ROUNDS_MOST) {
         fprintf(stderr, "stream_bench: 1 to %d rounds\n", ROUNDS_MOST);
+        return 2;
+    }
+    if (argc > 2)
+        amount = strtoull(argv[2], NULL, 10) << 20;
+    if (argc > 3)
+        trips_made = atoi(argv[3]);
+    if (amount == 0 || trips_made < 1) {
+        fprintf(stderr, "stream_bench: MIB and TRIPS are positive\n");
         return 2;
     }
     for (int round = 0; round < rounds; round++) {

@@ -120,7 +120,7 @@ static void wrong_handle(void)
 static void wrong_state(void)
 {
     struct side listener, client;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = ipv4_address(0);
     struct pair pair;
 
     side_listen(&listener, IPV4, NULL);
@@ -142,7 +142,7 @@ static void wrong_state(void)
 static void wrong_address(void)
 {
     struct fi_info *hints = stream_hints();
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = ipv4_address(0);
     struct sockaddr_in strange = {.sin_family = AF_UNIX};
     struct side side;
 

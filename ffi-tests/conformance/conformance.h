@@ -5,26 +5,7 @@
 #ifndef RSTREAM_TESTS_CONFORMANCE_H
 #define RSTREAM_TESTS_CONFORMANCE_H
 
-#include "../common.h"
-
-/* One test. It runs in a process of its own: it ends by returning, by a failed check or by
- * skip(), and a crash or a hang is its own failure only. */
-struct test {
-    const char *name;
-    /* The line of the contract that it shows. */
-    const char *line;
-    void (*run)(void);
-};
-
-#define TEST(function, line) {#function, line, function}
-
-struct section {
-    const char *name;
-    const struct test *tests;
-    size_t count;
-};
-
-#define SECTION(title, table) {title, table, sizeof table / sizeof table[0]}
+#include "../runner.h"
 
 extern const struct section discovery_section;
 extern const struct section options_section;
@@ -37,11 +18,18 @@ extern const struct section states_section;
 extern const struct section ending_section;
 extern const struct section waiting_section;
 extern const struct section threads_section;
+extern const struct section event_threads_section;
 extern const struct section bad_input_section;
 extern const struct section footprint_section;
+extern const struct section figures_section;
+extern const struct section base_peer_section;
+extern const struct section headers_section;
 
-/* The two address families of most tests. */
-#define IPV4 "127.0.0.1"
-#define IPV6 "::1"
+/* A TCP connection to a listener, for a handshake by hand: only the embedded device's is made in this process. */
+static inline int stranger_connect(unsigned port)
+{
+    needs_embedded_device();
+    return tcp_connect(port);
+}
 
 #endif

@@ -230,7 +230,7 @@ static void user_data_too_long(void)
 
 static void setname_binds(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = ipv4_address(0);
     struct fi_info *hints = stream_hints();
     struct side listener, client, server;
     struct event request;
@@ -249,6 +249,7 @@ static void setname_binds(void)
     /* Active: the peer sees the name. */
     CHECK_SYS(close(tcp_listen(&client_port)));
     side_active(&client, IPV4, free_port, NULL);
+    memcpy(&address, client.info->src_addr, sizeof address);
     address.sin_port = htons((uint16_t)client_port);
     CHECK_OK(fi_setname(&client.ep->fid, &address, sizeof address));
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
@@ -266,19 +267,17 @@ static void setname_binds(void)
 static void setname_in_use(void)
 {
     struct fi_info *hints = stream_hints();
-    struct side side;
+    struct side owner, side;
     char service[16];
-    unsigned port;
-    int fd = tcp_listen(&port), ret;
 
-    snprintf(service, sizeof service, "%u", port);
+    side_listen(&owner, IPV4, NULL);
+    snprintf(service, sizeof service, "%u", fid_port(&owner.pep->fid));
     side_open(&side, find(IPV4, service, FI_SOURCE, hints));
     CHECK_OK(fi_passive_ep(side.fabric, side.info, &side.pep, NULL));
     CHECK_OK(fi_pep_bind(side.pep, &side.eq->fid, 0));
-    ret = fi_listen(side.pep);
-    CHECK_RET(ret, -FI_EADDRINUSE);
-    CHECK_SYS(close(fd));
+    CHECK_RET(fi_listen(side.pep), -FI_EADDRINUSE);
     side_close(&side);
+    side_close(&owner);
     fi_freeinfo(hints);
 }
 

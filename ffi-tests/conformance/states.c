@@ -1,6 +1,9 @@
 /* Contract, section Moving bytes: the table of states. */
 #include "conformance.h"
 
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define SEND_END(ep) AWAIT(PATIENCE_MS, recv_once(ep, &(uint8_t){0}, 1) == 0)
@@ -297,6 +300,67 @@ static void killed_while_sending(void)
     side_close(&listener);
 }
 
+#define KEEPALIVE_MS 1000
+
+static void loopback(const char *state)
+{
+    char command[64];
+
+    snprintf(command, sizeof command, "ip link set lo %s", state);
+    if (system(command) != 0)
+        skip("%s does not work", command);
+}
+
+/* A network of its own, whose one device can go down: nothing arrives then, and nobody says so. */
+static void own_network(void)
+{
+    needs_embedded_device();
+    if (unshare(CLONE_NEWNET) != 0)
+        skip("no network namespace of its own: %s", strerror(errno));
+    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
+    loopback("up");
+}
+
+static void host_vanished(void)
+{
+    static const uint8_t byte = 1;
+    struct pair idle, sending;
+    int64_t lost;
+    uint8_t got;
+
+    own_network();
+    pair_open(&idle, IPV4, NULL);
+    pair_open(&sending, IPV4, NULL);
+    loopback("down");
+    lost = now_ms();
+    CHECK_RET(send_once(sending.client.ep, &byte, 1), 1);
+    CHECK(await_event(idle.client.eq, FI_SHUTDOWN).fid == &idle.client.ep->fid);
+    CHECK(await_event(sending.client.eq, FI_SHUTDOWN).fid == &sending.client.ep->fid);
+    CHECK_BETWEEN(now_ms() - lost, 1, 2 * KEEPALIVE_MS + 500);
+    CHECK_RET(recv_once(idle.client.ep, &got, 1), -FI_ECONNRESET);
+    CHECK_RET(send_once(sending.client.ep, &byte, 1), -FI_ECONNRESET);
+    pair_close(&idle);
+    pair_close(&sending);
+}
+
+static void host_vanished_while_polling(void)
+{
+    static const uint8_t byte = 1;
+    struct pair pair;
+    int64_t lost;
+    uint8_t got;
+
+    own_network();
+    pair_open(&pair, IPV4, NULL);
+    loopback("down");
+    lost = now_ms();
+    CHECK_RET(send_once(pair.client.ep, &byte, 1), 1);
+    while (recv_once(pair.client.ep, &got, 1) == -FI_EAGAIN)
+        CHECK(now_ms() - lost < 2 * KEEPALIVE_MS + 500);
+    CHECK_RET(recv_once(pair.client.ep, &got, 1), -FI_ECONNRESET);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(not_connected, "not connected yet: -FI_ENOTCONN both ways"),
     TEST(connected, "connected: bytes or -FI_EAGAIN both ways"),
@@ -310,6 +374,8 @@ static const struct test tests[] = {
     TEST(peer_killed_with_bytes_unread, "kill -9: what arrived, then -FI_ECONNRESET"),
     TEST(peer_killed_idle, "kill -9 of a peer that never sent: -FI_ECONNRESET"),
     TEST(peer_ended_then_killed, "peer shut its sending side and later died: what is left, then 0; -FI_ECONNRESET"),
+    TEST(host_vanished, "a host that vanishes: -FI_ECONNRESET within twice FI_RSTREAM_KEEPALIVE_S"),
+    TEST(host_vanished_while_polling, "the same for a caller that only receives, again and again"),
     TEST(killed_while_sending, "kill -9 while our sending side is full: -FI_ECONNRESET"),
 };
 

@@ -1,74 +1,14 @@
 /* Contract, section Threads: any call from any thread on any object. */
 #include "conformance.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
-
-struct job {
-    struct fid_ep *ep;
-    uint64_t length;
-    size_t part;
-    uint64_t done;
-};
-
-/* One that sends and one that receives, both by trying again and again. */
-static void *send_spinning(void *argument)
-{
-    struct job *job = argument;
-    int64_t until = now_ms() + PATIENCE_MS;
-
-    while (job->done < job->length) {
-        size_t part = job->length - job->done < job->part ? (size_t)(job->length - job->done) : job->part;
-        ssize_t took = send_once(job->ep, pattern(job->done, part), part);
-
-        if (took == -FI_EAGAIN) {
-            CHECK(now_ms() < until);
-            sched_yield();
-            continue;
-        }
-        CHECK_BETWEEN(took, 1, part);
-        job->done += (uint64_t)took;
-        until = now_ms() + PATIENCE_MS;
-    }
-    return NULL;
-}
-
-static void *recv_spinning(void *argument)
-{
-    static _Thread_local uint8_t buffer[65536];
-    struct job *job = argument;
-    int64_t until = now_ms() + PATIENCE_MS;
-
-    while (job->done < job->length) {
-        ssize_t got = recv_once(job->ep, buffer, job->part);
-
-        if (got == -FI_EAGAIN) {
-            CHECK(now_ms() < until);
-            sched_yield();
-            continue;
-        }
-        CHECK_BETWEEN(got, 1, job->length - job->done);
-        CHECK_BYTES(buffer, pattern(job->done, (size_t)got), (size_t)got);
-        job->done += (uint64_t)got;
-        until = now_ms() + PATIENCE_MS;
-    }
-    return NULL;
-}
+#include "../crowd.h"
 
 static void both_ways(void)
 {
     struct pair pair;
-    pthread_t threads[4];
-    struct job jobs[4];
 
     pair_open(&pair, IPV4, NULL);
-    for (unsigned i = 0; i < 4; i++)
-        jobs[i] = (struct job){.ep = i < 2 ? pair.client.ep : pair.server.ep, .length = 8 << 20, .part = 4001 + i};
-    for (unsigned i = 0; i < 4; i++)
-        CHECK_INT(pthread_create(&threads[i], NULL, i % 2 ? recv_spinning : send_spinning, &jobs[i]), 0);
-    for (unsigned i = 0; i < 4; i++)
-        CHECK_INT(pthread_join(threads[i], NULL), 0);
+    flows_cross(pair.client.ep, pair.server.ep, 8 << 20);
     pair_close(&pair);
 }
 
@@ -83,11 +23,13 @@ static void *ask(void *argument)
         struct fi_eq_cm_entry entry;
         uint8_t bytes[sizeof(struct fi_eq_cm_entry) + 16];
     } buffer;
+    int fd = wait_fd(&side->ep->fid), eq_fd = wait_fd(&side->eq->fid);
     uint32_t kind;
     uint64_t value;
 
     while (!stop_asking) {
-        struct fid *fid = &side->ep->fid;
+        struct fid *fid = &side->ep->fid, *fids[] = {&side->eq->fid, fid};
+        enum fi_wait_obj wait_obj;
         struct fi_msg message = {.addr = FI_ADDR_UNSPEC};
         size_t length = sizeof address;
         ssize_t ret;
@@ -97,13 +39,18 @@ static void *ask(void *argument)
         CHECK_OK(fi_getpeer(side->ep, &address, &length));
         length = sizeof value;
         CHECK_OK(fi_getopt(&side->ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, &length));
-        ret = fi_trywait(side->fabric, &fid, 1);
+        CHECK_INT(wait_fd(fid), fd);
+        CHECK_INT(wait_fd(&side->eq->fid), eq_fd);
+        CHECK_OK(fi_control(fid, FI_GETWAITOBJ, &wait_obj));
+        CHECK_INT(wait_obj, FI_WAIT_FD);
+        ret = fi_trywait(side->fabric, fids, 2);
         CHECK(ret == 0 || ret == -FI_EAGAIN);
         ret = fi_recvmsg(side->ep, &message, FI_PEEK);
         CHECK(ret > 0 || ret == -FI_EAGAIN);
         ret = fi_sendmsg(side->ep, &message, FI_PEEK);
         CHECK(ret > 0 || ret == -FI_EAGAIN);
-        CHECK_RET(fi_eq_read(side->eq, &kind, &buffer, sizeof buffer, 0), -FI_EAGAIN);
+        CHECK_RET(fi_eq_read(side->eq, &kind, &buffer, sizeof buffer, FI_PEEK), -FI_EAGAIN);
+        CHECK_RET(fi_eq_sread(side->eq, &kind, &buffer, sizeof buffer, 0, 0), -FI_EAGAIN);
     }
     return NULL;
 }
@@ -111,18 +58,12 @@ static void *ask(void *argument)
 static void any_call(void)
 {
     struct pair pair;
-    pthread_t threads[4], askers[2];
-    struct job jobs[4];
+    pthread_t askers[2];
 
     pair_open(&pair, IPV4, NULL);
-    for (unsigned i = 0; i < 4; i++)
-        jobs[i] = (struct job){.ep = i < 2 ? pair.client.ep : pair.server.ep, .length = 2 << 20, .part = 1009 + i};
     CHECK_INT(pthread_create(&askers[0], NULL, ask, &pair.client), 0);
     CHECK_INT(pthread_create(&askers[1], NULL, ask, &pair.server), 0);
-    for (unsigned i = 0; i < 4; i++)
-        CHECK_INT(pthread_create(&threads[i], NULL, i % 2 ? recv_spinning : send_spinning, &jobs[i]), 0);
-    for (unsigned i = 0; i < 4; i++)
-        CHECK_INT(pthread_join(threads[i], NULL), 0);
+    flows_cross(pair.client.ep, pair.server.ep, 2 << 20);
     stop_asking = true;
     for (unsigned i = 0; i < 2; i++)
         CHECK_INT(pthread_join(askers[i], NULL), 0);

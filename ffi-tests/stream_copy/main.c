@@ -21,6 +21,7 @@ static const char usage_text[] =
     "  -a ADDRESS  address to receive on (0.0.0.0)\n"
     "  -o FILE     where to write what is received\n"
     "  -t          plain TCP instead of rstream, for comparison\n"
+    "  -F NAME     fabric: ibv (RDMA devices) or iwarp (embedded); the first that leads there\n"
     "  -P NAME     protocol: rstream or iwarp (rstream)\n"
     "  -b BYTES    most bytes in a call (65536); k, m and g multiply\n"
     "  -S BYTES    send ring, with -t the socket's send buffer\n"
@@ -82,6 +83,9 @@ static int parse_option(struct arguments *arguments, int option, const char *val
     case 't':
         stream->tcp = true;
         return 0;
+    case 'F':
+        stream->fabric = value;
+        return 0;
     case 'P':
         stream->iwarp = strcmp(value, "iwarp") == 0;
         return stream->iwarp || strcmp(value, "rstream") == 0 ? 0 : complain("-P %s is neither rstream nor iwarp", value);
@@ -117,7 +121,7 @@ static int parse(struct arguments *arguments, int argc, char **argv)
     argc--;
     argv++;
     /* GNU getopt takes options after HOST too. */
-    while ((option = getopt(argc, argv, "p:a:o:tP:b:S:R:Q:sqh")) != -1)
+    while ((option = getopt(argc, argv, "p:a:o:tF:P:b:S:R:Q:sqh")) != -1)
         if (parse_option(arguments, option, optarg))
             return -1;
     argc -= optind;

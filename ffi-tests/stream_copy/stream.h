@@ -18,6 +18,8 @@ struct stream_options {
     const char *port;
     bool passive;
     bool tcp;
+    /* NULL: the first that leads there. */
+    const char *fabric;
     bool iwarp;
     bool spin;
     size_t send_ring, recv_ring;

@@ -43,6 +43,8 @@ static int find_info(struct fabric_state *state, const struct stream_options *op
     hints->ep_attr->protocol = options->iwarp ? FI_PROTO_IWARP : FI_PROTO_UNSPEC;
     hints->caps = FI_MSG;
     hints->fabric_attr->prov_name = strdup("rstream");
+    if (options->fabric)
+        hints->fabric_attr->name = strdup(options->fabric);
     ret = fi_getinfo(FI_VERSION(1, 17), options->host, options->port, options->passive ? FI_SOURCE : 0, hints,
                      &state->info);
     fi_freeinfo(hints);

@@ -1,0 +1,429 @@
+/*
+ * A stream with a peer that knows only the base protocol, as the provider in C that libfabric once had
+ * spoke it: connection data without extension, with garbage in the reserved byte; at most 32 KiB a
+ * call; credits given back only when its application reads; nothing sent at two credits or fewer;
+ * no word for the end of a stream. Played here by hand, from docs/protocol.md.
+ */
+#include "conformance.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../iwarp_wire.h"
+
+#define OFFER 25
+#define RING ((1 << 20) - 1)
+#define RECEIVES 384
+#define CALL_MAX 32768
+#define WORD_DATA 0x80000000u
+#define CREDIT_SHIFT 20
+#define BYTES_MASK 0xfffffu
+#define STAG 0x4711
+#define ADDRESS 0x7f0000001000
+
+/* One end. What it says of itself: the ring that the endpoint writes into, and its receives. */
+struct base_peer {
+    int fd;
+    uint8_t ring[RING];
+    /* Written and not read, where reading goes on, and what was read since the last update. */
+    size_t unread, read_at, freed;
+    /* Of the write in progress. */
+    size_t placed;
+    unsigned completed;
+    /* Of the endpoint: its ring, what of it is free, its receives. */
+    uint64_t address;
+    uint32_t stag, ring_size, window, at, credits;
+    uint32_t sent, heard;
+    bool ended;
+};
+
+static void offer(uint8_t data[OFFER])
+{
+    data[0] = OFFER - 1;
+    put_be(data + 1, ADDRESS, 8);
+    put_be(data + 9, STAG, 8);
+    put_be(data + 17, RING, 4);
+    put_be(data + 21, RECEIVES, 2);
+    data[23] = 2;
+    /* Reserved: whatever was in memory. */
+    data[24] = 0xa5;
+}
+
+/* Reads what the endpoint says of itself; anything behind the first 25 bytes is not looked at. */
+static void take_offer(struct base_peer *peer, const uint8_t *frame)
+{
+    size_t length;
+    const uint8_t *data = mpa_data(frame, &length);
+
+    CHECK_AT_LEAST(length, OFFER);
+    CHECK_AT_LEAST(data[0], OFFER - 1);
+    CHECK_INT(data[23], 2);
+    peer->address = get_be(data + 1, 8);
+    peer->stag = (uint32_t)get_be(data + 9, 8);
+    peer->ring_size = peer->window = (uint32_t)get_be(data + 17, 4);
+    peer->credits = (uint32_t)get_be(data + 21, 2);
+}
+
+/* A word from the endpoint: a message, which took a receive. */
+static void take_word(struct base_peer *peer, uint32_t word)
+{
+    peer->completed++;
+    CHECK(peer->completed <= RECEIVES);
+    if (word & WORD_DATA) {
+        size_t length = word & ~WORD_DATA;
+
+        CHECK(length > 0 && length <= BYTES_MASK);
+        CHECK_INT(length, peer->placed);
+        peer->placed = 0;
+        peer->unread += length;
+        CHECK(peer->unread + peer->freed <= RING);
+        return;
+    }
+    /* No bit that the base protocol does not have. */
+    CHECK_INT(word >> 29, 0);
+    CHECK(word != 0);
+    peer->window += word & BYTES_MASK;
+    peer->credits += word >> CREDIT_SHIFT;
+    CHECK(peer->window <= peer->ring_size);
+}
+
+/* Takes in what has come; answers whether something had. */
+static bool take_in(struct base_peer *peer)
+{
+    static uint8_t buffer[FPDU_MAX];
+    struct segment segment;
+    bool any = false;
+
+    while (!peer->ended && wire_read(peer->fd, buffer, &segment, &peer->ended, 0)) {
+        any = true;
+        if (segment.tagged) {
+            size_t at = (peer->read_at + peer->unread + peer->placed) % RING;
+
+            CHECK_INT(segment.operation, WIRE_WRITE);
+            if (segment.length == 0)
+                continue;
+            CHECK_INT(segment.stag, STAG);
+            CHECK_INT(segment.offset, ADDRESS + at);
+            CHECK(at + segment.length <= RING);
+            memcpy(peer->ring + at, segment.payload, segment.length);
+            peer->placed += segment.length;
+        } else {
+            CHECK_INT(segment.operation, WIRE_SEND);
+            CHECK_INT(segment.queue, 0);
+            CHECK_INT(segment.number, ++peer->heard);
+            CHECK_INT(segment.length, 4);
+            take_word(peer, segment.payload[0] | segment.payload[1] << 8 | segment.payload[2] << 16
+                      | (uint32_t)segment.payload[3] << 24);
+        }
+    }
+    return any;
+}
+
+static void say(struct base_peer *peer, uint32_t word)
+{
+    uint8_t bytes[4] = {(uint8_t)word, (uint8_t)(word >> 8), (uint8_t)(word >> 16), (uint8_t)(word >> 24)};
+
+    CHECK(peer->credits > 0);
+    peer->credits--;
+    wire_send(peer->fd, ++peer->sent, bytes, sizeof bytes);
+}
+
+/* Its fi_send: takes what there is room for, 0 if there is none. */
+static size_t base_send(struct base_peer *peer, const uint8_t *data, size_t length)
+{
+    take_in(peer);
+    if (peer->credits <= 2)
+        return 0;
+    if (length > CALL_MAX)
+        length = CALL_MAX;
+    if (length > peer->window)
+        length = peer->window;
+    if (length > peer->ring_size - peer->at)
+        length = peer->ring_size - peer->at;
+    if (length == 0)
+        return 0;
+    wire_write(peer->fd, peer->stag, peer->address + peer->at, data, length);
+    say(peer, WORD_DATA | (uint32_t)length);
+    peer->window -= (uint32_t)length;
+    peer->at = (peer->at + (uint32_t)length) % peer->ring_size;
+    return length;
+}
+
+/* Its fi_recv: gives what there is, and gives back room and receives at half of either. */
+static size_t base_recv(struct base_peer *peer, uint8_t *data, size_t length)
+{
+    take_in(peer);
+    if (length > peer->unread)
+        length = peer->unread;
+    for (size_t i = 0; i < length; i++)
+        data[i] = peer->ring[(peer->read_at + i) % RING];
+    peer->read_at = (peer->read_at + length) % RING;
+    peer->unread -= length;
+    peer->freed += length;
+    if ((peer->freed >= RING / 2 || peer->completed >= RECEIVES / 2) && peer->credits > 0) {
+        say(peer, (uint32_t)peer->freed | peer->completed << CREDIT_SHIFT);
+        peer->freed = 0;
+        peer->completed = 0;
+    }
+    return length;
+}
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+/* IRD and ORD of 1, between peers of which either may send first: after a write of no bytes from the
+ * side that connected (RFC 6581, section 4). With revision 1, that side has to send first. */
+#define RTR_WRITE 0x80018001u
+
+struct connection {
+    struct base_peer peer;
+    struct side listener;
+    struct side side;
+};
+
+/* The base peer asks the listener for a connection. */
+static struct event ask(struct base_peer *peer, struct side *listener, uint8_t revision)
+{
+    uint8_t frame[64], data[OFFER];
+    struct event event;
+    size_t length;
+
+    peer->fd = stranger_connect(fid_port(&listener->pep->fid));
+    offer(data);
+    length = mpa_frame(frame, MPA_REQUEST, revision, RTR_WRITE, data, sizeof data);
+    CHECK_INT(CHECK_SYS(write(peer->fd, frame, length)), length);
+    event = await_event(listener->eq, FI_CONNREQ);
+    CHECK_INT(event.data_length, 0);
+    return event;
+}
+
+/* Reads the answer, and does what is left to do for the connection to stand. */
+static void hear(struct base_peer *peer, struct side *listener, uint8_t revision)
+{
+    uint8_t frame[1024];
+    size_t length;
+
+    mpa_read(peer->fd, frame, sizeof frame);
+    CHECK_BYTES(frame, MPA_REPLY, 16);
+    CHECK_INT(frame[MPA_FLAGS] & MPA_REJECT, 0);
+    mpa_data(frame, &length);
+    CHECK_INT(length, OFFER);
+    take_offer(peer, frame);
+    if (revision == 2)
+        wire_write(peer->fd, 0, 0, NULL, 0);
+    await_event(listener->eq, FI_CONNECTED);
+}
+
+/* The base peer connects to a stream endpoint. */
+static void open_active(struct connection *connection, uint8_t revision)
+{
+    struct event event;
+
+    memset(connection, 0, sizeof *connection);
+    side_listen(&connection->listener, IPV4, NULL);
+    event = ask(&connection->peer, &connection->listener, revision);
+    side_for_request(&connection->listener, &connection->side, &event);
+    /* There is no room for the user's data in what a base peer understands. */
+    CHECK_RET(fi_accept(connection->side.ep, "x", 1), -FI_EINVAL);
+    CHECK_OK(fi_accept(connection->side.ep, NULL, 0));
+    hear(&connection->peer, &connection->listener, revision);
+}
+
+/* A stream endpoint connects to the base peer. */
+static void open_passive(struct connection *connection, uint8_t revision)
+{
+    struct base_peer *peer = &connection->peer;
+    uint8_t frame[1024], data[OFFER];
+    struct event event;
+    unsigned port;
+    size_t length;
+    int listener = tcp_listen(&port);
+
+    memset(connection, 0, sizeof *connection);
+    setenv("FI_RSTREAM_IWARP_MPA_REVISION", revision == 1 ? "1" : "2", 1);
+    side_active(&connection->side, IPV4, port, NULL);
+    CHECK_OK(fi_connect(connection->side.ep, connection->side.info->dest_addr, "data", 4));
+    peer->fd = tcp_accept(listener);
+    CHECK_SYS(close(listener));
+    mpa_read(peer->fd, frame, sizeof frame);
+    CHECK_BYTES(frame, MPA_REQUEST, 16);
+    CHECK_INT(frame[MPA_REVISION], revision);
+    take_offer(peer, frame);
+    offer(data);
+    length = mpa_frame(frame, MPA_REPLY, revision, RTR_WRITE, data, sizeof data);
+    CHECK_INT(CHECK_SYS(write(peer->fd, frame, length)), length);
+    event = await_event(connection->side.eq, FI_CONNECTED);
+    CHECK_INT(event.data_length, 0);
+}
+
+static void close_all(struct connection *connection)
+{
+    if (connection->peer.fd >= 0)
+        CHECK_SYS(close(connection->peer.fd));
+    side_close(&connection->side);
+    if (connection->listener.eq)
+        side_close(&connection->listener);
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+#define MUCH ((size_t)3 << 20)
+
+/* Both directions at once, more than any ring holds. */
+static void exchange(struct connection *connection)
+{
+    size_t out = 0, back = 0, got = 0, received = 0;
+    static uint8_t buffer[CALL_MAX];
+    int64_t until = now_ms() + PATIENCE_MS;
+
+    while (received < MUCH || got < MUCH) {
+        ssize_t count;
+        size_t length;
+
+        CHECK(now_ms() < until);
+        if (out < MUCH) {
+            count = send_once(connection->side.ep, pattern(out, 50000), MUCH - out < 50000 ? MUCH - out : 50000);
+            if (count != -FI_EAGAIN)
+                out += (size_t)CHECK_SYS(count);
+        }
+        length = base_recv(&connection->peer, buffer, sizeof buffer);
+        CHECK_BYTES(buffer, pattern(received, length), length);
+        received += length;
+
+        if (back < MUCH)
+            back += base_send(&connection->peer, pattern(back, CALL_MAX), MUCH - back);
+        count = recv_once(connection->side.ep, buffer, sizeof buffer);
+        if (count == -FI_EAGAIN)
+            continue;
+        length = (size_t)CHECK_SYS(count);
+        CHECK_BYTES(buffer, pattern(got, length), length);
+        got += length;
+    }
+}
+
+static void both_ways(void)
+{
+    static struct connection connection;
+
+    for (uint8_t revision = 1; revision <= 2; revision++) {
+        open_active(&connection, revision);
+        exchange(&connection);
+        close_all(&connection);
+    }
+}
+
+static void connected_to(uint8_t revision)
+{
+    static struct connection connection;
+
+    open_passive(&connection, revision);
+    exchange(&connection);
+    close_all(&connection);
+}
+
+static void connected_to_revision_1(void)
+{
+    connected_to(1);
+}
+
+static void connected_to_revision_2(void)
+{
+    connected_to(2);
+}
+
+/* The end of the connection after the last byte is the end of the stream. */
+static void its_end(void)
+{
+    static struct connection connection;
+    uint8_t byte;
+
+    open_active(&connection, 2);
+    CHECK_INT(base_send(&connection.peer, pattern(0, 100), 100), 100);
+    CHECK_SYS(close(connection.peer.fd));
+    connection.peer.fd = -1;
+    recv_pattern(connection.side.ep, 0, 100);
+    CHECK_RET(recv_wait(connection.side.ep, &byte, 1), 0);
+    await_event(connection.side.eq, FI_SHUTDOWN);
+    CHECK_RET(recv_once(connection.side.ep, &byte, 1), 0);
+    CHECK_RET(send_once(connection.side.ep, &byte, 1), -FI_EPIPE);
+    close_all(&connection);
+}
+
+/* A half-close acts here only: the peer hears nothing that it does not know, and may go on sending. */
+static void half_close(void)
+{
+    static struct connection connection;
+    uint8_t byte = 1;
+
+    open_active(&connection, 2);
+    CHECK_RET(send_once(connection.side.ep, &byte, 1), 1);
+    CHECK_OK(fi_shutdown(connection.side.ep, FI_SEND));
+    CHECK_RET(send_once(connection.side.ep, &byte, 1), -FI_EPIPE);
+    AWAIT(PATIENCE_MS, base_recv(&connection.peer, &byte, 1) == 1);
+    for (size_t sent = 0; sent < MUCH / 8;) {
+        size_t now = base_send(&connection.peer, pattern(sent, CALL_MAX), CALL_MAX);
+
+        recv_pattern(connection.side.ep, sent, now);
+        sent += now;
+    }
+    CHECK(!connection.peer.ended);
+    close_all(&connection);
+}
+
+/* fi_close lets everything go out, and then ends the connection. */
+static void our_end(void)
+{
+    static struct connection connection;
+    static uint8_t buffer[CALL_MAX];
+    size_t received = 0;
+
+    open_active(&connection, 2);
+    CHECK_RET(send_once(connection.side.ep, pattern(0, 20000), 20000), 20000);
+    close_fid(&connection.side.ep->fid);
+    connection.side.ep = NULL;
+    AWAIT(PATIENCE_MS, (received += base_recv(&connection.peer, buffer + received, sizeof buffer - received),
+                        connection.peer.ended));
+    CHECK_INT(received, 20000);
+    CHECK_BYTES(buffer, pattern(0, 20000), 20000);
+    close_all(&connection);
+}
+
+/* A peer that knows where another one's ring is: nothing but its own connection suffers. */
+static void key_of_another(void)
+{
+    static struct connection first;
+    static struct base_peer second;
+    struct event event;
+    struct fid_ep *ep;
+    uint8_t byte;
+
+    open_active(&first, 2);
+    event = ask(&second, &first.listener, 2);
+    /* In the domain of the first. */
+    CHECK_OK(fi_endpoint(first.side.domain, event.info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &first.listener.eq->fid, 0));
+    CHECK_OK(fi_accept(ep, NULL, 0));
+    hear(&second, &first.listener, 2);
+    CHECK_INT(base_send(&first.peer, pattern(0, 100), 100), 100);
+
+    wire_write(second.fd, first.peer.stag, first.peer.address, pattern(5000, 100), 100);
+    CHECK_RET(recv_wait(ep, &byte, 1), -FI_ECONNRESET);
+    CHECK(await_event(first.listener.eq, FI_SHUTDOWN).fid == &ep->fid);
+    recv_pattern(first.side.ep, 0, 100);
+    CHECK_RET(send_once(first.side.ep, &byte, 1), 1);
+    close_fid(&ep->fid);
+    fi_freeinfo(event.info);
+    CHECK_SYS(close(second.fd));
+    close_all(&first);
+}
+
+static const struct test tests[] = {
+    TEST(both_ways, "a base peer connects, with either MPA revision: bytes in both directions"),
+    TEST(connected_to_revision_1, "connecting to a base peer with MPA revision 1: bytes in both directions"),
+    TEST(connected_to_revision_2, "connecting to a base peer with MPA revision 2: bytes in both directions"),
+    TEST(its_end, "a base peer's orderly disconnect after the last byte is the end of the stream"),
+    TEST(half_close, "half-close with a base peer acts locally only"),
+    TEST(our_end, "fi_close with a base peer: every byte, then the end of the connection"),
+    TEST(key_of_another, "a hostile peer ends its own connection and nothing more: keys of others open nothing"),
+};
+
+const struct section base_peer_section = SECTION("base peer", tests);

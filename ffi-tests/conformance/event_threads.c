@@ -1,0 +1,197 @@
+/* Contract, section Threads: event queues read, connections made and ended, and endpoints handed on
+ * between threads. */
+#include "conformance.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../crowd.h"
+
+#define LINKS 16
+
+static void *shut(void *argument)
+{
+    struct end *end = argument;
+
+    CHECK_OK(fi_shutdown(end->ep, 0));
+    return NULL;
+}
+
+static void third_thread(void)
+{
+    struct crowd crowd;
+
+    crowd_open(&crowd, 1, 1);
+    crowd_connect(&crowd, 0);
+    flows_cross(crowd.links[0].ends[0].ep, crowd.links[0].ends[1].ep, 2 << 20);
+    CHECK_INT(crowd.links[0].ends[0].shut + crowd.links[0].ends[1].shut, 0);
+    CHECK_OK(fi_shutdown(crowd.links[0].ends[0].ep, FI_SEND));
+    CHECK_RET(recv_wait(crowd.links[0].ends[1].ep, &(uint8_t){0}, 1), 0);
+    CHECK_OK(fi_shutdown(crowd.links[0].ends[1].ep, FI_SEND));
+    for (unsigned i = 0; i < 2; i++)
+        await_count(&crowd.links[0].ends[i].shut, 1);
+    crowd_close(&crowd);
+}
+
+/* ---- many links ----------------------------------------------------------------------------- */
+
+static void moved_between_threads(void)
+{
+    struct crowd crowd;
+
+    crowd_open(&crowd, LINKS, 2);
+    crowd_each(&crowd, 4, crowd_connect);
+    for (unsigned i = 0; i < LINKS; i++)
+        crowd_load(&crowd, i, 1 << 18, 4001);
+    crowd_carry(&crowd, 4);
+    crowd_close(&crowd);
+}
+
+static void connects_and_accepts(void)
+{
+    struct crowd crowd;
+
+    /* Every event goes to one of the readers: the counts say so. */
+    crowd_open(&crowd, LINKS, 3);
+    crowd_each(&crowd, 4, crowd_connect);
+    for (unsigned i = 0; i < LINKS; i++)
+        flows_cross(crowd.links[i].ends[0].ep, crowd.links[i].ends[1].ep, 20000);
+    crowd_close(&crowd);
+}
+
+static void one_shutdown_event(void)
+{
+    struct crowd crowd;
+    struct end *ends;
+
+    /* Both ends shut at the same moment, while bytes are on their way. */
+    crowd_open(&crowd, LINKS, 3);
+    crowd_each(&crowd, 4, crowd_connect);
+    for (unsigned i = 0; i < LINKS; i++) {
+        ends = crowd.links[i].ends;
+        crowd_load(&crowd, i, 1 << 20, 4001);
+        while (flow_send(&ends[0].out) || flow_send(&ends[1].out))
+            ;
+        threads_run(2, shut, ends, sizeof ends[0]);
+    }
+    for (unsigned i = 0; i < 2 * LINKS; i++)
+        await_count(&crowd.links[i / 2].ends[i % 2].shut, 1);
+    sleep_ms(100);
+    for (unsigned i = 0; i < 2 * LINKS; i++)
+        CHECK_INT(crowd.links[i / 2].ends[i % 2].shut, 1);
+    crowd_close(&crowd);
+}
+
+/* Closes one end after its last bytes; the other end reads them, hears of the end and is closed. */
+static void end_link(struct crowd *crowd, unsigned link)
+{
+    struct end *first = &crowd->links[link].ends[link % 2], *second = &crowd->links[link].ends[1 - link % 2];
+
+    crowd_load(crowd, link, 10000, 4001);
+    flow_send_all(&first->out);
+    crowd_close_end(crowd, first);
+    flow_recv_all(&second->in);
+    CHECK_RET(recv_wait(second->ep, &(uint8_t){0}, 1), 0);
+    await_count(&second->shut, 1);
+    crowd_close_end(crowd, second);
+}
+
+static void close_while_reading(void)
+{
+    struct crowd crowd;
+
+    crowd_open(&crowd, LINKS, 3);
+    crowd_each(&crowd, 4, crowd_connect);
+    crowd_each(&crowd, 4, end_link);
+    crowd_close(&crowd);
+}
+
+static void silent_among_readers(void)
+{
+    struct crowd crowd;
+    unsigned port;
+
+    /* Peers that come and go keep the readers busy; then one stays and says nothing. Whichever thread
+     * looks at the listener last, its time-out is not forgotten. */
+    setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", "100", 1);
+    crowd_open(&crowd, 0, READERS_MAX);
+    port = fid_port(&crowd.listener.pep->fid);
+    for (unsigned i = 0; i < 10; i++) {
+        int silent;
+
+        for (unsigned gone = 0; gone < 3; gone++)
+            CHECK_SYS(close(stranger_connect(port)));
+        silent = stranger_connect(port);
+        CHECK(readable(silent, PATIENCE_MS));
+        CHECK_INT(recv(silent, &(uint8_t){0}, 1, 0), 0);
+        CHECK_SYS(close(silent));
+    }
+    crowd_close(&crowd);
+}
+
+/* ---- fairness ------------------------------------------------------------------------------- */
+
+/* A thread that calls as fast as it can on an endpoint that others call as well. */
+struct racer {
+    struct fid_ep *ep;
+    bool sends;
+    int64_t until;
+    uint64_t bytes;
+};
+
+static void *race(void *argument)
+{
+    static const uint8_t zeros[512];
+    struct racer *racer = argument;
+
+    while (now_ms() < racer->until) {
+        uint8_t buffer[sizeof zeros];
+        ssize_t count = racer->sends ? send_once(racer->ep, zeros, sizeof zeros)
+                                     : recv_once(racer->ep, buffer, sizeof buffer);
+
+        if (count != -FI_EAGAIN)
+            racer->bytes += (uint64_t)CHECK_SYS(count);
+    }
+    return NULL;
+}
+
+/* Three threads flood one way; a single one goes the other way on the same two endpoints. */
+static void check_fair(bool flood_sends)
+{
+    struct crowd crowd;
+    struct racer racers[6];
+    uint64_t flood = 0;
+
+    crowd_open(&crowd, 1, 1);
+    crowd_connect(&crowd, 0);
+    for (unsigned i = 0; i < 6; i++)
+        racers[i] = (struct racer){
+            .ep = crowd.links[0].ends[i >= 4].ep,
+            .sends = (i == 0 || i == 5) != flood_sends,
+            .until = now_ms() + 500,
+        };
+    threads_run(6, race, racers, sizeof racers[0]);
+    for (unsigned i = 1; i < 4; i++)
+        flood += racers[i].bytes;
+    CHECK_AT_LEAST(flood, 1);
+    CHECK_AT_LEAST(racers[0].bytes * 50, flood);
+    crowd_close(&crowd);
+}
+
+static void no_starving(void)
+{
+    check_fair(true);
+    check_fair(false);
+}
+
+static const struct test tests[] = {
+    TEST(third_thread, "a third thread reads the events of connecting, traffic and shutdown"),
+    TEST(connects_and_accepts, "connecting and accepting in several threads, over one event queue and one listener"),
+    TEST(moved_between_threads, "many endpoints, each handed from thread to thread"),
+    TEST(one_shutdown_event, "FI_SHUTDOWN comes once however many threads end and read"),
+    TEST(close_while_reading, "endpoints are closed while other threads read their event queue"),
+    TEST(silent_among_readers, "with several readers no time-out is forgotten"),
+    TEST(no_starving, "many threads in one direction do not starve one in the other"),
+};
+
+const struct section event_threads_section = SECTION("event_threads", tests);

@@ -1,0 +1,61 @@
+/* Chance, and what must not change whatever happens elsewhere. */
+#include "faults.h"
+
+#include <stdlib.h>
+
+uint64_t throw_below(struct dice *dice, uint64_t bound)
+{
+    uint64_t z = dice->state += 0x9e3779b97f4a7c15;
+
+    /* Splitmix64. */
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return (z ^ z >> 31) % bound;
+}
+
+void each_seed(unsigned count, void (*run)(struct dice *dice, uint64_t seed, void *argument), void *argument)
+{
+    const char *given = getenv("RSTREAM_TEST_SEED");
+    uint64_t first = given ? strtoull(given, NULL, 10) : 0, last = given ? first + 1 : count;
+
+    for (uint64_t seed = first; seed < last; seed++) {
+        struct dice dice = {seed};
+
+        note("seed %llu; replay it alone with RSTREAM_TEST_SEED=%llu", (unsigned long long)seed,
+             (unsigned long long)seed);
+        run(&dice, seed, argument);
+    }
+}
+
+/* Bytes that the wait set made last shares with those made next, and that stay until these are made. */
+#define SHARED 32
+
+/* ---- the bystander ------------------------------------------------------------------------ */
+
+void bystander_open(struct bystander *bystander)
+{
+    pair_open(&bystander->pair, IPV4, NULL);
+    bystander_check(bystander);
+    bystander->descriptors = open_descriptors();
+    bystander->heap = heap_in_use();
+}
+
+void bystander_check(struct bystander *bystander)
+{
+    transfer(bystander->pair.client.ep, bystander->pair.server.ep, 50000);
+    transfer(bystander->pair.server.ep, bystander->pair.client.ep, 50000);
+    check_no_event(bystander->pair.client.eq);
+    check_no_event(bystander->pair.server.eq);
+}
+
+void bystander_held(struct bystander *bystander)
+{
+    bystander_check(bystander);
+    CHECK_INT(open_descriptors(), bystander->descriptors);
+    CHECK_BETWEEN(heap_in_use(), bystander->heap, bystander->heap + SHARED);
+}
+
+void bystander_close(struct bystander *bystander)
+{
+    pair_close(&bystander->pair);
+}

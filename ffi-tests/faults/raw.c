@@ -1,0 +1,105 @@
+/* Frames of the raw peer, and its handshake. */
+#include "raw.h"
+
+#include <errno.h>
+
+void put(struct raw *raw, uint64_t value, unsigned bytes)
+{
+    CHECK(raw->length + bytes <= sizeof raw->out);
+    put_be(raw->out + raw->length, value, bytes);
+    raw->length += bytes;
+}
+
+void put_bytes(struct raw *raw, const void *bytes, size_t count)
+{
+    CHECK(raw->length + count <= sizeof raw->out);
+    memcpy(raw->out + raw->length, bytes, count);
+    raw->length += count;
+}
+
+/* Padding and an unused CRC. */
+void put_trailer(struct raw *raw, size_t ulpdu)
+{
+    put(raw, 0, (unsigned)(-(2 + ulpdu) & 3));
+    put(raw, 0, 4);
+}
+
+void put_tagged(struct raw *raw, uint8_t ddp, uint8_t rdmap, uint32_t stag, uint64_t offset, size_t length)
+{
+    put(raw, 14 + length, 2);
+    put(raw, ddp, 1);
+    put(raw, rdmap, 1);
+    put(raw, stag, 4);
+    put(raw, offset, 8);
+    put_bytes(raw, pattern(raw->written, length), length);
+    put_trailer(raw, 14 + length);
+}
+
+void put_untagged(struct raw *raw, uint8_t rdmap, uint32_t queue, uint32_t sequence, const void *bytes,
+                         size_t length)
+{
+    put(raw, 18 + length, 2);
+    put(raw, DDP_UNTAGGED, 1);
+    put(raw, rdmap, 1);
+    put(raw, 0, 4);
+    put(raw, queue, 4);
+    put(raw, sequence, 4);
+    put(raw, 0, 4);
+    put_bytes(raw, bytes, length);
+    put_trailer(raw, 18 + length);
+}
+
+void put_word(struct raw *raw, uint32_t word)
+{
+    uint8_t bytes[4] = {(uint8_t)word, (uint8_t)(word >> 8), (uint8_t)(word >> 16), (uint8_t)(word >> 24)};
+
+    put_untagged(raw, RDMAP | WIRE_SEND, 0, raw->sequence++, bytes, sizeof bytes);
+}
+
+void put_data(struct raw *raw, uint32_t length)
+{
+    put_tagged(raw, DDP_TAGGED, RDMAP | WIRE_WRITE, raw->stag, raw->address + raw->written, length);
+    raw->written += length;
+    put_word(raw, 0x80000000 | length);
+}
+
+void raw_flush(struct raw *raw)
+{
+    /* The other side may have ended the connection in the middle of it. */
+    if (send(raw->fd, raw->out, raw->length, MSG_NOSIGNAL) < 0)
+        CHECK(errno == ECONNRESET || errno == EPIPE);
+    raw->length = 0;
+}
+
+/* Connection data of a base peer: where its fields are, and how long it is. */
+#define ADDRESS 1
+#define KEY 9
+#define RING 17
+#define RECEIVES 21
+#define VERSION 23
+#define CONNECTION_DATA 25
+
+void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant)
+{
+    uint8_t data[CONNECTION_DATA] = {CONNECTION_DATA - 1}, reply[MPA_HEADER + 512];
+    const uint8_t *theirs;
+    size_t length;
+
+    memset(raw, 0, sizeof *raw);
+    raw->fd = tcp_connect(fid_port(&meeting->listener.pep->fid));
+    raw->sequence = 1;
+    put_be(data + KEY, 0x1234, 8);
+    put_be(data + RING, grant->ring, 4);
+    put_be(data + RECEIVES, grant->receives, 2);
+    data[VERSION] = 2;
+    raw->length = mpa_frame(raw->out, MPA_REQUEST, 1, 0, data, sizeof data);
+    raw_flush(raw);
+    AWAIT(PATIENCE_MS, (meeting_events(meeting), meeting->server_up));
+    CHECK_INT(mpa_read(raw->fd, reply, sizeof reply), MPA_HEADER + CONNECTION_DATA);
+    CHECK_BYTES(reply, MPA_REPLY, 16);
+    CHECK_INT(reply[MPA_FLAGS] & MPA_REJECT, 0);
+    theirs = mpa_data(reply, &length);
+    raw->address = get_be(theirs + ADDRESS, 8);
+    raw->stag = (uint32_t)get_be(theirs + KEY, 8);
+    raw->ring = (uint32_t)get_be(theirs + RING, 4);
+}
