@@ -4,8 +4,9 @@
 set -euo pipefail
 
 packages=(
-    libfabric-dev libfabric-bin pkg-config gcc clang libclang-dev make
-    tshark iproute2 valgrind
+    libfabric-dev libfabric-bin pkg-config gcc g++ clang libclang-dev make
+    tshark iproute2 valgrind openmpi-bin libopenmpi-dev python3-venv
+    qemu-system-x86 busybox-static kmod cpio gcc-12 libibverbs-dev librdmacm-dev ibverbs-providers rdmacm-utils ibverbs-utils perftest
 )
 
 installed() {
@@ -35,6 +36,10 @@ fi
 if ! command -v cargo >/dev/null; then
     echo "setup: no cargo: install Rust first" >&2
     exit 1
+fi
+if [[ ! -d $(rustc --print sysroot)/lib/rustlib/src/rust/library ]] && command -v rustup >/dev/null; then
+    # ThreadSanitizer needs a standard library of its own; without the source its steps are skipped.
+    rustup --quiet component add rust-src || true
 fi
 if ! pkg-config --atleast-version=1.17 libfabric; then
     echo "setup: libfabric 1.17 or later is needed, pkg-config found $(pkg-config --modversion libfabric || echo none)" >&2

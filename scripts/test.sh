@@ -17,6 +17,8 @@ passed=0
 failed=0
 skipped=0
 reasons=()
+# NAME=LOG of each run of the conformance program.
+contract_runs=()
 
 # ---- counting -------------------------------------------------------------------------------
 
@@ -38,6 +40,7 @@ count() {
 }
 
 # ---- steps ----------------------------------------------------------------------------------
+# What a step does is a function in one of scripts/checks.
 
 selected() {
     local name
@@ -52,13 +55,14 @@ selected() {
 step() {
     local name=$1 log=$logs/$1.log start=$SECONDS status=0 p f s result seconds line
     selected "$name" || return 0
-    printf '%-16s ' "$name"
+    printf '%-22s ' "$name"
     # Not with "||": bash would ignore set -e inside.
     set +e
     (set -e; "$2") >"$log" 2>&1 </dev/null
     status=$?
     set -e
     seconds=$((SECONDS - start))
+    [[ $name != contract-* ]] || contract_runs+=("${name#contract-}=$log")
     read -r p f s < <(count "$log")
     ((p + f + s > 0)) || { ((status == 0)) && p=1 || f=1; }
     # A step that broke off counts, whatever its tests said before.
@@ -82,7 +86,7 @@ step() {
 # omit NAME REASON: a step that cannot run here.
 omit() {
     selected "$1" || return 0
-    printf '%-16s skipped\n' "$1"
+    printf '%-22s skipped\n' "$1"
     skipped=$((skipped + 1))
     reasons+=("$1: $2")
 }
@@ -91,100 +95,10 @@ with_provider() {
     FI_PROVIDER_PATH=$provider FI_PROVIDER=rstream "$@"
 }
 
-formatting() {
-    cargo fmt --check
-}
-
-lints() {
-    cargo clippy --all-targets -- -D warnings
-}
-
-documentation() {
-    RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
-}
-
-# The build writes include/rstream.h from the Rust source: what is checked in must be that.
-header() {
-    local before=$logs/rstream.h.before
-    cp include/rstream.h "$before"
-    cargo build --release
-    diff -u "$before" include/rstream.h
-}
-
-rust_tests() {
-    cargo test --release --no-fail-fast
-}
-
-build_c() {
-    make -C ffi-tests BUILD="$programs/gcc" CC=gcc
-    make -C ffi-tests BUILD="$programs/clang" CC=clang
-    make -C ffi-tests BUILD="$programs/asan" CC=gcc SANITIZE=address,undefined
-}
-
-conformance_gcc() {
-    with_provider "$programs/gcc/conformance"
-}
-
-conformance_clang() {
-    with_provider "$programs/clang/conformance"
-}
-
-conformance_asan() {
-    ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-        with_provider "$programs/asan/conformance"
-}
-
-# Reads and writes of memory, and what is never freed, as valgrind sees them.
-valgrind_copy() {
-    local port='' receiver
-    rm -f "$logs/valgrind-recv.log"
-    with_provider valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
-        "$programs/gcc/stream_copy" recv -q -p 0 -a 127.0.0.1 -o "$logs/valgrind.out" \
-        >"$logs/valgrind-recv.log" 2>&1 &
-    receiver=$!
-    for _ in {1..400}; do
-        port=$(sed -n 's/^listening on .* port \([0-9]*\)$/\1/p' "$logs/valgrind-recv.log" 2>/dev/null || true)
-        [[ -n $port ]] && break
-        sleep 0.05
-    done
-    head -c 3000001 "$provider/librstream_fi.so" |
-        with_provider valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
-            "$programs/gcc/stream_copy" send -q -p "${port:?the receiver did not start}" 127.0.0.1
-    wait "$receiver" || { cat "$logs/valgrind-recv.log"; return 1; }
-    cmp <(head -c 3000001 "$provider/librstream_fi.so") "$logs/valgrind.out"
-}
-
-matrix() {
-    with_provider "$programs/gcc/copy_matrix"
-}
-
-# fi_info knows no stream endpoints by name: without hints it lists them, and info_probe asks.
-fi_info_checks() {
-    local kind
-    with_provider fi_info -p rstream | grep 'provider: rstream'
-    with_provider fi_info -p rstream | grep 'type: FI_EP_SOCK_STREAM'
-    with_provider "$programs/gcc/info_probe" rstream | grep 'protocol FI_PROTO_RSTREAM '
-    with_provider "$programs/gcc/info_probe" iwarp | grep 'protocol FI_PROTO_IWARP '
-    with_provider fi_info -e | grep 'FI_RSTREAM_'
-    for kind in FI_EP_MSG FI_EP_RDM FI_EP_DGRAM; do
-        diff <(env -u FI_PROVIDER -u FI_PROVIDER_PATH fi_info -t "$kind" 2>&1) \
-            <(env -u FI_PROVIDER FI_PROVIDER_PATH="$provider" fi_info -t "$kind" 2>&1)
-    done
-}
-
-# Each target for a bounded time, with AddressSanitizer. A new input goes to the log folder, not to
-# the corpus that is checked in.
-fuzzing() {
-    local target found=$logs/fuzz
-    command -v cargo-fuzz >/dev/null || cargo install --locked --root target/tools cargo-fuzz
-    PATH=$PWD/target/tools/bin:$PATH
-    for target in $(cargo fuzz list); do
-        mkdir -p "$found/$target"
-        RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "$found/$target" "fuzz/corpus/$target" -- \
-            -max_total_time=20 -timeout=10 -rss_limit_mb=2048
-        echo "1 passed, 0 failed"
-    done
-}
+for file in scripts/checks/*.sh; do
+    # shellcheck source=/dev/null
+    source "$file"
+done
 
 # ---- all of them ----------------------------------------------------------------------------
 
@@ -198,13 +112,33 @@ step rust rust_tests
 step c-build build_c
 step contract-gcc conformance_gcc
 step contract-clang conformance_clang
-step contract-asan conformance_asan
+step contract-libfabric-2.5 conformance_libfabric2
+step contract-headers-2.1 conformance_headers2
+step contract-built-2.1 conformance_built2
+sanitizer_steps address asan
+sanitizer_steps thread tsan
+step faults faults_gcc
 step valgrind valgrind_copy
 step copy-matrix matrix
+step copy-matrix-2.5 matrix_libfabric2
 step fi_info fi_info_checks
+step fi_info-2.5 libfabric2_info
+step unloading unloading
+step mpi mpi
+step scale scale_checks
+step vm-itself vm_itself
+step vm-programs vm_programs
+step no-rdma-core without_rdma_core
+step rdma-verbs rdma_verbs
+step contract-siw conformance_siw
+step contract-rxe conformance_rxe
+step rdma-copies rdma_copies
+step rdma-unplug rdma_unplug
 step fuzzing fuzzing
+step results contract_results
 
 echo
+! selected results || cat "$contract_table"
 for reason in "${reasons[@]}"; do
     echo "skipped: $reason"
 done

@@ -1,0 +1,59 @@
+# The C contract, through the libfabric that is installed.
+
+build_c() {
+    make -C ffi-tests BUILD="$programs/gcc" CC=gcc
+    make -C ffi-tests BUILD="$programs/clang" CC=clang
+}
+
+conformance_gcc() {
+    with_provider "$programs/gcc/conformance"
+}
+
+conformance_clang() {
+    with_provider "$programs/clang/conformance"
+}
+
+faults_gcc() {
+    with_provider "$programs/gcc/faults"
+}
+
+matrix() {
+    with_provider "$programs/gcc/copy_matrix"
+}
+
+# fi_info knows no stream endpoints by name: without hints it lists them, and info_probe asks.
+fi_info_checks() {
+    with_provider fi_info -p rstream | grep 'provider: rstream'
+    with_provider fi_info -p rstream | grep 'type: FI_EP_SOCK_STREAM'
+    with_provider "$programs/gcc/info_probe" rstream | grep 'protocol FI_PROTO_RSTREAM '
+    with_provider "$programs/gcc/info_probe" iwarp | grep 'protocol FI_PROTO_IWARP '
+    with_provider fi_info -e | grep 'FI_RSTREAM_'
+    others_unchanged fi_info ""
+}
+
+# others_unchanged FI_INFO FOLDER: who asks for other endpoints sees and logs what it does without the
+# provider. FOLDER has the loadable providers that this libfabric brings, if any.
+others_unchanged() {
+    local kind
+    for kind in FI_EP_MSG FI_EP_RDM FI_EP_DGRAM; do
+        diff <(FI_PROVIDER_PATH=$2 logged_info "$1" -t "$kind") <(FI_PROVIDER_PATH=$provider:$2 logged_info "$1" -t "$kind")
+    done
+}
+
+logged_info() {
+    env -u FI_PROVIDER FI_LOG_LEVEL=warn "$@" 2>&1 | sed -E 's/^libfabric:[0-9]+:[0-9]+:/libfabric:/'
+}
+
+# What the runs before gave, as a table. The one that is checked in must have the same lines and tests; which
+# runs there were, and what they had to skip, may depend on the machine.
+contract_table=$logs/contract-results.md
+contract_results() {
+    scripts/contract-results.sh "${contract_runs[@]}" >"$contract_table"
+    diff -u <(contract_lines docs/contract-results.md) <(contract_lines "$contract_table") ||
+        { echo "error: docs/contract-results.md has other lines than this run: copy $contract_table"; return 1; }
+}
+
+# The first two cells of each row.
+contract_lines() {
+    grep -E '^\| .* \| `' "$1" | cut -d '|' -f 2,3
+}

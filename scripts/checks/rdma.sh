@@ -1,0 +1,55 @@
+# RDMA devices: the kernel's soft iWARP and soft RoCE, in the virtual machine of scripts/vm.sh.
+
+# Addresses of a kind's second device, which tests listen on.
+declare -A rdma_ipv4=([siw]=10.1.0.2 [rxe]=10.2.0.2) rdma_ipv6=([siw]=fd01::2 [rxe]=fd02::2)
+
+# on_device KIND COMMAND...: runs it in the virtual machine, where the tests' addresses are that device's.
+on_device() {
+    local kind=$1
+    shift
+    TEST_IPV4=${rdma_ipv4[$kind]} TEST_IPV6=${rdma_ipv6[$kind]} \
+        with_provider scripts/vm.sh -d "$kind" -t 1200 "$@"
+}
+
+# The suite of the verbs core.
+rdma_verbs() {
+    local program
+    program=$(cargo test --release --test verbs_ibv --no-run --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*verbs_ibv[^"]*\)".*/\1/p')
+    scripts/vm.sh -t 1200 "$program" --test-threads 2
+}
+
+conformance_siw() {
+    on_device siw "$programs/gcc/conformance"
+}
+
+conformance_rxe() {
+    on_device rxe "$programs/gcc/conformance"
+}
+
+# A selection that fits the speed of an emulated machine.
+rdma_copy_cases=(
+    ipv4-64-64 ipv4-4093-4093 ipv4-65536-65536 ipv6-65521-65521 iwarp-509-509 iwarp-65536-65536 uneven-65536-13
+)
+
+rdma_copies() {
+    on_device siw "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
+    on_device rxe "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
+}
+
+rdma_unplug() {
+    on_device siw scripts/vm/unplug.sh "$programs/gcc/stream_copy" siw "${rdma_ipv4[siw]}"
+    on_device rxe scripts/vm/unplug.sh "$programs/gcc/stream_copy" rxe "${rdma_ipv4[rxe]}"
+}
+
+# The provider loads on a host without rdma-core: nothing of it is linked, and where its libraries are not
+# found discovery offers the embedded device, also beside an RDMA device.
+without_rdma_core() {
+    local hide=$programs/hide_rdma_core.so
+    ! readelf -d "$provider/librstream_fi.so" | grep -E 'NEEDED.*(ibverbs|rdmacm)'
+    cc -shared -fPIC -D_GNU_SOURCE -Wall -Wextra -Werror -o "$hide" ffi-tests/hide_rdma_core.c
+    on_device siw "$programs/gcc/info_probe" rstream | grep 'fabric ibv domain siw0'
+    on_device siw env LD_PRELOAD="$hide" "$programs/gcc/info_probe" rstream | tee "$hide.found" |
+        grep 'fabric iwarp domain siw-0'
+    ! grep 'fabric ibv' "$hide.found"
+}

@@ -1,0 +1,5 @@
+# The Rust tests.
+
+rust_tests() {
+    cargo test --release --no-fail-fast
+}

@@ -1,0 +1,76 @@
+# AddressSanitizer and ThreadSanitizer in everything: the provider, the C programs and, for threads,
+# the standard library. Both compilers' code reports to one runtime, the Rust toolchain's, which the
+# C programs carry because libfabric loads the provider without one.
+
+rust_host=$(rustc -vV | sed -n 's/^host: //p')
+rust_libraries=$(rustc --print sysroot)/lib/rustlib
+sanitizer_target=$PWD/target/sanitizer
+
+# sanitizer_runtime NAME: the archive of asan or tsan.
+sanitizer_runtime() {
+    compgen -G "$rust_libraries/$rust_host/lib/librustc-*_rt.$1.a"
+}
+
+# Why a sanitizer cannot run here, if it cannot.
+lacks_sanitizer() {
+    sanitizer_runtime "$1" >/dev/null || echo "the toolchain has no runtime of $1 for $rust_host"
+    [[ $1 != tsan || -d $rust_libraries/src/rust/library ]] ||
+        echo "the toolchain has no component rust-src, of which $1 needs a build"
+}
+
+# sanitizer_steps SANITIZER RUNTIME
+sanitizer_steps() {
+    local missing
+    missing=$(lacks_sanitizer "$2")
+    if [[ -n $missing ]]; then
+        omit "rust-$2" "$missing"
+        omit "contract-$2" "$missing"
+    else
+        step "rust-$2" "rust_$2"
+        step "contract-$2" "contract_$2"
+    fi
+}
+
+# Cargo with a sanitizer; optimised a little, with every debug assertion.
+cargo_with() {
+    local sanitizer=$1 command=$2 flags=(--target "$rust_host" --target-dir "$sanitizer_target/$1")
+    local mismatch=''
+    if [[ $sanitizer == thread ]]; then
+        # The code of a standard library that is not instrumented synchronises unseen.
+        flags+=(-Zbuild-std)
+    else
+        mismatch=-Cunsafe-allow-abi-mismatch=sanitizer
+    fi
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$sanitizer $mismatch" CARGO_INCREMENTAL=0 \
+        CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only \
+        cargo "$command" "${flags[@]}" --lib --test verbs_devices "${@:3}"
+}
+
+# The contract with SANITIZER in provider and programs. The provider that goes with a test build
+# stands beside the tests.
+contract_with() {
+    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$1/$rust_host/debug/deps
+    cargo_with "$sanitizer" test --no-run
+    nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
+    make -C ffi-tests BUILD="$programs/$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
+        -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
+    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance"
+    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t 10
+}
+
+rust_tsan() {
+    cargo_with thread test
+}
+
+contract_tsan() {
+    contract_with thread tsan thread
+}
+
+rust_asan() {
+    cargo_with address test
+}
+
+# Undefined behaviour of the C programs ends them by a trap, which needs no runtime.
+contract_asan() {
+    contract_with address asan 'address,undefined -fsanitize-trap=undefined'
+}

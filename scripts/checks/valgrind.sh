@@ -1,0 +1,36 @@
+# Reads and writes of memory, and what is never freed, as valgrind sees them.
+
+under_valgrind() {
+    with_provider valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
+        --errors-for-leak-kinds=definite "$@"
+}
+
+# Both ends of a copy.
+valgrind_copy() {
+    local port='' receiver
+    rm -f "$logs/valgrind-recv.log"
+    under_valgrind "$programs/gcc/stream_copy" recv -q -p 0 -a 127.0.0.1 -o "$logs/valgrind.out" \
+        >"$logs/valgrind-recv.log" 2>&1 &
+    receiver=$!
+    for _ in {1..400}; do
+        port=$(sed -n 's/^listening on .* port \([0-9]*\)$/\1/p' "$logs/valgrind-recv.log" 2>/dev/null || true)
+        [[ -n $port ]] && break
+        sleep 0.05
+    done
+    head -c 3000001 "$provider/librstream_fi.so" |
+        under_valgrind "$programs/gcc/stream_copy" send -q -p "${port:?the receiver did not start}" 127.0.0.1
+    wait "$receiver" || { cat "$logs/valgrind-recv.log"; return 1; }
+    cmp <(head -c 3000001 "$provider/librstream_fi.so") "$logs/valgrind.out"
+}
+
+# What loads libfabric at run time and unloads it, or ends in the middle of everything.
+unloading() {
+    local how
+    scripts/stacks.sh
+    for how in close leave; do
+        under_valgrind "$programs/gcc/unload" "$how"
+        echo "1 passed, 0 failed"
+        with_libfabric2 under_valgrind "$programs/gcc/unload" "$how"
+        echo "1 passed, 0 failed"
+    done
+}

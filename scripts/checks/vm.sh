@@ -1,0 +1,31 @@
+# Programs on the kernel's RDMA devices, in a virtual machine.
+
+# What scripts/vm.sh promises of a command: environment, folder, output, status, what it may change, an end.
+vm_itself() {
+    local found=$logs/vm-itself status=0
+    rm -rf "$found"
+    mkdir -p "$found"
+    FROM_OUTSIDE='a  b' scripts/vm.sh -d '' -w "$found" bash -c '
+        echo "$FROM_OUTSIDE" "$PWD" "$1"
+        echo of stderr >&2
+        echo kept >target/test/vm-itself/kept
+        echo lost >target/test/lost
+        cat target/test/lost
+        exit 7' - 'c  d' >"$found/stdout" 2>"$found/stderr" || status=$?
+    ((status == 7))
+    diff - "$found/stdout" <<<"a  b $PWD c  d"$'\nlost'
+    grep -x 'of stderr' "$found/stderr"
+    grep -x kept "$found/kept"
+    [[ ! -e $logs/lost ]]
+    status=0
+    scripts/vm.sh -d '' -t 15 sleep 1000 || status=$?
+    ((status == 124))
+}
+
+# Every line of scripts/vm/manifest.
+vm_programs() {
+    local found=$logs/vm
+    mkdir -p "$found"
+    cargo build --release --examples
+    with_provider scripts/vm.sh -t 1200 -w "$found" scripts/vm/programs.sh "$found"
+}

@@ -1,0 +1,55 @@
+#!/bin/bash
+# Runs inside the virtual machine, as its process 1: sets it up, runs the job that vm.sh left in the
+# run folder, leaves its exit status there and switches the machine off.
+run=$1
+scripts=$(dirname "$0")
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /run
+ln -sf /proc/self/fd /dev/fd
+ln -sf fd/0 /dev/stdin
+ln -sf fd/1 /dev/stdout
+ln -sf fd/2 /dev/stderr
+tag=0
+while IFS= read -r -d '' folder; do
+    mkdir -p "$folder"
+    mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,rw,cache=none "write$((tag++))" "$folder"
+done <"$run/writable"
+
+source "$run/settings"
+source "$scripts/devices.sh"
+mkdir -p /lib/modules
+ln -sfn "$vm/root/lib/modules/$(uname -r)" /lib/modules/
+ulimit -l unlimited
+ulimit -n 65536
+
+# A port can be opened once; behind a pipe the job may open /dev/stdout as often as it likes.
+mkfifo /run/stdout /run/stderr
+cat /run/stdout >/dev/vport0p1 &
+drains=("$!")
+cat /run/stderr >/dev/vport0p2 &
+drains+=("$!")
+{
+    if set_up_devices $devices >&2; then
+        setsid bash "$run/job" </dev/null
+        status=$?
+    else
+        echo "vm: the devices could not be set up" >&2
+        status=125
+    fi
+} >/run/stdout 2>/run/stderr
+# What the job left running may hold the pipes open: it does not hold up the end.
+for _ in {1..50}; do
+    kill -0 "${drains[@]}" 2>/dev/null || break
+    sleep 0.1
+done
+echo "$status" >"$run/status"
+sync
+echo o >/proc/sysrq-trigger
+sleep 60

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# Runs inside the virtual machine: every line of the manifest on every kind of device that it names.
+#
+#   scripts/vm.sh -w LOGS scripts/vm/programs.sh LOGS [NAME]...
+#
+# Says "ok NAME KIND" or "FAILED NAME KIND", with the end of what the program wrote, and counts as
+# scripts/test.sh reads them. All that it wrote is in LOGS/NAME-KIND.log.
+#
+# A command finds in its environment: kind (siw or rxe), here4 and here6 (addresses of the kind's
+# second device, for a server), there4 and there6 (of the first, where a client of these comes from),
+# examples (the folder with those of the project), copy (stream_copy); and pair, failing, perftest, siw_with, removal and stream below, in which
+# a SERVER or CLIENT is one program with its arguments.
+set -uo pipefail
+logs=$1
+shift
+source "$(dirname "$0")/devices.sh"
+source "$(dirname "$0")/pair.sh"
+
+# failing TEXT SERVER CLIENT: a pair that fails, with these words on the way.
+failing() {
+    local log
+    log=$(pair "$2" "$3" 2>&1) && { echo "it worked: $log"; return 1; }
+    echo "$log"
+    [[ $log == *"$1"* ]]
+}
+
+# perftest SERVER CLIENT: a pair of perftest's programs. They measure the processor's clock first, and give
+# up when other work on the host makes it look uneven: that is not what is tested.
+perftest() {
+    local log status
+    for _ in {1..5}; do
+        log=$(pair "$1" "$2" 2>&1)
+        status=$?
+        [[ $log == *"Can't produce a report"* ]] || break
+    done
+    echo "$log"
+    return "$status"
+}
+
+# siw_with "NAME=VALUE ..." [COMMAND...]: parameters of siw's side of the MPA handshake, until the next program.
+siw_with() {
+    local setting
+    for setting in $1; do
+        echo "${setting#*=}" >"/sys/module/siw/parameters/${setting%%=*}" || return
+    done
+    "${@:2}"
+}
+
+# removal SERVER: its device is taken away and comes back; the server notices and ends.
+removal() {
+    local server
+    start_server "$1" || return
+    rdma link del "${kind}1" || return
+    ! rdma link show "${kind}1/1" 2>/dev/null || return
+    if wait "$server"; then
+        echo "the server did not mind"
+        return 1
+    fi
+    rdma link add "${kind}1" type "$kind" netdev "$kind-1"
+}
+
+# stream SERVER_FABRIC CLIENT_FABRIC ADDRESS: a file from client to server over a stream; stream_copy compares
+# checksums, which the server sends back.
+stream() {
+    rm -f /tmp/received
+    pair "$copy recv -q -p 7471 -F $1 -a $3 -o /tmp/received" "$copy send -q -p 7471 -F $2 $3 $examples/rping" &&
+        cmp "$examples/rping" /tmp/received
+}
+
+export -f listening start_server pair failing perftest siw_with removal stream
+
+export examples=target/release/examples copy=target/c/gcc/stream_copy
+failed=0
+while read -r name kinds limit command; do
+    [[ -n $name && $name != \#* ]] || continue
+    (($# == 0)) || [[ " $* " == *" $name "* ]] || continue
+    for kind in ${kinds//,/ }; do
+        export kind
+        here4=$(address 4 "$kind" 1) here6=$(address 6 "$kind" 1)
+        there4=$(address 4 "$kind" 0) there6=$(address 6 "$kind" 0)
+        export here4 here6 there4 there6
+        [[ $kind != siw ]] || siw_with "mpa_version=2 mpa_crc_required=N peer_to_peer=N"
+        log=$logs/$name-$kind.log
+        start=$SECONDS
+        timeout -k 5 "$limit" bash -c "$command" >"$log" 2>&1 </dev/null
+        status=$?
+        if ((status == 0)); then
+            echo "ok $name $kind ($((SECONDS - start)) s)"
+            grep -E '^[0-9]+ passed, 0 failed' "$log" || echo "1 passed, 0 failed"
+        else
+            ((status != 124)) || echo "no end after $limit s" >>"$log"
+            echo "FAILED $name $kind: status $status"
+            tail -n 20 "$log" | sed 's/^/    /'
+            grep -E '^[0-9]+ passed, [1-9][0-9]* failed' "$log" || echo "0 passed, 1 failed"
+            failed=1
+        fi
+    done
+done <"$(dirname "$0")/manifest"
+exit "$failed"
