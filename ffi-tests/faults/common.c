@@ -27,8 +27,9 @@ void each_seed(unsigned count, void (*run)(struct dice *dice, uint64_t seed, voi
     }
 }
 
-/* Bytes that the wait set made last shares with those made next, and that stay until these are made. */
-#define SHARED 32
+/* Bytes that the wait set made last shares with those made next, and that stay until these are made; and
+ * what the heap adds to a piece that fits its hole nearly. */
+#define SHARED (32 + 32)
 
 /* ---- the bystander ------------------------------------------------------------------------ */
 
