@@ -37,9 +37,16 @@ static IWARP_MPA_REVISION: Param<i32> = Param {
     default: 2,
 };
 
+static SHM: Param<bool> = Param {
+    name: c"shm",
+    help: "let two processes of one host and one user that meet on the embedded device move their bytes \
+           through shared memory",
+    default: true,
+};
+
 /// Every parameter, in the order in which they are shown.
 pub(super) static PARAMS: &[&dyn Definition] =
-    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &IWARP_CRC, &IWARP_MPA_REVISION];
+    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION];
 
 /// The values in force in this process.
 #[derive(Debug, Clone)]
@@ -48,6 +55,8 @@ pub(super) struct Config {
     pub(super) connect: ConnectOptions,
     /// Longest time that `fi_close` waits.
     pub(super) linger: Duration,
+    /// Whether memory may be shared with a peer on this host.
+    pub(super) shared_memory: bool,
     iwarp: iwarp::Config,
 }
 
@@ -78,6 +87,7 @@ impl Config {
                 keepalive: Duration::from_secs(number(&KEEPALIVE_S, 1)),
             },
             linger: Duration::from_millis(number(&LINGER_MS, 0)),
+            shared_memory: SHM.get(),
             iwarp: iwarp::Config { mpa_revision, crc: IWARP_CRC.get(), ..iwarp::Config::default() },
         }
     }

@@ -3,8 +3,10 @@
 //! ring.
 
 use std::io::IoSlice;
+use std::net::SocketAddr;
 
 use crate::stream::{CONTROL_ENTRIES, ControlMessage, Extension, Offer, Ticket, WordFormat, WriteMessage};
+use crate::verbs::shm::Invitation;
 use crate::verbs::{
     self, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload, ProtectionDomain,
     QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
@@ -92,6 +94,21 @@ impl<D: Device> Link<D> {
             receives: options.recv_depth,
             extension,
         }
+    }
+
+    /// Invites a peer at `remote` to share the ring with; see [`CompletionQueue::invite`].
+    pub(super) fn invite(&mut self, remote: SocketAddr) -> Option<Invitation> {
+        self.cq.invite(self.qp, remote, &self.ring)
+    }
+
+    /// Follows a peer's invitation; see [`CompletionQueue::visit`].
+    pub(super) fn visit(&mut self, request: &D::Request, invitation: &Invitation) -> bool {
+        self.cq.visit(self.qp, request, invitation, &self.ring)
+    }
+
+    /// Meets a peer that followed the own invitation, or nobody; see [`CompletionQueue::meet`].
+    pub(super) fn meet(&mut self, visited: bool) {
+        self.cq.meet(self.qp, visited);
     }
 
     /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.

@@ -5,6 +5,7 @@ use crate::stream::{
     Extension, Features, Offer, OfferError, Refusal, RefusalReason, Setup, SetupError, Stream, WordFormat,
     negotiate,
 };
+use crate::verbs::shm::Invitation;
 use crate::verbs::{DeviceAttributes, RemoteAddress, Transport};
 
 use super::options::Options;
@@ -40,12 +41,25 @@ pub(super) struct Peer {
     offer: Offer<'static>,
     /// The key of its ring, as verbs have it.
     key: u32,
+    /// Where it can be met to share memory.
+    invitation: Option<Invitation>,
 }
 
 impl Peer {
     /// Whether the peer reads an extension, and with it the user's connection data.
     pub(super) fn is_extended(&self) -> bool {
         self.offer.extension.is_some()
+    }
+
+    /// Its invitation to share memory.
+    pub(super) fn invitation(&self) -> Option<&Invitation> {
+        self.invitation.as_ref()
+    }
+
+    /// Whether it says that it shares memory, and was invited to.
+    pub(super) fn shares_memory(&self) -> bool {
+        let shares = |extension: Extension<'_>| extension.features.contains(Features::SHARED_MEMORY);
+        self.offer.extension.is_some_and(shares)
     }
 
     /// Where its receive ring is.
@@ -71,6 +85,21 @@ pub(super) fn user_data_room(device: &DeviceAttributes) -> usize {
     device.max_private_data.saturating_sub(Offer::OVERHEAD).min(Offer::USER_DATA_MAX)
 }
 
+/// The extension of a side that has an invitation for the peer, if there is room for it.
+pub(super) fn extend<'a>(
+    features: Features,
+    user_data: &'a [u8],
+    invitation: Option<&'a Invitation>,
+    device: &DeviceAttributes,
+) -> Extension<'a> {
+    let bare = Extension { features, user_data, invitation: &[] };
+    let Some(invitation) = invitation else { return bare };
+    let features = features | Features::SHARED_MEMORY;
+    let extended = Extension { features, invitation: invitation.as_bytes(), ..bare };
+    let taken = user_data.len() + extended.invitation_bytes();
+    if taken <= user_data_room(device) { extended } else { bare }
+}
+
 /// Connection data of an offer.
 pub(super) fn encode(offer: &Offer<'_>) -> Result<Vec<u8>> {
     offer.encode().map_err(|error| {
@@ -83,8 +112,10 @@ pub(super) fn encode(offer: &Offer<'_>) -> Result<Vec<u8>> {
 pub(super) fn decode(data: &[u8]) -> std::result::Result<(Peer, Vec<u8>), BadOffer> {
     let offer = Offer::decode(data)?;
     let key = u32::try_from(offer.ring_key).map_err(|_| BadOffer::RingKey(offer.ring_key))?;
-    let extension = offer.extension.map(|extension| Extension { user_data: &[], ..extension });
-    Ok((Peer { offer: Offer { extension, ..offer }, key }, offer.user_data().to_vec()))
+    let invitation = offer.extension.and_then(|extension| Invitation::from_bytes(extension.invitation));
+    let bare = |Extension { features, .. }| Extension { features, user_data: &[], invitation: &[] };
+    let extension = offer.extension.map(bare);
+    Ok((Peer { offer: Offer { extension, ..offer }, key, invitation }, offer.user_data().to_vec()))
 }
 
 /// The connection data of a refusal.

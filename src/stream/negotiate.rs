@@ -10,6 +10,8 @@ bitflags::bitflags! {
         const END_OF_STREAM = 1 << 0;
         /// This side can post and receive immediate data on this device, and wants to.
         const IMMEDIATE = 1 << 1;
+        /// In a request: an invitation to share memory follows. In a reply: it was followed.
+        const SHARED_MEMORY = 1 << 2;
     }
 }
 

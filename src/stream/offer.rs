@@ -27,6 +27,8 @@ pub struct Extension<'a> {
     pub features: Features,
     /// The application's own connection data.
     pub user_data: &'a [u8],
+    /// What the device needs to share memory; goes along with [`Features::SHARED_MEMORY`] only.
+    pub invitation: &'a [u8],
 }
 
 /// Version of the base protocol.
@@ -53,10 +55,12 @@ impl<'a> Offer<'a> {
     pub fn encode(&self) -> Result<Vec<u8>, OfferError> {
         self.check()?;
         let length = self.user_data().len();
-        if length > Self::USER_DATA_MAX {
-            return Err(OfferError::UserDataTooLong { length, most: Self::USER_DATA_MAX });
+        let invitation = self.extension.map_or(0, |extension| extension.invitation_bytes());
+        let most = Self::USER_DATA_MAX.saturating_sub(invitation);
+        if length > most {
+            return Err(OfferError::UserDataTooLong { length, most });
         }
-        let total = BASE + self.extension.map_or(0, |_| EXTENSION + length);
+        let total = BASE + self.extension.map_or(0, |_| EXTENSION + length + invitation);
         let mut out = Vec::with_capacity(total);
         out.push((total - 1) as u8);
         out.extend_from_slice(&self.ring_address.to_be_bytes());
@@ -69,6 +73,10 @@ impl<'a> Offer<'a> {
             out.extend_from_slice(&extension.features.bits().to_be_bytes());
             out.push(length as u8);
             out.extend_from_slice(extension.user_data);
+            if extension.features.contains(Features::SHARED_MEMORY) {
+                out.push(extension.invitation.len() as u8);
+                out.extend_from_slice(extension.invitation);
+            }
         }
         Ok(out)
     }
@@ -121,6 +129,12 @@ impl<'a> Offer<'a> {
 }
 
 impl<'a> Extension<'a> {
+    /// Bytes that the invitation takes beside those of [`Offer::OVERHEAD`].
+    #[must_use]
+    pub fn invitation_bytes(&self) -> usize {
+        if self.features.contains(Features::SHARED_MEMORY) { 1 + self.invitation.len() } else { 0 }
+    }
+
     /// Reads what follows the base fields, if anything does.
     fn decode(mut fields: Fields<'a>) -> Result<Option<Self>, OfferError> {
         let have = BASE + fields.0.len();
@@ -133,7 +147,15 @@ impl<'a> Extension<'a> {
         let [length] = fields.take().map_err(short(Offer::OVERHEAD))?;
         let length = usize::from(length);
         let user_data = fields.slice(length).map_err(short(Offer::OVERHEAD + length))?;
-        Ok(Some(Self { features: Features::from_bits_truncate(features), user_data }))
+        let features = Features::from_bits_truncate(features);
+        let mut invitation = &[][..];
+        if features.contains(Features::SHARED_MEMORY) {
+            let counted = Offer::OVERHEAD + length + 1;
+            let [size] = fields.take().map_err(short(counted))?;
+            let size = usize::from(size);
+            invitation = fields.slice(size).map_err(short(counted + size))?;
+        }
+        Ok(Some(Self { features, user_data, invitation }))
     }
 }
 

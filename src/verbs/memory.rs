@@ -61,21 +61,47 @@ impl Memory {
     /// [`Error::OutOfRange`] for no bytes or more than an allocation can have, [`Error::Io`] when
     /// there is no memory.
     pub fn zeroed(size: usize) -> Result<Arc<Self>> {
-        let out_of_range = || Error::OutOfRange {
-            what: "memory size",
-            value: size as u64,
-            least: 1,
-            most: isize::MAX as u64,
-        };
-        if size == 0 {
-            return Err(out_of_range());
-        }
-        let layout = Layout::from_size_align(size, ALIGNMENT).map_err(|_| out_of_range())?;
+        let layout = layout(size)?;
         let mapping = if size >= MAPPED_LEAST { map_zeroed(size) } else { None };
-        // SAFETY: `layout` has a size above zero, checked above.
+        // SAFETY: `layout` has a size above zero: `layout` refuses none.
         let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
         let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
         Ok(Arc::new(Self { base, layout, mapped: mapping.is_some() }))
+    }
+
+    /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have
+    /// that many, and must not be able to shrink.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with what the system says.
+    pub(super) fn of_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<Arc<Self>> {
+        let layout = layout(size)?;
+        // SAFETY: without `MAP_FIXED` the system chooses a place that is free.
+        let base = unsafe { map_file(std::ptr::null_mut(), file, offset, size) }?;
+        Ok(Arc::new(Self { base, layout, mapped: true }))
+    }
+
+    /// Puts `file`, as in [`Memory::of_file`], in the place of this memory's pages: its address stays,
+    /// others who map the file see it from then on. What it holds stays if `kept`, and is what the
+    /// file holds otherwise.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::Io`] with what the
+    /// system says. The memory is as before then.
+    pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
+        let size = self.len();
+        if !self.mapped {
+            let (what, value) = ("size of memory to be shared", size as u64);
+            return Err(Error::OutOfRange { what, value, least: MAPPED_LEAST as u64, most: u64::MAX });
+        }
+        if kept {
+            let target = Self::of_file(file, offset, size)?;
+            // SAFETY: both are mappings of `size` bytes, and different ones; bytes have no alignment.
+            unsafe { target.base.copy_from_nonoverlapping(self.base, size) };
+        }
+        // SAFETY: `base` is a mapping of its own of `size` bytes, which is unmapped with the value and
+        // not before. Nobody holds a reference into it, and who copies excludes this call.
+        unsafe { map_file(self.base.as_ptr().cast(), file, offset, size) }.map(drop)
     }
 
     /// Length in bytes, never 0.
@@ -167,7 +193,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.mapped {
-            // SAFETY: `base` came from `map_zeroed` with this very size, nothing refers to it any
+            // SAFETY: `base` is a mapping of its own of this very size, nothing refers to it any
             // more, and it is unmapped only here. What could fail, a wrong range, cannot occur.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len()) };
         } else {
@@ -175,6 +201,36 @@ impl Drop for Memory {
             unsafe { dealloc(self.base.as_ptr(), self.layout) }
         }
     }
+}
+
+/// The layout of `size` bytes.
+fn layout(size: usize) -> Result<Layout> {
+    let (what, value, most) = ("memory size", size as u64, isize::MAX as u64);
+    let layout = Layout::from_size_align(size, ALIGNMENT).ok().filter(|layout| layout.size() > 0);
+    layout.ok_or(Error::OutOfRange { what, value, least: 1, most })
+}
+
+/// Maps `size` bytes of `file` from `offset` on: at `place`, replacing what is there, or anywhere if it
+/// is null.
+///
+/// # Safety
+/// The pages at `place`, if it is not null, must be the caller's to replace.
+unsafe fn map_file(
+    place: *mut libc::c_void,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    size: usize,
+) -> Result<NonNull<u8>> {
+    let flags = if place.is_null() { libc::MAP_SHARED } else { libc::MAP_SHARED | libc::MAP_FIXED };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let refused = |error| Error::Io { what: "mmap", source: error };
+    let offset = libc::off_t::try_from(offset).map_err(|error| refused(io::Error::other(error)))?;
+    // SAFETY: the descriptor is open for the call; what the mapping replaces is the caller's duty.
+    let mapped = unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), offset) };
+    if mapped == libc::MAP_FAILED {
+        return Err(refused(io::Error::last_os_error()));
+    }
+    NonNull::new(mapped.cast()).ok_or_else(|| refused(io::ErrorKind::OutOfMemory.into()))
 }
 
 /// `size` bytes of zeros (at least one) as pages of their own. `None`: the system gives no more mappings.

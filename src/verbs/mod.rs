@@ -27,6 +27,7 @@ pub mod ibv;
 #[forbid(unsafe_code)]
 pub mod iwarp;
 pub mod memory;
+pub mod shm;
 #[forbid(unsafe_code)]
 pub mod sim;
 #[forbid(unsafe_code)]
@@ -236,6 +237,34 @@ pub trait CompletionQueue: Send {
         options: &ConnectOptions,
         events: EventTarget,
     ) -> Result<()>;
+
+    /// Before [`CompletionQueue::connect`]: makes a place where the peer at `remote`, if it is on this
+    /// host and the device knows how, can take part in sharing memory, `target` in it, for which the
+    /// peer has to be told. `None`: there is no such place.
+    fn invite(
+        &mut self,
+        _qp: QpNumber,
+        _remote: SocketAddr,
+        _target: &dyn MemoryRegion,
+    ) -> Option<shm::Invitation> {
+        None
+    }
+
+    /// Before [`CompletionQueue::accept`]: follows the peer's invitation. What `target` holds is lost.
+    /// Answers whether memory is shared, of which the peer has to be told.
+    fn visit(
+        &mut self,
+        _qp: QpNumber,
+        _request: &Self::Request,
+        _invitation: &shm::Invitation,
+        _target: &dyn MemoryRegion,
+    ) -> bool {
+        false
+    }
+
+    /// After [`ConnectionEvent::Established`] on the side that invited: whether the peer says that it
+    /// came. The connection works the same whatever comes of it.
+    fn meet(&mut self, _qp: QpNumber, _visited: bool) {}
 
     /// Begins an orderly end: what was posted goes out first, then the peer sees
     /// [`ConnectionEvent::Disconnected`]. Nothing can be posted afterwards; what arrives is

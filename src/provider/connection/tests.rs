@@ -33,7 +33,7 @@ fn pattern(at: usize) -> u8 {
 }
 
 fn extension(attributes: &crate::verbs::DeviceAttributes, force_iwarp: bool) -> Option<Extension<'static>> {
-    Some(Extension { features: offer::features(attributes, force_iwarp), user_data: &[] })
+    Some(offer::extend(offer::features(attributes, force_iwarp), &[], None, attributes))
 }
 
 /// Connects an active side with one kind of options to a passive side with another.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
-use crate::stream::Extension;
+use crate::stream::{Extension, Features};
 use crate::verbs::{CompletionQueue, ConnectError, ConnectionEvent, Device};
 
 use super::super::config::Config;
@@ -30,8 +30,11 @@ impl<D: Device> Endpoint<D> {
         let (source, options) = (inner.source, inner.options);
         let target = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
         let State::Enabled(link) = &mut inner.state else { return Err(Errno::EOPBADSTATE) };
-        let features = offer::features(&self.attributes(), self.force_iwarp);
-        let data = offer::encode(&link.offer(&options, Some(Extension { features, user_data })))?;
+        let attributes = self.attributes();
+        let features = offer::features(&attributes, self.force_iwarp);
+        let invitation = if self.may_share() { link.invite(remote) } else { None };
+        let extension = offer::extend(features, user_data, invitation.as_ref(), &attributes);
+        let data = offer::encode(&link.offer(&options, Some(extension)))?;
         link.cq.connect(link.qp, remote, source, &data, &config.connect, target).map_err(errno_of)?;
         inner.start(Attempt::Active);
         Ok(())
@@ -48,10 +51,15 @@ impl<D: Device> Endpoint<D> {
         if !peer.is_extended() && !user_data.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let features = offer::features(&self.attributes(), self.force_iwarp);
-        let extension = peer.is_extended().then_some(Extension { features, user_data });
-        let data = offer::encode(&link.offer(&options, extension))?;
         let pending = request.take().ok_or(Errno::EINVAL)?;
+        let mut features = offer::features(&self.attributes(), self.force_iwarp);
+        // The answer takes a byte.
+        let may_share = self.may_share() && user_data.len() < self.user_data_room();
+        let invitation = peer.invitation().filter(|_| may_share);
+        let shared = invitation.is_some_and(|invitation| link.visit(&pending, invitation));
+        features.set(Features::SHARED_MEMORY, shared);
+        let extension = peer.is_extended().then_some(Extension { features, user_data, invitation: &[] });
+        let data = offer::encode(&link.offer(&options, extension))?;
         link.cq.accept(link.qp, pending, &data, &config.connect, target).map_err(errno_of)?;
         inner.start(Attempt::Passive(peer));
         Ok(())
@@ -95,12 +103,18 @@ impl<D: Device> Endpoint<D> {
     fn connection(
         &self,
         inner: &Inner<D>,
-        link: Link<D>,
+        mut link: Link<D>,
         peer: &Peer,
     ) -> std::result::Result<Connection<D>, BadOffer> {
+        link.meet(peer.shares_memory());
         let (stream, format) = offer::agree(&inner.options, peer, &self.attributes(), self.force_iwarp)?;
         let longest_inject = peer.ring_size().min(inner.options.send_buffer) as usize;
         Ok(Connection::new(link, stream, format, peer.ring(), longest_inject))
+    }
+
+    /// Whether memory may be shared with a peer on this host.
+    fn may_share(&self) -> bool {
+        Config::get().shared_memory && !self.force_iwarp
     }
 
     fn connected(&self, inner: &mut Inner<D>, connection: Connection<D>, data: Vec<u8>) {

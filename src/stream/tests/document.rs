@@ -50,12 +50,13 @@ fn mask(bits: &str) -> u32 {
 #[test]
 fn connection_data() {
     let rows = table(section("## Connection data"), "| offset | size | field | value |");
+    let features = Features::all() - Features::SHARED_MEMORY;
     let offer = Offer {
         ring_address: 0x0102_0304_0506_0708,
         ring_key: 0x1112_1314_1516_1718,
         ring_size: 0x2122_2324,
         receives: 0x3132,
-        extension: Some(Extension { features: Features::all(), user_data: b"hello" }),
+        extension: Some(Extension { features, user_data: b"hello", invitation: &[] }),
     };
     assert_layout(&rows, &offer.encode().expect("good"), |field| match field {
         "number of bytes that follow" => vec![30 + 5],
@@ -66,7 +67,7 @@ fn connection_data() {
         "protocol version" => vec![2],
         "reserved" => vec![0],
         "extension version" => vec![1],
-        "features" => Features::all().bits().to_be_bytes().into(),
+        "features" => features.bits().to_be_bytes().into(),
         "length of the user data" => vec![5],
         "user data" => b"hello".into(),
         other => panic!("no field {other}"),
@@ -77,6 +78,23 @@ fn connection_data() {
     assert_eq!(value("protocol version"), base[23].to_string());
     assert_eq!(value("length of the user data"), format!("0 to {}", Offer::USER_DATA_MAX));
     assert_eq!(value("receives posted"), format!("at least {}", super::super::LEAST_RECEIVES));
+}
+
+#[test]
+fn invitation() {
+    let rows = table(section("### Invitation"), "| offset | size | field | value |");
+    let bare = Extension { features: Features::empty(), user_data: b"hello", invitation: b"come" };
+    let invited = Extension { features: Features::SHARED_MEMORY, ..bare };
+    let [bare, invited] = [bare, invited].map(|extension| {
+        let base = Offer { ring_address: 0, ring_key: 0, ring_size: 1, receives: 3, extension: None };
+        Offer { extension: Some(extension), ..base }.encode().expect("good")
+    });
+    assert_eq!(usize::from(invited[0]), invited.len() - 1);
+    assert_layout(&rows, &invited[bare.len()..], |field| match field {
+        "length of the invitation" => vec![4],
+        "invitation" => b"come".into(),
+        other => panic!("no field {other}"),
+    });
 }
 
 #[test]

@@ -16,7 +16,12 @@ const BASE: Offer<'static> = Offer {
 
 fn extended(user_data: &[u8]) -> Offer<'_> {
     let features = Features::END_OF_STREAM | Features::IMMEDIATE;
-    Offer { extension: Some(Extension { features, user_data }), ..BASE }
+    Offer { extension: Some(Extension { features, user_data, invitation: b"" }), ..BASE }
+}
+
+fn inviting(invitation: &[u8]) -> Offer<'_> {
+    let features = Features::END_OF_STREAM | Features::SHARED_MEMORY;
+    Offer { extension: Some(Extension { features, user_data: b"abc", invitation }), ..BASE }
 }
 
 #[test]
@@ -44,6 +49,8 @@ fn every_offer_survives_the_way() {
         extended(b""),
         extended(b"abc"),
         extended(&long),
+        inviting(b""),
+        inviting(&long[..Offer::USER_DATA_MAX - 4]),
         Offer { ring_size: 1, ring_address: u64::MAX, receives: 3, ..BASE },
         Offer { ring_size: u32::MAX, ring_address: u64::MAX - u64::from(u32::MAX) + 1, ..BASE },
     ] {
@@ -58,7 +65,7 @@ fn every_offer_survives_the_way() {
 
 #[test]
 fn every_truncated_prefix_is_refused() {
-    for offer in [BASE, extended(b""), extended(b"abc")] {
+    for offer in [BASE, extended(b""), extended(b"abc"), inviting(b"")] {
         let bytes = offer.encode().expect("good");
         for length in 0..bytes.len() {
             let error = OfferError::Truncated { have: length, need: bytes.len() };
@@ -124,7 +131,8 @@ fn what_is_not_known_is_ignored() {
     let offer = extended(b"abc");
     let mut bytes = offer.encode().expect("good");
     bytes[24] = 0xff;
-    bytes[26..30].copy_from_slice(&u32::MAX.to_be_bytes());
+    let unknown = !Features::SHARED_MEMORY.bits();
+    bytes[26..30].copy_from_slice(&unknown.to_be_bytes());
     assert_eq!(Offer::decode(&bytes), Ok(offer), "garbage and later features");
     bytes[0] += 5;
     bytes.extend([9; 5]);
@@ -153,7 +161,7 @@ fn both_sides_agree_on_words_and_features() {
         (END | IMM, None, Immediate, false, Immediate, NONE),
         (END, None, Immediate, true, Iwarp, NONE),
     ] {
-        let extension = peer.map(|features| Extension { features, user_data: b"" });
+        let extension = peer.map(|features| Extension { features, user_data: b"", invitation: b"" });
         let offer = Offer { extension, ..BASE };
         assert_eq!(negotiate(local, &offer, transport, forced), (words, agreed));
     }

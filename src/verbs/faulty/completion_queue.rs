@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::alarm::Alarm;
 use super::dice::Dice;
 use super::plan::Plan;
+use crate::verbs::shm::Invitation;
 use crate::verbs::{
     self, BreakReason, Completion, CompletionKind, ConnectError, ConnectOptions, ConnectionEvent, Error,
     EventTarget, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
@@ -240,6 +241,29 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
     ) -> Result<()> {
         self.watch(qp, &events)?;
         self.inner.accept(qp, request, private_data, options, events)
+    }
+
+    fn invite(
+        &mut self,
+        qp: QpNumber,
+        remote: SocketAddr,
+        target: &dyn verbs::MemoryRegion,
+    ) -> Option<Invitation> {
+        self.inner.invite(qp, remote, target)
+    }
+
+    fn visit(
+        &mut self,
+        qp: QpNumber,
+        request: &C::Request,
+        invitation: &Invitation,
+        target: &dyn verbs::MemoryRegion,
+    ) -> bool {
+        self.inner.visit(qp, request, invitation, target)
+    }
+
+    fn meet(&mut self, qp: QpNumber, visited: bool) {
+        self.inner.meet(qp, visited);
     }
 
     fn disconnect(&mut self, qp: QpNumber) {

@@ -29,6 +29,7 @@ use transmit::Transmitter;
 
 use super::rdmap::Terminate;
 use super::region::{ProtectionDomain, RegionCache};
+use crate::verbs::shm::Message;
 use crate::verbs::{
     Completion, CompletionStatus, Error, Memory, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest,
 };
@@ -104,6 +105,8 @@ pub struct Machine {
     receiver: Receiver,
     transmitter: Transmitter,
     established: bool,
+    /// Bytes taken of the peer's stream.
+    consumed: u64,
 }
 
 impl Machine {
@@ -122,6 +125,7 @@ impl Machine {
             receiver: Receiver::new(qp, capabilities.recv_depth),
             transmitter: Transmitter::new(qp, capabilities, max_payload),
             established: false,
+            consumed: 0,
         }
     }
 
@@ -195,6 +199,7 @@ impl Machine {
     /// Says that the first `count` bytes of [`Machine::target`] are in their place.
     pub fn placed(&mut self, count: usize) {
         self.receiver.placed(count);
+        self.consumed += count as u64;
     }
 
     /// Takes received bytes.
@@ -203,10 +208,57 @@ impl Machine {
     /// [`Fault`]: the connection is over.
     pub fn feed(&mut self, input: &[u8], sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         self.receiver.feed(input, &mut self.reads, &mut self.regions, sink)?;
+        self.consumed += input.len() as u64;
         if self.receiver.is_opened() {
             self.transmitter.open();
         }
         Ok(())
+    }
+
+    /// Takes a message that came by shared memory; what it wrote is in the region that `key` names.
+    ///
+    /// # Errors
+    /// [`Fault`]: the connection is over.
+    pub fn arrive(
+        &mut self,
+        message: Message,
+        key: u32,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        self.receiver.arrive(message, key, &mut self.regions, sink)?;
+        self.transmitter.open();
+        Ok(())
+    }
+
+    /// Bytes of the peer's stream that were taken: its position.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Bytes of the stream to the peer that were given out, sent or staged: its position.
+    #[must_use]
+    pub fn produced(&self) -> u64 {
+        self.transmitter.produced()
+    }
+
+    /// Whether what is posted next may go to the peer by another way than the stream: this side may
+    /// send, and nothing that was posted before is outstanding.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.transmitter.is_sent()
+    }
+
+    /// Whether only the stream can bring what this side waits for: the rest of a message, or the
+    /// answer to a read.
+    #[must_use]
+    pub fn awaits_stream(&self) -> bool {
+        self.transmitter.awaits_read() || !self.receiver.is_between_messages()
+    }
+
+    /// Completes requests that went to the peer by another way.
+    pub fn done(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
+        self.transmitter.done(requests, sink);
     }
 
     /// Sends what waits, as far as the wire takes it. Call it after [`Machine::feed`], and when

@@ -20,6 +20,7 @@ use super::scratch::Scratch;
 use super::socket::Socket;
 use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
+use crate::verbs::shm::{Invitation, Target};
 use crate::verbs::{
     self, Completion, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Error, EventTarget,
     QpCapabilities, QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
@@ -130,6 +131,9 @@ impl CompletionQueue {
             ([only], _) => only.drive(&mut scratch, &mut delivery, sets),
             (_, None) => {}
             (pairs, Some(finder)) => {
+                for pair in pairs.iter_mut().filter(|pair| pair.is_shared()) {
+                    pair.drive(&mut scratch, &mut delivery, sets);
+                }
                 self.found.clear();
                 if let Err(error) = finder.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
@@ -263,6 +267,32 @@ impl verbs::CompletionQueue for CompletionQueue {
         self.with(qp, |pair, _, sets| pair.accept(socket, addresses, opening, events, sets))?
     }
 
+    fn invite(
+        &mut self,
+        qp: QpNumber,
+        remote: SocketAddr,
+        target: &dyn verbs::MemoryRegion,
+    ) -> Option<Invitation> {
+        self.with(qp, |pair, _, _| pair.invite(Target::of(target), remote)).ok().flatten()
+    }
+
+    fn visit(
+        &mut self,
+        qp: QpNumber,
+        request: &ConnectionRequest,
+        invitation: &Invitation,
+        target: &dyn verbs::MemoryRegion,
+    ) -> bool {
+        let ends = (request.local_address(), request.peer_address());
+        self.with(qp, |pair, _, sets| pair.visit(invitation, &Target::of(target), ends, sets))
+            .unwrap_or(false)
+    }
+
+    fn meet(&mut self, qp: QpNumber, visited: bool) {
+        // An unknown number has nobody to meet.
+        let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
+    }
+
     fn disconnect(&mut self, qp: QpNumber) {
         // An unknown number has nothing to disconnect.
         let _ = self.with(qp, |pair, ready, sets| pair.disconnect(&mut Scratch::take(), ready, sets));
@@ -320,9 +350,12 @@ impl verbs::CompletionQueue for CompletionQueue {
         }
         self.bell.leave(self.attached.as_deref());
         if let Some(before) = self.attached.replace(wait) {
-            for pair in &self.pairs {
+            for pair in &mut self.pairs {
                 pair.part(&before);
             }
+        }
+        for pair in &mut self.pairs {
+            self.attached.iter().for_each(|set| pair.watch_bell(set));
         }
         self.follow();
         Ok(())
@@ -331,7 +364,11 @@ impl verbs::CompletionQueue for CompletionQueue {
     fn arm(&mut self) -> Result<bool> {
         // The poll that follows, if some are waiting, rings the bell for what it leaves.
         self.bell.arm();
-        Ok(!self.ready.is_empty())
+        let mut waiting = !self.ready.is_empty();
+        for pair in &mut self.pairs {
+            waiting |= pair.arm();
+        }
+        Ok(waiting)
     }
 }
 

@@ -10,32 +10,32 @@
 //! Any failure leads to `Over` as well. The socket stays open there until the queue pair is
 //! destroyed, for its descriptor is what announces the last event.
 
-use std::collections::VecDeque;
+mod connecting;
 mod ending;
+mod input;
+mod shared;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::io::Errno;
 
 use super::entries::{Entries, Queue};
 use super::liveness::Liveness;
-use super::machine::{Agreement, Machine, Port, Sink};
-use super::opening::{Opening, Outcome};
+use super::machine::{Machine, Port, Sink};
+use super::opening::Opening;
 use super::socket::Socket;
 use super::watch::{DataSets, Watch};
+use crate::verbs::shm::Meeting;
 use crate::verbs::{
-    Completion, ConnectError, ConnectionEvent, Error, EventTarget, Interest, QpCapabilities, QpNumber,
-    RecvRequest, Result, SendRequest, Token, WaitSet,
+    Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest,
+    Token, WaitSet,
 };
 use ending::End;
+use shared::Shared;
 
-/// Bytes asked of the socket where no payload is expected: many small messages at once.
-const READ: usize = 16 * 1024;
-/// Bytes asked for behind a payload that goes straight to its place: its trailer and the headers
-/// that follow; what comes of the next payload with it has to be copied.
-const REST: usize = 1024;
 /// Receive calls of one drive, so that a peer that never pauses does not hold its caller.
 const ROUNDS: usize = 16;
 /// Receive calls of one drive that looks for the end of the connection.
@@ -59,6 +59,10 @@ pub(super) struct QueuePair {
     peer: Option<SocketAddr>,
     /// Of a connection that stands or stood.
     liveness: Option<Liveness>,
+    /// Where a peer on this host can be met, until the connection stands.
+    meeting: Option<Box<Meeting>>,
+    /// Memory shared with the peer.
+    shared: Option<Box<Shared>>,
 }
 
 enum Phase {
@@ -85,6 +89,8 @@ impl QueuePair {
             local: None,
             peer: None,
             liveness: None,
+            meeting: None,
+            shared: None,
         }
     }
 
@@ -108,62 +114,11 @@ impl QueuePair {
         }
     }
 
-    /// Begins the active side's handshake on a socket that connects; `refused` is what the
-    /// connection attempt met at once.
-    pub(super) fn connect(
-        &mut self,
-        (socket, refused): (Socket, Option<Errno>),
-        opening: Opening,
-        target: EventTarget,
-        sets: DataSets<'_>,
-    ) -> Result<()> {
-        let refused = refused.map(|errno| opening.error(errno));
-        self.open(socket, opening);
-        match refused {
-            Some(error) => self.fail(error),
-            // A peer that is near is connected to at once.
-            None => self.advance(sets),
-        }
-        self.announce_on(target)
-    }
-
-    /// Ends the passive side's handshake with `peer`.
-    pub(super) fn accept(
-        &mut self,
-        socket: Socket,
-        (local, peer): (SocketAddr, SocketAddr),
-        opening: Opening,
-        target: EventTarget,
-        sets: DataSets<'_>,
-    ) -> Result<()> {
-        (self.local, self.peer) = (Some(local), Some(peer));
-        self.open(socket, opening);
-        self.advance(sets);
-        self.announce_on(target)
-    }
-
     /// Refuses a call that needs an unused queue pair.
     pub(super) fn check_idle(&self, what: &'static str) -> Result<()> {
         match self.phase {
             Phase::Idle => Ok(()),
             _ => Err(Error::BadState { state: self.state(), what }),
-        }
-    }
-
-    fn open(&mut self, socket: Socket, opening: Opening) {
-        self.socket = Some(socket);
-        self.phase = Phase::Opening(Box::new(opening));
-    }
-
-    /// Has connection events announced, one that is there already among them.
-    fn announce_on(&mut self, target: EventTarget) -> Result<()> {
-        let interest = match &self.phase {
-            Phase::Opening(opening) => opening.interest(),
-            _ => Interest::ReadWrite,
-        };
-        match &self.socket {
-            Some(socket) => self.watch.announce_on(socket.as_fd(), interest, target),
-            None => Ok(()),
         }
     }
 
@@ -195,7 +150,7 @@ impl QueuePair {
         ready: &mut VecDeque<Completion>,
         sets: DataSets<'_>,
     ) -> Result<()> {
-        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else {
+        let (Phase::Open, Some(_)) = (&self.phase, &self.socket) else {
             return Err(Error::BadState { state: self.state(), what: "send" });
         };
         let entries = Entries {
@@ -205,6 +160,10 @@ impl QueuePair {
             free: self.machine.send_room(),
         };
         entries.check(requests.len(), ready)?;
+        if self.post_shared(requests, ready) {
+            return Ok(());
+        }
+        let Some(wire) = &mut self.socket else { return Ok(()) };
         let posted = self.machine.post_send(requests, more, &mut Port { wire, sink: ready, scratch });
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
@@ -274,7 +233,8 @@ impl QueuePair {
     }
 
     /// Takes the socket out of a data set that is one no more.
-    pub(super) fn part(&self, set: &WaitSet) {
+    pub(super) fn part(&mut self, set: &WaitSet) {
+        self.unwatch_bell(set);
         if let Some(socket) = &self.socket {
             self.watch.part(socket, set);
         }
@@ -318,57 +278,6 @@ impl QueuePair {
         false
     }
 
-    /// Receives until there is nothing, something to report, or an end.
-    fn receive(
-        &mut self,
-        rounds: usize,
-        thorough: bool,
-        scratch: &mut [u8],
-        sink: &mut impl Sink,
-    ) -> Option<End> {
-        let Some(socket) = &self.socket else { return None };
-        let mut counting = Counting { sink, count: 0 };
-        for _ in 0..rounds {
-            let (asked, straight, received) = match self.machine.target() {
-                Some(place) => {
-                    let rest = &mut scratch[..REST];
-                    (place.length + REST, place.length, socket.receive_at(&place, rest))
-                }
-                None => {
-                    let asked = match self.bulk {
-                        _ if self.machine.checks_crc() => scratch.len(),
-                        true => REST,
-                        false => READ,
-                    };
-                    (asked, 0, socket.receive(&mut scratch[..asked]))
-                }
-            };
-            let count = match received {
-                Ok(0) => return Some(End::Input),
-                Ok(count) => count,
-                Err(Errno::AGAIN) => {
-                    self.machine.relax();
-                    return None;
-                }
-                Err(errno) => return Some(End::System(errno)),
-            };
-            let placed = count.min(straight);
-            self.bulk = placed >= READ || self.bulk && count == asked;
-            self.machine.placed(placed);
-            if let Err(fault) = self.machine.feed(&scratch[..count - placed], &mut counting) {
-                return Some(End::Fault(fault));
-            }
-            if !thorough && (count < asked || counting.count > 0) {
-                return None;
-            }
-        }
-        if thorough {
-            // The end may be behind what is left, and was told once: have it told again.
-            self.follow(Some(Interest::HangUp));
-        }
-        None
-    }
-
     /// Ends the sending side when all is out, if nothing more can come.
     fn settle(&mut self, sets: DataSets<'_>) {
         if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
@@ -379,56 +288,6 @@ impl QueuePair {
             socket.end_output();
         }
         self.watch(sets);
-    }
-
-    /// Takes the handshake further, as far as it goes now.
-    fn advance(&mut self, sets: DataSets<'_>) {
-        let Phase::Opening(opening) = &mut self.phase else { return };
-        let Some(socket) = &mut self.socket else { return };
-        let wanted = match opening.advance(socket) {
-            Ok(None) => opening.interest(),
-            Ok(Some(Outcome::Rejected(private_data))) => {
-                self.opened = Some(ConnectionEvent::Rejected { private_data });
-                self.phase = Phase::Over;
-                return;
-            }
-            Ok(Some(Outcome::Accepted(agreement, private_data))) => {
-                let keepalive = opening.keepalive();
-                return self.establish(&agreement, private_data, keepalive, sets);
-            }
-            Err(error) => return self.fail(error),
-        };
-        self.follow(Some(wanted));
-    }
-
-    fn establish(
-        &mut self,
-        agreement: &Agreement,
-        private_data: Vec<u8>,
-        keepalive: Duration,
-        sets: DataSets<'_>,
-    ) {
-        let Some(socket) = &mut self.socket else { return };
-        if let Err(errno) = socket.tune(keepalive) {
-            return self.fail(ConnectError::System(errno.raw_os_error()));
-        }
-        self.local = self.local.or_else(|| socket.local_address());
-        self.peer = self.peer.or_else(|| socket.peer_address());
-        self.machine.establish(agreement);
-        self.phase = Phase::Open;
-        self.liveness = Some(Liveness::new(keepalive));
-        self.opened = Some(ConnectionEvent::Established { private_data });
-        // There is nothing to stream from registered memory yet: no scratch is needed.
-        let mut none = Vec::new();
-        self.push_out(&mut [], &mut none, sets);
-    }
-
-    fn fail(&mut self, error: ConnectError) {
-        if let Some(socket) = &self.socket {
-            socket.end();
-        }
-        self.opened = Some(ConnectionEvent::Failed(error));
-        self.phase = Phase::Over;
     }
 
     fn state(&self) -> &'static str {
@@ -456,6 +315,9 @@ impl QueuePair {
     }
 
     fn leave_sets(&mut self, sets: DataSets<'_>) {
+        if let Some(attached) = sets.attached {
+            self.unwatch_bell(attached);
+        }
         if let Some(socket) = &self.socket {
             self.watch.leave(socket.as_fd(), sets);
         }
@@ -467,23 +329,15 @@ impl QueuePair {
         self.follow(Some(Interest::Read));
     }
 
+    /// Has the peer's end told once more.
+    fn announce_hang_up(&mut self) {
+        self.follow(Some(Interest::HangUp));
+    }
+
     /// Changes for what the event target watches the socket; `None`: for nothing any more.
     fn follow(&mut self, interest: Option<Interest>) {
         if let Some(socket) = &self.socket {
             self.watch.announce(socket.as_fd(), interest);
         }
-    }
-}
-
-/// Counts the completions that go by.
-struct Counting<'s, S: Sink> {
-    sink: &'s mut S,
-    count: usize,
-}
-
-impl<S: Sink> Sink for Counting<'_, S> {
-    fn push(&mut self, completion: Completion) {
-        self.count += 1;
-        self.sink.push(completion);
     }
 }

@@ -339,7 +339,8 @@ fn offer(choose: &mut impl Choose, force_iwarp: bool) -> Vec<u8> {
     if !force_iwarp && choose.once_in(2) {
         features |= Features::IMMEDIATE;
     }
-    let extension = (!choose.once_in(4)).then_some(Extension { features, user_data: b"hello" });
+    let extension =
+        (!choose.once_in(4)).then_some(Extension { features, user_data: b"hello", invitation: b"" });
     let ring_size = ring_size(choose);
     Offer { ring_address: 1 << 40, ring_key: 7, ring_size, receives, extension }
         .encode()

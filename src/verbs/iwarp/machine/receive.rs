@@ -4,10 +4,12 @@
 //! A segment is checked when its header is there, before a byte of it is placed, and takes effect
 //! (a completion, a response) when its last byte and its CRC are there. Local and remote memory
 //! can die at any time between the two, so it is asked for again with every piece. What a header
-//! may say is in `begin`, what a whole segment does in `effect`.
+//! may say is in `begin`, what a whole segment does in `effect`, what comes by shared memory in
+//! `shared`.
 
 mod begin;
 mod effect;
+mod shared;
 
 use std::sync::Arc;
 

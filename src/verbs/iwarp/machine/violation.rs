@@ -3,6 +3,7 @@
 use crate::verbs::iwarp::ddp::HeaderError;
 use crate::verbs::iwarp::rdmap::{ControlError, Opcode, Terminate};
 use crate::verbs::iwarp::region::RegionFault;
+use crate::verbs::shm::Garbage;
 
 /// Why the machine stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -150,12 +151,21 @@ pub enum Violation {
         /// Reads agreed.
         limit: u8,
     },
+    /// Shared memory holds what is no message.
+    #[error("{:#x} {:#x} in shared memory is no message", .0.head, .0.body)]
+    Garbage(Garbage),
     /// Local memory for a message was deregistered under it.
     #[error("local key {0:#010x} died under a message")]
     LocalKey(u32),
     /// There is no memory for output that the socket does not take.
     #[error("no memory for output that has to wait")]
     NoMemory,
+}
+
+impl From<Garbage> for Violation {
+    fn from(garbage: Garbage) -> Self {
+        Self::Garbage(garbage)
+    }
 }
 
 fn region_fault(fault: &RegionFault) -> String {
@@ -188,7 +198,7 @@ impl Violation {
             Self::MessageOffset { .. } => Terminate::MESSAGE_OFFSET,
             Self::NoReceive { .. } | Self::Reads { .. } => Terminate::NO_BUFFER,
             Self::TooLong { .. } => Terminate::TOO_LONG,
-            Self::Length { .. } => Terminate::RDMAP_UNSPECIFIED,
+            Self::Length { .. } | Self::Garbage(_) => Terminate::RDMAP_UNSPECIFIED,
             Self::Stag { purpose: Purpose::Write, .. } => Terminate::TAGGED_STAG,
             Self::Stag { purpose: Purpose::Read, .. } => Terminate::READ_STAG,
             Self::Region { fault: RegionFault::Access, .. } => Terminate::ACCESS,

@@ -169,9 +169,21 @@ pub(super) fn named(
     length: u64,
     regions: &mut RegionCache,
 ) -> std::result::Result<Arc<Region>, Violation> {
+    checked(purpose, stag, needed, offset, length, regions).cloned()
+}
+
+/// The same, for who does not keep it.
+pub(super) fn checked(
+    purpose: Purpose,
+    stag: u32,
+    needed: Access,
+    offset: u64,
+    length: u64,
+    regions: &mut RegionCache,
+) -> std::result::Result<&Arc<Region>, Violation> {
     let region = regions.find(stag).ok_or(Violation::Stag { purpose, stag })?;
     match region.check(needed, offset, length) {
-        Ok(()) => Ok(Arc::clone(region)),
+        Ok(()) => Ok(region),
         Err(fault) => Err(Violation::Region { purpose, stag, offset, length, fault }),
     }
 }

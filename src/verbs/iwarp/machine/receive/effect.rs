@@ -69,7 +69,11 @@ impl Receiver {
         Ok(())
     }
 
-    fn deliver_immediate(&mut self, word: u32, sink: &mut impl Sink) -> std::result::Result<(), Violation> {
+    pub(super) fn deliver_immediate(
+        &mut self,
+        word: u32,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Violation> {
         let receive = self.oldest_receive()?;
         let completion = self.receives.completion(&receive, CompletionStatus::Success);
         let completion = match self.written {
