@@ -3,5 +3,6 @@
 mod closing;
 mod connect;
 mod data;
+mod sharing;
 mod support;
 mod violations;

@@ -209,6 +209,24 @@ pub(super) fn pair_with(active: Config, passive: Config, address: &str) -> (Side
 /// Connects `a` to `b`.
 pub(super) fn join(a: &mut Side, b: &mut Side, address: &str) {
     let (mut listener, wait) = listen(Config::default(), address);
+    let request = ask(a, &mut listener, &wait);
+    answer(a, b, request);
+}
+
+/// Connects `a` to `b`, and has them share their rings.
+pub(super) fn join_sharing(a: &mut Side, b: &mut Side, address: &str) {
+    let (mut listener, wait) = listen(Config::default(), address);
+    let ring = a.ring.as_ref().unwrap();
+    let invitation = a.cq.invite(a.qp, listener.local_address(), ring).expect("both are on this host");
+    let request = ask(a, &mut listener, &wait);
+    let visited = b.cq.visit(b.qp, &request, &invitation, b.ring.as_ref().unwrap());
+    assert!(visited, "nothing is in the way");
+    answer(a, b, request);
+    a.cq.meet(a.qp, visited);
+}
+
+/// Has `a` ask for a connection.
+fn ask(a: &mut Side, listener: &mut Listener, wait: &WaitSet) -> ConnectionRequest {
     a.connect(listener.local_address(), b"from a");
     assert_eq!(a.cq.poll_event(a.qp), None);
     let start = Instant::now();
@@ -222,6 +240,11 @@ pub(super) fn join(a: &mut Side, b: &mut Side, address: &str) {
         wait.wait(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
     };
     assert_eq!(request.private_data(), b"from a");
+    request
+}
+
+/// Has `b` accept it.
+fn answer(a: &mut Side, b: &mut Side, request: ConnectionRequest) {
     b.accept(request, b"from b");
     // The passive side waits for the active side's first frame, which needs the reply.
     assert_eq!(a.event(), ConnectionEvent::Established { private_data: b"from b".to_vec() });

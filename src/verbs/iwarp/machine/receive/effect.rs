@@ -29,11 +29,13 @@ impl Receiver {
                 self.message += length as u32;
                 if last {
                     self.deliver_send(opcode, invalidate, regions, sink)?;
+                    self.send_sequence = self.send_sequence.wrapping_add(1);
                 }
             }
             Effect::Immediate => {
                 let word = self.body.bytes().first_chunk().map_or(0, rdmap::parse_immediate);
                 self.deliver_immediate(word, sink)?;
+                self.send_sequence = self.send_sequence.wrapping_add(1);
             }
             Effect::ReadRequest => {
                 if let Some(bytes) = self.body.bytes().first_chunk() {
@@ -91,7 +93,6 @@ impl Receiver {
     /// A message has taken the oldest receive.
     fn delivered(&mut self) {
         self.receives.taken();
-        self.send_sequence = self.send_sequence.wrapping_add(1);
         self.written = None;
     }
 }

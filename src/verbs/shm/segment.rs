@@ -1,0 +1,257 @@
+//! The memory that two processes share: an anonymous file of fixed size, and the part of it that
+//! holds the lanes.
+//!
+//! ```text
+//! control: joined, the active side's lane, the passive side's lane │ active side's region │ passive side's region
+//! ```
+//!
+//! Each part begins on a page. The file is sealed against any change of its size before anybody maps
+//! it, so that no access to it can fail later.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::lane::{Lane, Line};
+use super::sync::{AtomicU32, Ordering};
+use crate::verbs::{Error, Memory, Result};
+
+/// Seals of a segment.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Which side of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Active,
+    Passive,
+}
+
+impl Side {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Active => Self::Passive,
+            Self::Passive => Self::Active,
+        }
+    }
+}
+
+/// A segment: its file, and what lies where.
+pub(super) struct Segment {
+    file: OwnedFd,
+    /// Bytes of the region of the active and of the passive side.
+    regions: [u32; 2],
+}
+
+/// What both sides read and write through atomics. All zeros are its beginning.
+#[repr(C)]
+struct Control {
+    /// Not 0 once the active side uses the segment.
+    joined: Line<AtomicU32>,
+    /// What the active side writes, and what the passive side writes.
+    lanes: [Lane; 2],
+}
+
+/// The control part, mapped.
+pub(super) struct Board {
+    place: NonNull<Control>,
+}
+
+/// A lane on a board; it keeps the board mapped.
+pub(super) struct LaneOf {
+    board: Arc<Board>,
+    /// Who writes it.
+    side: Side,
+}
+
+impl Segment {
+    /// A new segment for regions of these sizes.
+    pub(super) fn new(regions: [u32; 2]) -> Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("rstream", flags).map_err(Error::io("memfd_create"))?;
+        let segment = Self { file, regions };
+        rustix::fs::ftruncate(&segment.file, segment.size()).map_err(Error::io("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&segment.file, SEALS).map_err(Error::io("F_ADD_SEALS"))?;
+        Ok(segment)
+    }
+
+    /// The segment in a file that came from a peer. `None`: it is none, or its size could change.
+    pub(super) fn of_peer(file: OwnedFd, regions: [u32; 2]) -> Option<Self> {
+        let segment = Self { file, regions };
+        let seals = rustix::fs::fcntl_get_seals(&segment.file).ok()?;
+        let size = rustix::fs::fstat(&segment.file).ok()?.st_size;
+        (seals.contains(SEALS) && u64::try_from(size) == Ok(segment.size())).then_some(segment)
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Maps the control part.
+    pub(super) fn board(&self) -> Result<Arc<Board>> {
+        let (protection, length) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<Control>());
+        // SAFETY: the system chooses a free place, so that the mapping touches no memory in use; the
+        // file is a segment, which is longer than `length`.
+        let place = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &self.file, 0)
+        };
+        let place = place.map_err(Error::io("mmap"))?;
+        let place = NonNull::new(place.cast()).ok_or_else(|| Error::io("mmap")(Errno::NOMEM))?;
+        Ok(Arc::new(Board { place }))
+    }
+
+    /// Maps the region of `side`, for writing to it from the other.
+    pub(super) fn region(&self, side: Side) -> Result<Arc<Memory>> {
+        Memory::of_file(self.file(), self.offset(side), self.regions[side as usize] as usize)
+    }
+
+    /// Makes `memory` the region of `side`: what it holds stays if `kept`.
+    pub(super) fn adopt(&self, side: Side, memory: &Memory, kept: bool) -> Result<()> {
+        memory.move_to_file(self.file(), self.offset(side), kept)
+    }
+
+    fn offset(&self, side: Side) -> u64 {
+        let control = pages(size_of::<Control>() as u64);
+        match side {
+            Side::Active => control,
+            Side::Passive => control + pages(self.regions[0].into()),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.offset(Side::Passive) + pages(self.regions[1].into())
+    }
+}
+
+/// `bytes` rounded up to whole pages.
+fn pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(rustix::param::page_size() as u64)
+}
+
+// SAFETY: a `Board` owns its mapping, of which it gives out shared references to atomics only; any
+// thread may use and unmap them.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// Says that the active side uses the segment.
+    pub(super) fn join(&self) {
+        self.control().joined.0.store(1, Ordering::Release);
+    }
+
+    /// Whether the active side uses the segment.
+    pub(super) fn is_joined(&self) -> bool {
+        self.control().joined.0.load(Ordering::Acquire) != 0
+    }
+
+    /// The lane that `side` writes.
+    pub(super) fn lane(self: &Arc<Self>, side: Side) -> LaneOf {
+        LaneOf { board: Arc::clone(self), side }
+    }
+
+    fn control(&self) -> &Control {
+        // SAFETY: `place` is a page's beginning, aligned for anything, of a mapping as long as a
+        // `Control` that stays until the `Board` is dropped, and its file cannot shrink. A `Control`
+        // consists of atomics, valid with any bits; who else writes there, this process or another,
+        // does so through atomics, and what a peer that does not writes is some value.
+        unsafe { self.place.as_ref() }
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `Segment::board` with this very length; the references into
+        // it end with the borrow of this `Board`. What could fail, a wrong range, cannot occur.
+        let _ = unsafe { rustix::mm::munmap(self.place.as_ptr().cast(), size_of::<Control>()) };
+    }
+}
+
+impl Deref for LaneOf {
+    type Target = Lane;
+
+    #[inline]
+    fn deref(&self) -> &Lane {
+        &self.board.control().lanes[self.side as usize]
+    }
+}
+
+/// The user whom the process at the other end of a Unix socket had when it connected or listened
+/// (`SO_PEERCRED`).
+pub(super) fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length`
+    // bytes to `peer`, which has as many and holds integers only, and the length written to `length`.
+    let answer = unsafe {
+        let (peer, length) = ((&raw mut peer).cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, peer, length)
+    };
+    (answer == 0 && length as usize == size_of::<libc::ucred>()).then_some(peer.uid)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_seen_from_both_sides() {
+        let ours = Segment::new([20_000, 70_000]).unwrap();
+        let theirs = Segment::of_peer(ours.file.try_clone().unwrap(), [20_000, 70_000]).unwrap();
+        for (side, size) in [(Side::Active, 20_000), (Side::Passive, 70_000)] {
+            let own = Memory::zeroed(size).unwrap();
+            own.write(5, b"before").unwrap();
+            ours.adopt(side, &own, true).unwrap();
+            let seen = theirs.region(side).unwrap();
+            let mut bytes = [0; 6];
+            seen.read(5, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"before");
+            seen.write(size as u64 - 6, b"behind").unwrap();
+            own.read(size as u64 - 6, &mut bytes).unwrap();
+            assert_eq!(&bytes, b"behind");
+            assert!(seen.write(size as u64 - 5, b"behind").is_err());
+        }
+        assert!(!ours.board().unwrap().is_joined());
+        theirs.board().unwrap().join();
+        assert!(ours.board().unwrap().is_joined());
+    }
+
+    #[test]
+    fn what_is_not_kept_is_zeros() {
+        let segment = Segment::new([20_000, 20_000]).unwrap();
+        let own = Memory::zeroed(20_000).unwrap();
+        own.write(0, b"before").unwrap();
+        segment.adopt(Side::Active, &own, false).unwrap();
+        let mut bytes = [1; 6];
+        own.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 6]);
+    }
+
+    #[test]
+    fn a_file_whose_size_could_change_is_refused() {
+        let file = |flags, seals| {
+            let file = rustix::fs::memfd_create("test", flags).unwrap();
+            let size = Segment { file: file.try_clone().unwrap(), regions: [1, 1] }.size();
+            rustix::fs::ftruncate(&file, size).unwrap();
+            let _ = rustix::fs::fcntl_add_seals(&file, seals);
+            file
+        };
+        let sealing = MemfdFlags::ALLOW_SEALING;
+        assert!(Segment::of_peer(file(sealing, SEALS), [1, 1]).is_some());
+        assert!(Segment::of_peer(file(sealing, SEALS), [1, 5000]).is_none(), "too short");
+        assert!(Segment::of_peer(file(sealing, SealFlags::GROW), [1, 1]).is_none());
+        assert!(Segment::of_peer(file(MemfdFlags::empty(), SEALS), [1, 1]).is_none());
+        let no_memory_file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(Segment::of_peer(no_memory_file.into(), [1, 1]).is_none());
+    }
+
+    #[test]
+    fn memory_of_the_heap_stays_where_it_is() {
+        let segment = Segment::new([100, 100]).unwrap();
+        assert!(segment.adopt(Side::Active, &Memory::zeroed(100).unwrap(), true).is_err());
+    }
+}
