@@ -9,6 +9,11 @@ conformance_gcc() {
     with_provider "$programs/gcc/conformance"
 }
 
+# The embedded device without memory that it shares with a peer on the same host.
+conformance_iwarp() {
+    FI_RSTREAM_SHM=0 with_provider "$programs/gcc/conformance"
+}
+
 conformance_clang() {
     with_provider "$programs/clang/conformance"
 }
@@ -17,8 +22,16 @@ faults_gcc() {
     with_provider "$programs/gcc/faults"
 }
 
+faults_iwarp() {
+    FI_RSTREAM_SHM=0 with_provider "$programs/gcc/faults"
+}
+
 matrix() {
     with_provider "$programs/gcc/copy_matrix"
+}
+
+matrix_iwarp() {
+    FI_RSTREAM_SHM=0 with_provider "$programs/gcc/copy_matrix"
 }
 
 # fi_info knows no stream endpoints by name: without hints it lists them, and info_probe asks.

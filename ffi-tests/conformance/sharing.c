@@ -1,0 +1,133 @@
+/* Contract, section Shared memory: two processes of one host move their bytes through memory that both
+ * have, unless something is in the way; a program sees no difference but the speed. */
+#include "conformance.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define BYTES 300000
+
+/* Mappings of memory that this process shares with a peer. */
+static unsigned shared_mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    unsigned count = 0;
+
+    CHECK(maps != NULL);
+    while (fgets(line, sizeof line, maps) != NULL)
+        count += strstr(line, "memfd:rstream") != NULL;
+    fclose(maps);
+    return count;
+}
+
+/* Bytes go both ways whole on a connection that does or does not share memory, and an end gives it back. */
+static void check(const struct settings *settings, bool shares)
+{
+    struct pair pair;
+
+    pair_open(&pair, IPV4, settings);
+    CHECK_INT(shared_mappings() > 0, shares);
+    transfer(pair.client.ep, pair.server.ep, BYTES);
+    transfer(pair.server.ep, pair.client.ep, BYTES);
+    pair_close(&pair);
+    CHECK_INT(shared_mappings(), 0);
+}
+
+static void is_used(void)
+{
+    needs_embedded_device();
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    check(NULL, true);
+}
+
+static void is_off(void)
+{
+    needs_embedded_device();
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "0", 1));
+    check(NULL, false);
+}
+
+static void not_with_iwarp_words(void)
+{
+    struct settings iwarp = {.protocol = FI_PROTO_IWARP};
+
+    needs_embedded_device();
+    check(&iwarp, false);
+}
+
+/* Rings of a few bytes are no pages of their own. */
+static void small_rings(void)
+{
+    struct settings small = {.recv_ring = 4096, .send_ring = 4096};
+
+    needs_embedded_device();
+    check(&small, false);
+}
+
+static void few_descriptors(void)
+{
+    struct rlimit limit = {48, 48};
+
+    needs_embedded_device();
+    CHECK_SYS(setrlimit(RLIMIT_NOFILE, &limit));
+    check(NULL, false);
+}
+
+static void serve(struct peer *self, void *argument)
+{
+    struct side listener, server;
+    struct event request;
+
+    (void)argument;
+    /* It may not be able to load libraries afterwards. */
+    fi_freeinfo(find_peer(IPV4, 1, NULL));
+    CHECK_SYS(setgid(65534));
+    CHECK_SYS(setuid(65534));
+    side_listen(&listener, IPV4, NULL);
+    peer_tell(self, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(listener.eq, FI_CONNECTED);
+    CHECK_INT(shared_mappings(), 0);
+    recv_pattern(server.ep, 0, BYTES);
+    send_all(server.ep, pattern(0, BYTES), BYTES);
+    peer_tell(self, 0);
+    (void)peer_hear(self);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void other_user(void)
+{
+    struct side client;
+    struct peer peer;
+
+    needs_embedded_device();
+    if (geteuid() != 0)
+        skip("only root can become another user");
+    peer_start(&peer, serve, NULL);
+    side_active(&client, IPV4, (unsigned)peer_hear(&peer), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    await_event(client.eq, FI_CONNECTED);
+    CHECK_INT(shared_mappings(), 0);
+    send_all(client.ep, pattern(0, BYTES), BYTES);
+    recv_pattern(client.ep, 0, BYTES);
+    (void)peer_hear(&peer);
+    peer_tell(&peer, 0);
+    side_close(&client);
+    peer_join(&peer);
+}
+
+static const struct test tests[] = {
+    TEST(is_used, "two ends on one host share memory, and give it back"),
+    TEST(is_off, "FI_RSTREAM_SHM=0: no memory is shared"),
+    TEST(not_with_iwarp_words, "FI_PROTO_IWARP: no memory is shared"),
+    TEST(small_rings, "rings of less than 16 KiB are not shared"),
+    TEST(few_descriptors, "a process that has few descriptors left keeps them"),
+    TEST(other_user, "processes of two users share no memory"),
+};
+
+const struct section sharing_section = SECTION("shared memory", tests);
