@@ -55,9 +55,11 @@ struct Greeting {
 const ADDRESS: usize = 16 + 2;
 /// Connections to the Unix socket that are looked at: the visitor's, and strangers' before it.
 const VISITORS: usize = 4;
-/// A process that has used more than one in so many of its descriptors keeps the rest: shared memory
-/// takes two for each connection, and it is a convenience.
-const DESCRIPTORS_KEPT: u64 = 4;
+/// Shared memory takes two descriptors for each connection, and is a convenience. A process keeps what it
+/// has beyond one in so many of those that it may have,
+const SPARE: u64 = 32;
+/// or beyond this many, if they are no more than one in so many.
+const SPARE_LEAST: (u64, u64) = (256, 4);
 
 impl Invitation {
     /// Bytes of an invitation.
@@ -260,7 +262,9 @@ fn is_same_user(socket: BorrowedFd<'_>) -> bool {
 /// lowest number that is free.
 fn is_affordable(descriptor: BorrowedFd<'_>) -> bool {
     let number = u64::from(descriptor.as_raw_fd().unsigned_abs());
-    getrlimit(Resource::Nofile).current.is_none_or(|most| number < most / DESCRIPTORS_KEPT)
+    let (least, share) = SPARE_LEAST;
+    let spare = |most: u64| (most / SPARE).max(least.min(most / share));
+    getrlimit(Resource::Nofile).current.is_none_or(|most| number < spare(most))
 }
 
 /// Whether `remote` is an address of this host: then it is its own way to itself.

@@ -127,9 +127,9 @@ impl Segment {
     }
 }
 
-/// `bytes` rounded up to whole pages.
+/// `bytes` rounded up to whole pages, as long as any system has them: what is not used costs nothing.
 fn pages(bytes: u64) -> u64 {
-    bytes.next_multiple_of(rustix::param::page_size() as u64)
+    bytes.next_multiple_of(64 * 1024)
 }
 
 // SAFETY: a `Board` owns its mapping, of which it gives out shared references to atomics only; any
