@@ -60,11 +60,15 @@ impl Capture {
 fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> Option<PathBuf> {
     let folder = scratch(test);
     let sample = sample_file(&folder, LENGTH);
-    let mut command = program("stream_copy");
-    command.envs(parameters.iter().copied());
+    // What takes shared memory is not seen on the device.
+    let copy = || {
+        let mut command = program("stream_copy");
+        command.env("FI_RSTREAM_SHM", "0").envs(parameters.iter().copied());
+        command
+    };
     let mut recv_arguments = vec!["-o", "/dev/null"];
     recv_arguments.extend_from_slice(arguments);
-    let receiver = Receiver::start(command, &recv_arguments);
+    let receiver = Receiver::start(copy(), &recv_arguments);
     let capture = match Capture::start(&folder, receiver.port) {
         Ok(capture) => capture,
         Err(reason) => {
@@ -72,8 +76,8 @@ fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> 
             return None;
         }
     };
-    let mut command = program("stream_copy");
-    command.envs(parameters.iter().copied()).stdin(fs::File::open(&sample).expect("the sample"));
+    let mut command = copy();
+    command.stdin(fs::File::open(&sample).expect("the sample"));
     sent_checksum(&send(command, receiver.port, "127.0.0.1", arguments));
     receiver.checksum();
     Some(capture.finish())

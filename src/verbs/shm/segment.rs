@@ -220,6 +220,18 @@ mod tests {
         assert!(ours.board().unwrap().is_joined());
     }
 
+    /// `docs/shared-memory.md` says where things are.
+    #[test]
+    fn the_layout_is_as_published() {
+        use std::mem::offset_of;
+        assert_eq!(offset_of!(Control, joined), 0);
+        assert_eq!(offset_of!(Control, lanes), 128);
+        assert_eq!(size_of::<Lane>(), 256 + 16 * 512);
+        let segment = Segment::new([1, 1]).unwrap();
+        let offsets = [Side::Active, Side::Passive].map(|side| segment.offset(side));
+        assert_eq!((offsets, segment.size()), ([1 << 16, 2 << 16], 3 << 16));
+    }
+
     #[test]
     fn what_is_not_kept_is_zeros() {
         let segment = Segment::new([20_000, 20_000]).unwrap();
