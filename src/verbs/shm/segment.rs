@@ -254,7 +254,7 @@ mod tests {
         };
         let sealing = MemfdFlags::ALLOW_SEALING;
         assert!(Segment::of_peer(file(sealing, SEALS), [1, 1]).is_some());
-        assert!(Segment::of_peer(file(sealing, SEALS), [1, 5000]).is_none(), "too short");
+        assert!(Segment::of_peer(file(sealing, SEALS), [1, 70_000]).is_none(), "too short");
         assert!(Segment::of_peer(file(sealing, SealFlags::GROW), [1, 1]).is_none());
         assert!(Segment::of_peer(file(MemfdFlags::empty(), SEALS), [1, 1]).is_none());
         let no_memory_file = std::fs::File::open("/proc/self/exe").unwrap();
