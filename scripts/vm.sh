@@ -60,8 +60,9 @@ share() { # share TAG FOLDER OPTIONS
     arguments+=(-device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
 }
 
+# Without erms: processors that have it copy by an instruction that the emulation does byte by byte.
 arguments=(
-    -machine q35 -accel tcg,thread=multi -cpu max -smp "$processors" -m "$memory"
+    -machine q35 -accel tcg,thread=multi -cpu max,-erms -smp "$processors" -m "$memory"
     -nodefaults -no-user-config -display none -no-reboot
     -kernel "$vm/vmlinuz" -initrd "$vm/initrd.gz"
     -append "console=ttyS0 quiet panic=-1 vm.run=$run vm.scripts=$here/vm"
