@@ -46,6 +46,11 @@ pub(super) struct Connection<D: Device> {
     flushed: bool,
     /// Polls that found nothing, modulo 256.
     empty_polls: u8,
+    /// Where a poll puts what it finds: clearing this many for each poll would cost more than a poll.
+    batch: Box<[Completion; REPOST_CHAIN]>,
+    /// Receives that messages used and that are not posted again: the peer may not count on them
+    /// before a word has returned them, so they wait for that word or for a whole chain of them.
+    used: Vec<u64>,
 }
 
 impl<D: Device> Connection<D> {
@@ -72,6 +77,9 @@ impl<D: Device> Connection<D> {
             disconnecting: false,
             flushed: false,
             empty_polls: 0,
+            batch: Box::new([Completion::EMPTY; REPOST_CHAIN]),
+            // Fewer than a chain, and one batch.
+            used: Vec::with_capacity(2 * REPOST_CHAIN),
         }
     }
 
@@ -189,6 +197,7 @@ impl<D: Device> Connection<D> {
             && let Some(message) = self.stream.next_control()
         {
             self.held = false;
+            self.post_used_receives();
             if let Err(error) = self.link.post_control(self.format, &message) {
                 self.fail(&error);
             }
@@ -294,19 +303,35 @@ impl<D: Device> Connection<D> {
 
     /// Takes in one batch of completions; answers whether there was one.
     fn poll(&mut self) -> bool {
-        let mut batch = [Completion::EMPTY; REPOST_CHAIN];
-        let count = self.link.cq.poll(&mut batch);
-        let batch = &batch[..count];
-        if let Err(violation) = batch.iter().try_for_each(|completion| self.take(completion)) {
-            self.refuse(&violation);
+        let count = self.link.cq.poll(&mut *self.batch);
+        if count == 0 {
             return false;
         }
-        let mut slots = batch.iter().filter(|completion| is_arrival(completion)).map(|arrival| arrival.id);
-        if !self.ended && batch.iter().any(is_arrival) {
-            // A refusal here means that the connection has just ended; its event says why.
-            let _ = self.link.post_receives(&mut slots);
+        for at in 0..count.min(REPOST_CHAIN) {
+            let completion = self.batch[at];
+            if let Err(violation) = self.take(&completion) {
+                self.refuse(&violation);
+                return false;
+            }
+            if is_arrival(&completion) {
+                self.used.push(completion.id);
+            }
         }
-        count > 0
+        if self.used.len() >= REPOST_CHAIN {
+            self.post_used_receives();
+        }
+        true
+    }
+
+    /// Posts again the receives that messages used.
+    fn post_used_receives(&mut self) {
+        for slots in self.used.chunks(REPOST_CHAIN) {
+            if !self.ended {
+                // A refusal here means that the connection has just ended; its event says why.
+                let _ = self.link.post_receives(&mut slots.iter().copied());
+            }
+        }
+        self.used.clear();
     }
 
     /// Feeds one completion to the stream.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rdma_sys as sys;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::connection::{Announce, watch_in};
 use super::device::{Context, check, check_pointer, set_nonblocking};
@@ -24,8 +25,9 @@ use crate::verbs::{
 /// Completions taken from the device in one call.
 const BATCH: usize = 16;
 
-/// After so many polls in vain the connection manager is asked whether a connection has ended: a
-/// system call, which a caller that polls in a loop should not make each time.
+/// After so many polls in vain the connection manager is asked whether a connection has ended, at
+/// most once a tick of the coarse clock: that is a system call, which a caller that polls in a loop
+/// should make neither each time nor while a message is under way.
 const PATIENCE: u32 = 64;
 
 /// A completion queue with its queue pairs.
@@ -38,6 +40,8 @@ pub struct Cq {
     /// Whether the device was asked for a wake-up that was not taken from the channel yet.
     armed: bool,
     polls_in_vain: u32,
+    /// When the connection manager was asked last.
+    asked: Timespec,
 }
 
 /// The device's queue and its channel: its queue pairs hold it.
@@ -141,6 +145,7 @@ impl Cq {
             wait: None,
             armed: false,
             polls_in_vain: 0,
+            asked: now_coarse(),
         })
     }
 
@@ -174,6 +179,11 @@ impl Cq {
     fn drive_connections(&mut self) -> bool {
         self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
+}
+
+/// The time of the last tick, some milliseconds ago at most: reading it takes no system call.
+fn now_coarse() -> Timespec {
+    clock_gettime(ClockId::MonotonicCoarse)
 }
 
 impl Drop for Cq {
@@ -306,7 +316,8 @@ impl verbs::CompletionQueue for Cq {
                         return 0;
                     }
                     self.polls_in_vain = 0;
-                    if !self.drive_connections() {
+                    let now = now_coarse();
+                    if now == std::mem::replace(&mut self.asked, now) || !self.drive_connections() {
                         return 0;
                     }
                 }
