@@ -18,7 +18,7 @@ fn setup(choice: u8) -> Setup {
         send_depth: 8,
         max_message: 4000,
         words: if iwarp { WordFormat::Iwarp } else { WordFormat::Immediate },
-        features: if choice & 2 != 0 { Features::END_OF_STREAM } else { Features::empty() },
+        features: if choice & 2 != 0 { Features::END_OF_STREAM | Features::SHORT_DATA } else { Features::empty() },
     }
 }
 
@@ -53,6 +53,7 @@ fuzz_target!(|data: &[u8]| {
                 stream.on_sent(u64::from(word) << 24 | u64::from(operation[5]));
                 continue;
             }
+            8 => Arrival::WordWithData { word, length: operation[5].into() },
             _ => match operation[5] {
                 0 => {
                     stream.shut_send();

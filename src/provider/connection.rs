@@ -342,8 +342,16 @@ impl<D: Device> Connection<D> {
                 Ok(())
             }
             (CompletionStatus::Success, CompletionKind::Recv | CompletionKind::RecvWrite) => {
-                let arrival = self.arrival(completion)?;
-                self.stream.on_arrival(arrival).map_err(|violation| violation.to_string())
+                let (arrival, landing) = (self.arrival(completion)?, self.stream.landing());
+                self.stream.on_arrival(arrival).map_err(|violation| violation.to_string())?;
+                match arrival {
+                    Arrival::WordWithData { length, .. }
+                        if !self.link.place(completion.id, landing, length) =>
+                    {
+                        Err(format!("{length} bytes at {landing} are beyond the ring or their receive"))
+                    }
+                    _ => Ok(()),
+                }
             }
             (CompletionStatus::Success, CompletionKind::Read) => Ok(()),
             // The connection's event tells what happened.
@@ -362,11 +370,14 @@ impl<D: Device> Connection<D> {
         match (completion.kind, completion.immediate, completion.length) {
             (CompletionKind::RecvWrite, Some(immediate), length) => Ok(Arrival::Write { immediate, length }),
             (CompletionKind::Recv, Some(immediate), 0) => Ok(Arrival::Control { immediate }),
-            (CompletionKind::Recv, None, 4) => self
-                .link
-                .word(completion.id)
-                .map(Arrival::Word)
-                .ok_or_else(|| format!("no receive has the id {}", completion.id)),
+            (CompletionKind::Recv, None, length @ 4..) => {
+                let word = self.link.word(completion.id);
+                let word = word.ok_or_else(|| format!("no receive has the id {}", completion.id))?;
+                Ok(match length - 4 {
+                    0 => Arrival::Word(word),
+                    length => Arrival::WordWithData { word, length },
+                })
+            }
             (kind, immediate, length) => Err(format!(
                 "{kind:?} of {length} bytes with immediate {immediate:?} is no message of a stream"
             )),

@@ -5,7 +5,10 @@
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
-use crate::stream::{CONTROL_ENTRIES, ControlMessage, Extension, Offer, Ticket, WordFormat, WriteMessage};
+use crate::abi::IOV_LIMIT;
+use crate::stream::{
+    CONTROL_ENTRIES, ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage,
+};
 use crate::verbs::shm::Invitation;
 use crate::verbs::{
     self, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload, ProtectionDomain,
@@ -14,6 +17,8 @@ use crate::verbs::{
 
 use super::gather::Gather;
 use super::options::Options;
+
+const PLAIN_SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
 
 /// Bytes of a word where it travels as the payload of a send.
 const WORD: usize = size_of::<u32>();
@@ -26,6 +31,8 @@ pub(super) struct Link<D: Device> {
     ring: D::Mr,
     /// One slot a posted receive, for words that come as payload.
     words: D::Mr,
+    /// Bytes of a slot: a word and, where the device has no immediates, short data behind it.
+    slot: u32,
     inline: usize,
     /// Send ring, where payload is longer than the device takes inline.
     staging: Option<D::Mr>,
@@ -61,7 +68,8 @@ impl<D: Device> Link<D> {
 
         let register = |size: usize, access| pd.register(Memory::zeroed(size)?, access);
         let ring = register(options.recv_buffer as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let words = register(recv_depth as usize * WORD, Access::LOCAL_WRITE)?;
+        let slot = if device.attributes().immediate { 0 } else { SHORT_DATA_MOST } + WORD as u32;
+        let words = register(recv_depth as usize * slot as usize, Access::LOCAL_WRITE)?;
         let staging = if granted.inline < options.send_buffer as usize {
             Some(register(options.send_buffer as usize, Access::empty())?)
         } else {
@@ -75,7 +83,7 @@ impl<D: Device> Link<D> {
             None
         };
 
-        let mut link = Self { cq, qp, ring, words, inline: granted.inline, staging, word_staging };
+        let mut link = Self { cq, qp, ring, words, slot, inline: granted.inline, staging, word_staging };
         let mut first = 0;
         while first < recv_depth {
             let end = recv_depth.min(first + REPOST_CHAIN as u32);
@@ -116,8 +124,8 @@ impl<D: Device> Link<D> {
         let mut chain = [RecvRequest { id: 0, buffer: None }; REPOST_CHAIN];
         let mut length = 0;
         for (request, slot) in chain.iter_mut().zip(slots) {
-            let address = self.words.address() + slot * WORD as u64;
-            let buffer = Segment { key: self.words.local_key(), address, length: WORD as u32 };
+            let address = self.words.address() + slot * u64::from(self.slot);
+            let buffer = Segment { key: self.words.local_key(), address, length: self.slot };
             *request = RecvRequest { id: slot, buffer: Some(buffer) };
             length += 1;
         }
@@ -127,8 +135,17 @@ impl<D: Device> Link<D> {
     /// The word that arrived in the receive of `slot`.
     pub(super) fn word(&self, slot: u64) -> Option<u32> {
         let mut word = [0; WORD];
-        self.words.memory().read(slot * WORD as u64, &mut word).ok()?;
+        self.words.memory().read(slot * u64::from(self.slot), &mut word).ok()?;
         Some(u32::from_le_bytes(word))
+    }
+
+    /// Puts the data behind the word in the receive of `slot` where it belongs in the receive ring.
+    pub(super) fn place(&self, slot: u64, offset: u32, length: u32) -> bool {
+        let mut data = [0; SHORT_DATA_MOST as usize];
+        let Some(data) = data.get_mut(..length as usize) else { return false };
+        let behind_word = slot * u64::from(self.slot) + WORD as u64;
+        self.words.memory().read(behind_word, data).is_ok()
+            && self.ring.memory().write(u64::from(offset), data).is_ok()
     }
 
     /// Copies bytes of the receive ring out.
@@ -147,6 +164,9 @@ impl<D: Device> Link<D> {
     ) -> verbs::Result<()> {
         let remote = RemoteAddress { key: ring.key, address: ring.address + message.remote_offset };
         let slices = data.slices();
+        if message.may_join_word && WORD + message.length as usize <= self.inline {
+            return self.post_word_with_data(message, slices, more);
+        }
         let segment;
         let payload = match &self.staging {
             Some(staging) if message.length as usize > self.inline => {
@@ -167,6 +187,22 @@ impl<D: Device> Link<D> {
                 self.post_word(Some(write), message.word, message.ticket, more)
             }
         }
+    }
+
+    /// Posts short data behind its word, in one send.
+    fn post_word_with_data(
+        &mut self,
+        message: &WriteMessage,
+        data: &[IoSlice<'_>],
+        more: bool,
+    ) -> verbs::Result<()> {
+        let word = message.word.to_le_bytes();
+        let mut slices = [IoSlice::new(&[]); 1 + IOV_LIMIT];
+        slices[0] = IoSlice::new(&word);
+        slices[1..].iter_mut().zip(data).for_each(|(place, slice)| *place = *slice);
+        let payload = Payload::Inline(&slices[..=data.len()]);
+        let Ticket { id, signaled } = message.ticket;
+        self.cq.post_send(self.qp, &[SendRequest { id, signaled, operation: PLAIN_SEND, payload }], more)
     }
 
     /// Posts a control message.
@@ -204,8 +240,7 @@ impl<D: Device> Link<D> {
             }
         };
         let Ticket { id, signaled } = ticket;
-        let operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-        let send = SendRequest { id, signaled, operation, payload };
+        let send = SendRequest { id, signaled, operation: PLAIN_SEND, payload };
         match write {
             Some(write) => self.cq.post_send(self.qp, &[write, send], more),
             None => self.cq.post_send(self.qp, &[send], more),

@@ -77,6 +77,7 @@ impl Peer {
 pub(super) fn features(device: &DeviceAttributes, force_iwarp: bool) -> Features {
     let mut features = Features::END_OF_STREAM;
     features.set(Features::IMMEDIATE, device.immediate && !force_iwarp);
+    features.set(Features::SHORT_DATA, !device.immediate);
     features
 }
 

@@ -13,7 +13,7 @@ use super::setup::{Setup, SetupError};
 use super::slots::Ticket;
 use super::traffic::Traffic;
 use super::violation::Violation;
-use super::words::{Control, DATA_IMMEDIATE, Word, WordFormat};
+use super::words::{Control, DATA_IMMEDIATE, SHORT_DATA_MOST, Word, WordFormat};
 
 /// A data message to post: an RDMA write, with [`WordFormat::Iwarp`] followed by a send of the
 /// word, least significant byte first. The ticket is for the last of them; a write that is followed
@@ -29,6 +29,8 @@ pub struct WriteMessage {
     pub length: u32,
     /// The immediate of the write, or the word to send after it.
     pub word: u32,
+    /// The bytes may go in the send of the word, behind it, and there is no write then.
+    pub may_join_word: bool,
     /// How to post it.
     pub ticket: Ticket,
 }
@@ -60,6 +62,14 @@ pub enum Arrival {
     },
     /// A send of four bytes, read with the least significant byte first.
     Word(u32),
+    /// The same with data behind it, which belongs at [`Stream::landing`]: ask for that first, and
+    /// put it there if the arrival was taken over.
+    WordWithData {
+        /// The four bytes.
+        word: u32,
+        /// Bytes behind them.
+        length: u32,
+    },
 }
 
 /// Why nothing can be sent any more.
@@ -111,6 +121,8 @@ pub struct Stream {
     words: WordFormat,
     /// Whether endings can be said in words: both named [`Features::END_OF_STREAM`].
     endings: bool,
+    /// Whether data may come with its word: both named [`Features::SHORT_DATA`].
+    short_data: bool,
     sender: Sender,
     receiver: Receiver,
     /// This side writes no more.
@@ -135,6 +147,7 @@ impl Stream {
         Ok(Self {
             words: setup.words,
             endings: setup.features.contains(Features::END_OF_STREAM),
+            short_data: setup.features.contains(Features::SHORT_DATA) && setup.words == WordFormat::Iwarp,
             sender: Sender::new(&setup),
             receiver: Receiver::new(&setup),
             send_shut: false,
@@ -170,6 +183,7 @@ impl Stream {
             local_offset: piece.local_index,
             length: piece.length,
             word: self.words.data_word(piece.length),
+            may_join_word: self.short_data && piece.length <= SHORT_DATA_MOST,
             ticket: piece.ticket,
         })
     }
@@ -215,6 +229,12 @@ impl Stream {
             self.transport = Transport::Broken;
         }
         outcome
+    }
+
+    /// Where in the local ring the next data message begins, counted from its start.
+    #[must_use]
+    pub fn landing(&self) -> u32 {
+        self.receiver.landing()
     }
 
     /// Bytes that can be read now.
@@ -357,7 +377,14 @@ impl Stream {
                 Word::Data { length } => self.take_data(length)?,
                 Word::Control(control) => self.take_control(control)?,
             },
-            (WordFormat::Immediate, Arrival::Word(word))
+            (WordFormat::Iwarp, Arrival::WordWithData { word, length }) if self.short_data => {
+                match Word::decode(word, self.endings)? {
+                    Word::Data { length: said } if said == length => self.take_data(length)?,
+                    _ => return Err(Violation::NotItsData { word, length }),
+                }
+            }
+            (_, Arrival::WordWithData { word, .. })
+            | (WordFormat::Immediate, Arrival::Word(word))
             | (
                 WordFormat::Iwarp,
                 Arrival::Write { immediate: word, .. } | Arrival::Control { immediate: word },

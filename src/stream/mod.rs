@@ -48,4 +48,4 @@ pub use setup::{GUARANTEED_ROOM, Setup, SetupError};
 pub use slots::{CONTROL_ENTRIES, Ticket};
 pub use traffic::Traffic;
 pub use violation::Violation;
-pub use words::WordFormat;
+pub use words::{SHORT_DATA_MOST, WordFormat};

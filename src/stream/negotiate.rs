@@ -1,5 +1,7 @@
 //! What two peers use of what each of them can do (`docs/protocol.md`, section "Features").
 
+#[cfg(doc)]
+use super::SHORT_DATA_MOST;
 use super::{Offer, WordFormat};
 
 bitflags::bitflags! {
@@ -12,6 +14,9 @@ bitflags::bitflags! {
         const IMMEDIATE = 1 << 1;
         /// In a request: an invitation to share memory follows. In a reply: it was followed.
         const SHARED_MEMORY = 1 << 2;
+        /// With [`WordFormat::Iwarp`], data of up to [`SHORT_DATA_MOST`] bytes may come in the send of
+        /// its word: this side's receives have room for it.
+        const SHORT_DATA = 1 << 3;
     }
 }
 

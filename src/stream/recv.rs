@@ -84,6 +84,11 @@ impl Receiver {
         Ok(())
     }
 
+    /// The index at which the next data message begins.
+    pub(super) fn landing(&self) -> u32 {
+        self.ring.next().index
+    }
+
     /// Bytes that can be read now; never more than the ring's size.
     pub(super) fn readable(&self) -> u32 {
         let end = match self.wanted {

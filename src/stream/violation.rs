@@ -70,7 +70,16 @@ pub enum Violation {
         /// The whole word.
         word: u32,
     },
-    /// A write with immediate where words were agreed, or a word where immediates were.
+    /// Bytes behind a word that does not say as many.
+    #[error("{length} bytes behind word {word:#010x}, which says otherwise")]
+    NotItsData {
+        /// The word.
+        word: u32,
+        /// Bytes that came behind it.
+        length: u32,
+    },
+    /// A write with immediate where words were agreed, a word where immediates were, or data behind a
+    /// word where that was not agreed.
     #[error("a message in the form that was not agreed, word {word:#010x}")]
     WrongForm {
         /// The immediate or word.

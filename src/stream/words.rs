@@ -46,6 +46,9 @@ pub(super) const DATA_IMMEDIATE: u32 = 0;
 pub(super) const DATA_BIT: u32 = 1 << 31;
 /// Length in the four-byte word of a data message.
 pub(super) const LENGTH_MASK: u32 = (1 << 20) - 1;
+/// Longest data that may come in the send of its word, behind it, where both sides named
+/// [`super::Features::SHORT_DATA`].
+pub const SHORT_DATA_MOST: u32 = 124;
 /// Ring bytes freed, in a control word.
 pub(super) const BYTES_MASK: u32 = (1 << 20) - 1;
 /// Lowest bit of the receives freed, in a control word.

@@ -94,6 +94,7 @@ fn converse(setup: Setup, ours: usize, theirs: u32) {
             local_offset: 0,
             length,
             word: setup.words.data_word(length),
+            may_join_word: false,
             ticket: super::super::Ticket { id: 0, signaled: false },
         };
         stream.on_arrival(data_arrival(setup.words, message)).expect("allowed");

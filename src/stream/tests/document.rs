@@ -4,7 +4,9 @@ use super::super::slots::CONTROL_ENTRIES;
 use super::super::words::{
     BYTES_MASK, CLOSE_BIT, DATA_BIT, END_BIT, LENGTH_MASK, RECEIVES_MAX, RECEIVES_SHIFT,
 };
-use super::super::{Extension, Features, GUARANTEED_ROOM, Offer, Refusal, RefusalReason, WordFormat};
+use super::super::{
+    Extension, Features, GUARANTEED_ROOM, Offer, Refusal, RefusalReason, SHORT_DATA_MOST, WordFormat,
+};
 
 const DOCUMENT: &str = include_str!("../../../docs/protocol.md");
 
@@ -174,6 +176,10 @@ fn messages() {
     assert_eq!(WordFormat::Iwarp.data_entries(), 2);
     assert_eq!(row("longest data message")[2], "2^20 − 1");
     assert_eq!(WordFormat::Iwarp.longest_data(), (1 << 20) - 1);
+    let short = format!("With SHORT_DATA in force, data of up to {SHORT_DATA_MOST} bytes may travel");
+    assert!(section("## Messages").contains(&short));
+    let feature = format!("a data message of up to {SHORT_DATA_MOST} bytes may be one Send");
+    assert!(section("### Features").contains(&feature));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod large;
 mod offers;
 mod pair;
 mod rings;
+mod short_data;
 mod states;
 mod violations;
 mod words;
