@@ -283,10 +283,43 @@ struct sockaddr_in ipv4_address(unsigned port)
     return address;
 }
 
+bool on_rdma_device(void)
+{
+    return getenv("TEST_IPV4") != NULL;
+}
+
 void needs_embedded_device(void)
 {
-    if (getenv("TEST_IPV4"))
+    if (on_rdma_device())
         skip("about the embedded device");
+}
+
+void needs_rdma_device(void)
+{
+    if (!on_rdma_device())
+        skip("about RDMA devices");
+    if (!getenv("TEST_FAULT"))
+        skip("TEST_FAULT names no command that lets something befall the device");
+}
+
+/* A process that waits until its input ends, and mends. It outlives this one. */
+static FILE *mender;
+
+void fault(const char *what)
+{
+    char command[256];
+
+    if (mender == NULL)
+        mender = popen("exec setsid sh -c 'read line; exec $TEST_FAULT mend'", "we");
+    CHECK(mender != NULL);
+    snprintf(command, sizeof command, "$TEST_FAULT %s", what);
+    CHECK_INT(system(command), 0);
+}
+
+void mend(void)
+{
+    CHECK_INT(pclose(mender), 0);
+    mender = NULL;
 }
 
 /* ---- plain sockets ------------------------------------------------------------------------ */

@@ -248,6 +248,13 @@ struct sockaddr_in ipv4_address(unsigned port);
 /* Ends the test as skipped unless the device there is the embedded one: a test that makes its handshake by
  * hand is about that device's. */
 void needs_embedded_device(void);
+/* The contrary. */
+void needs_rdma_device(void);
+bool on_rdma_device(void);
+/* Lets something befall the RDMA device, as scripts/vm/fault.sh calls it. It is mended on demand, or when the
+ * process ends. */
+void fault(const char *what);
+void mend(void);
 
 /* ---- other processes and plain sockets ----------------------------------------------------- */
 

@@ -24,6 +24,7 @@ extern const struct section footprint_section;
 extern const struct section figures_section;
 extern const struct section base_peer_section;
 extern const struct section sharing_section;
+extern const struct section rdma_section;
 extern const struct section headers_section;
 
 /* A TCP connection to a listener, for a handshake by hand: only the embedded device's is made in this process. */

@@ -311,14 +311,32 @@ static void loopback(const char *state)
         skip("%s does not work", command);
 }
 
-/* A network of its own, whose one device can go down: nothing arrives then, and nobody says so. */
-static void own_network(void)
+/* Hosts that can be parted so that nothing arrives and nobody says so: RDMA devices, or a network of its own,
+ * whose one device can go down. */
+static void partable_hosts(void)
 {
-    needs_embedded_device();
+    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
+    if (on_rdma_device()) {
+        needs_rdma_device();
+        return;
+    }
     if (unshare(CLONE_NEWNET) != 0)
         skip("no network namespace of its own: %s", strerror(errno));
-    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
     loopback("up");
+}
+
+static void part(void)
+{
+    if (on_rdma_device())
+        fault("drop");
+    else
+        loopback("down");
+}
+
+static void join(void)
+{
+    if (on_rdma_device())
+        mend();
 }
 
 static void host_vanished(void)
@@ -328,10 +346,10 @@ static void host_vanished(void)
     int64_t lost;
     uint8_t got;
 
-    own_network();
+    partable_hosts();
     pair_open(&idle, IPV4, NULL);
     pair_open(&sending, IPV4, NULL);
-    loopback("down");
+    part();
     lost = now_ms();
     CHECK_RET(send_once(sending.client.ep, &byte, 1), 1);
     CHECK(await_event(idle.client.eq, FI_SHUTDOWN).fid == &idle.client.ep->fid);
@@ -341,6 +359,7 @@ static void host_vanished(void)
     CHECK_RET(send_once(sending.client.ep, &byte, 1), -FI_ECONNRESET);
     pair_close(&idle);
     pair_close(&sending);
+    join();
 }
 
 static void host_vanished_while_polling(void)
@@ -350,15 +369,36 @@ static void host_vanished_while_polling(void)
     int64_t lost;
     uint8_t got;
 
-    own_network();
+    partable_hosts();
     pair_open(&pair, IPV4, NULL);
-    loopback("down");
+    part();
     lost = now_ms();
     CHECK_RET(send_once(pair.client.ep, &byte, 1), 1);
     while (recv_once(pair.client.ep, &got, 1) == -FI_EAGAIN)
         CHECK(now_ms() - lost < 2 * KEEPALIVE_MS + 500);
     CHECK_RET(recv_once(pair.client.ep, &got, 1), -FI_ECONNRESET);
     pair_close(&pair);
+    join();
+}
+
+static void host_vanished_while_asleep(void)
+{
+    struct fi_eq_cm_entry entry;
+    struct pair pair;
+    uint32_t kind = 0;
+    int64_t lost;
+
+    partable_hosts();
+    pair_open(&pair, IPV4, NULL);
+    part();
+    lost = now_ms();
+    while (fi_eq_read(pair.client.eq, &kind, &entry, sizeof entry, 0) == -FI_EAGAIN)
+        CHECK(readable(wait_fd(&pair.client.eq->fid), 2 * KEEPALIVE_MS + 500));
+    CHECK_INT(kind, FI_SHUTDOWN);
+    CHECK_BETWEEN(now_ms() - lost, 1, 2 * KEEPALIVE_MS + 500);
+    CHECK_RET(recv_once(pair.client.ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
+    pair_close(&pair);
+    join();
 }
 
 static const struct test tests[] = {
@@ -376,6 +416,7 @@ static const struct test tests[] = {
     TEST(peer_ended_then_killed, "peer shut its sending side and later died: what is left, then 0; -FI_ECONNRESET"),
     TEST(host_vanished, "a host that vanishes: -FI_ECONNRESET within twice FI_RSTREAM_KEEPALIVE_S"),
     TEST(host_vanished_while_polling, "the same for a caller that only receives, again and again"),
+    TEST(host_vanished_while_asleep, "the same for one that sleeps on the event queue's descriptor"),
     TEST(killed_while_sending, "kill -9 while our sending side is full: -FI_ECONNRESET"),
 };
 

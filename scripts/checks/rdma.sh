@@ -7,7 +7,7 @@ declare -A rdma_ipv4=([siw]=10.1.0.2 [rxe]=10.2.0.2) rdma_ipv6=([siw]=fd01::2 [r
 on_device() {
     local kind=$1
     shift
-    TEST_IPV4=${rdma_ipv4[$kind]} TEST_IPV6=${rdma_ipv6[$kind]} \
+    TEST_IPV4=${rdma_ipv4[$kind]} TEST_IPV6=${rdma_ipv6[$kind]} TEST_FAULT="$PWD/scripts/vm/fault.sh $kind" \
         with_provider scripts/vm.sh -d "$kind" -t 1200 "$@"
 }
 
@@ -37,9 +37,13 @@ rdma_copies() {
     on_device rxe "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
 }
 
+# Faults of devices in the middle of a copy.
 rdma_unplug() {
-    on_device siw scripts/vm/unplug.sh "$programs/gcc/stream_copy" siw "${rdma_ipv4[siw]}"
-    on_device rxe scripts/vm/unplug.sh "$programs/gcc/stream_copy" rxe "${rdma_ipv4[rxe]}"
+    local kind
+    for kind in siw rxe; do
+        on_device "$kind" scripts/vm/broken_copy.sh "$programs/gcc/stream_copy" "$kind" "${rdma_ipv4[$kind]}" \
+            remove down drop
+    done
 }
 
 # The provider loads on a host without rdma-core: nothing of it is linked, and where its libraries are not

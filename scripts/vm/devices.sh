@@ -18,11 +18,18 @@ end() {
     local device=$2-$3 table=${network[$2]}$3 here there
     here=$(address "$1" "$2" "$3") there=$(address "$1" "$2" $((1 - $3)))
     [[ $1 == 4 ]] && echo "address add $here/24 dev $device" || echo "address add $here/64 dev $device nodad"
-    echo "link set $device up"
     echo "rule add pref 1 iif $device to $here lookup local"
     echo "rule add pref 2 from $here to $here lookup local"
     echo "rule add pref 3 to $there lookup $table"
-    echo "route add $there dev $device src $here table $table"
+    up "$@"
+}
+
+# up FAMILY KIND END: the same for what is gone after the device was down.
+up() {
+    local device=$2-$3 table=${network[$2]}$3 here there
+    here=$(address "$1" "$2" "$3") there=$(address "$1" "$2" $((1 - $3)))
+    echo "link set $device up"
+    echo "route replace $there dev $device src $here table $table"
 }
 
 # set_up_devices KIND...
@@ -40,6 +47,10 @@ set_up_devices() {
             echo 1 >"$conf/accept_local"
             echo 1 >"$conf/arp_ignore"
             echo 2 >"$conf/arp_announce"
+        done
+        for conf in "/proc/sys/net/ipv6/conf/$kind"-[01]; do
+            echo 1 >"$conf/keep_addr_on_down"
+            echo 0 >"$conf/accept_dad"
         done
     done
     for family in 4 6; do

@@ -50,13 +50,12 @@ siw_with() {
 removal() {
     local server
     start_server "$1" || return
-    rdma link del "${kind}1" || return
-    ! rdma link show "${kind}1/1" 2>/dev/null || return
+    "$fault" "$kind" remove || return
     if wait "$server"; then
         echo "the server did not mind"
         return 1
     fi
-    rdma link add "${kind}1" type "$kind" netdev "$kind-1"
+    "$fault" "$kind" mend
 }
 
 # stream SERVER_FABRIC CLIENT_FABRIC ADDRESS: a file from client to server over a stream; stream_copy compares
@@ -70,6 +69,7 @@ stream() {
 export -f listening start_server pair failing perftest siw_with removal stream
 
 export examples=target/release/examples copy=target/c/gcc/stream_copy
+export fault=scripts/vm/fault.sh
 failed=0
 while read -r name kinds limit command; do
     [[ -n $name && $name != \#* ]] || continue

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rdma_sys as sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -16,6 +16,7 @@ use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::graveyard;
 use super::listener::Request;
 use super::memory::Pd;
+use super::pulse::Pulse;
 use super::queue_pair::{QueuePair, number_of};
 use crate::verbs::{
     self, Completion, ConnectOptions, ConnectionEvent, Error, EventTarget, Interest, QpCapabilities,
@@ -37,6 +38,10 @@ pub struct Cq {
     queue: Arc<Queue>,
     /// The set that is woken for completions and for the end of connections.
     wait: Option<Arc<WaitSet>>,
+    /// In that set.
+    pulse: Option<Pulse>,
+    /// Of the latest connection.
+    keepalive: Option<Duration>,
     /// Whether the device was asked for a wake-up that was not taken from the channel yet.
     armed: bool,
     polls_in_vain: u32,
@@ -143,6 +148,8 @@ impl Cq {
             queue_pairs: BTreeMap::new(),
             last_number: 0,
             wait: None,
+            pulse: None,
+            keepalive: None,
             armed: false,
             polls_in_vain: 0,
             asked: now_coarse(),
@@ -178,6 +185,14 @@ impl Cq {
     /// by the clock is for [`verbs::CompletionQueue::poll_event`].
     fn drive_connections(&mut self) -> bool {
         self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
+    }
+
+    /// Wakes sleepers from now on, if there are a set to wake and a connection to look at.
+    fn start_pulse(&self) -> Result<()> {
+        match (&self.pulse, self.keepalive) {
+            (Some(pulse), Some(keepalive)) => pulse.start(keepalive),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -233,7 +248,9 @@ impl verbs::CompletionQueue for Cq {
     ) -> Result<()> {
         let wait = self.wait.clone();
         let announce = Announce { events, data: wait.as_ref() };
-        self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &announce)
+        self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &announce)?;
+        self.keepalive = Some(options.keepalive);
+        self.start_pulse()
     }
 
     fn accept(
@@ -246,7 +263,9 @@ impl verbs::CompletionQueue for Cq {
     ) -> Result<()> {
         let wait = self.wait.clone();
         let announce = Announce { events, data: wait.as_ref() };
-        self.queue_pair(qp, "accept")?.accept(request, private_data, options, &announce)
+        self.queue_pair(qp, "accept")?.accept(request, private_data, options, &announce)?;
+        self.keepalive = Some(options.keepalive);
+        self.start_pulse()
     }
 
     fn disconnect(&mut self, qp: QpNumber) {
@@ -328,6 +347,7 @@ impl verbs::CompletionQueue for Cq {
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         if let Some(before) = self.wait.take() {
             before.remove(self.queue.descriptor())?;
+            self.pulse = None;
         }
         wait.add(self.queue.descriptor(), Token(0), Interest::Read)?;
         for queue_pair in self.queue_pairs.values() {
@@ -335,7 +355,11 @@ impl verbs::CompletionQueue for Cq {
                 watch_in(&wait, id.channel())?;
             }
         }
+        let pulse = Pulse::new()?;
+        wait.add(pulse.as_fd(), Token(2), Interest::Read)?;
+        self.pulse = Some(pulse);
         self.wait = Some(wait);
+        self.start_pulse()?;
         self.arm().map(drop)
     }
 
@@ -349,6 +373,9 @@ impl verbs::CompletionQueue for Cq {
         if again {
             self.queue.request_wake_up()?;
             self.armed = true;
+        }
+        if self.pulse.as_ref().is_some_and(Pulse::take) {
+            self.queue_pairs.values_mut().for_each(QueuePair::on_time);
         }
         Ok(self.drive_connections() || again)
     }

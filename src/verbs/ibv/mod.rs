@@ -24,6 +24,7 @@ mod listener;
 mod liveness;
 mod memory;
 mod post;
+mod pulse;
 mod queue_pair;
 mod ring;
 

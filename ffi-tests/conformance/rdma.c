@@ -1,0 +1,232 @@
+/* Contract, section RDMA devices: what befalls a device, and that it can be used again afterwards. */
+#include "conformance.h"
+
+#include <arpa/inet.h>
+#include <stdlib.h>
+
+/* Whoever reads the event queue hears within a second of what befell its device, and of a peer's within twice the
+ * keep-alive time; an emulated machine takes longer. */
+#define NOTICED_MS 1500
+#define KEEPALIVE_MS 1000
+
+/* What processes tell each other. */
+#define READY 1
+
+static void use_rdma_device(void)
+{
+    needs_rdma_device();
+    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
+}
+
+/* One side of a connection that breaks at the latest after `ms`. */
+static void check_broken(struct side *side, int ms)
+{
+    struct event event = {0};
+
+    AWAIT(ms, read_event(side->eq, &event));
+    CHECK_INT(event.kind, FI_SHUTDOWN);
+    CHECK(event.fid == &side->ep->fid);
+    CHECK_RET(recv_once(side->ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
+    CHECK_RET(send_once(side->ep, "x", 1), -FI_ECONNRESET);
+    check_no_event(side->eq);
+}
+
+/* What befell the device of the server breaks both ends. */
+static void check_both_broken(struct pair *pair)
+{
+    check_broken(&pair->server, NOTICED_MS);
+    check_broken(&pair->client, 2 * KEEPALIVE_MS + NOTICED_MS);
+}
+
+static void check_works(struct pair *pair)
+{
+    transfer(pair->client.ep, pair->server.ep, 100000);
+    transfer(pair->server.ep, pair->client.ep, 100000);
+}
+
+/* The same process connects on the device. */
+static void check_usable(void)
+{
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    check_works(&pair);
+    pair_close(&pair);
+}
+
+/* What becomes of an attempt to connect. */
+static int failed_attempt(unsigned port)
+{
+    struct fi_eq_err_entry error;
+    struct side client;
+
+    side_active(&client, IPV4, port, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    error = await_error(client.eq, NULL, 0);
+    side_close(&client);
+    return error.err;
+}
+
+/* Soft iWARP and soft RoCE of Linux 6.1 go only when every process has closed them, and librdmacm does so when its
+ * process ends: what befalls a device is watched by a process that ends before the device comes back. */
+static void befalls(const char *what, void (*watch)(struct peer *self, void *argument))
+{
+    struct peer watcher;
+
+    use_rdma_device();
+    peer_start(&watcher, watch, NULL);
+    CHECK_INT(peer_hear(&watcher), READY);
+    fault(what);
+    peer_tell(&watcher, READY);
+    peer_join(&watcher);
+    mend();
+    check_usable();
+}
+
+/* Both have done what goes before the fault; the fault is there. */
+static void await_fault(struct peer *self)
+{
+    peer_tell(self, READY);
+    CHECK_INT(peer_hear(self), READY);
+}
+
+static void watch_port(struct peer *self, void *argument)
+{
+    struct pair pair;
+
+    (void)argument;
+    pair_open(&pair, IPV4, NULL);
+    check_works(&pair);
+    await_fault(self);
+    check_both_broken(&pair);
+    CHECK_INT(failed_attempt(fid_port(&pair.listener.pep->fid)), FI_EHOSTUNREACH);
+    pair_close(&pair);
+}
+
+static void port_down(void)
+{
+    befalls("down", watch_port);
+}
+
+static void port_up_again(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    use_rdma_device();
+    side_listen(&listener, IPV4, NULL);
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    fault("down");
+    fault("up");
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(client.eq, FI_CONNECTED);
+    await_event(server.eq, FI_CONNECTED);
+    /* Longer than it takes to look at the device. */
+    for (int64_t until = now_ms() + NOTICED_MS; now_ms() < until;)
+        drive();
+    transfer(client.ep, server.ep, 100000);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+    mend();
+}
+
+static void watch_device(struct peer *self, void *argument)
+{
+    struct pair pair;
+
+    (void)argument;
+    pair_open(&pair, IPV4, NULL);
+    check_works(&pair);
+    await_fault(self);
+    check_both_broken(&pair);
+    pair_close(&pair);
+}
+
+static void device_removed(void)
+{
+    befalls("remove", watch_device);
+}
+
+/* The address of the first device, from which the second is reached. */
+static void first_address(char *text, socklen_t size)
+{
+    struct sockaddr_in address;
+    size_t length = sizeof address;
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    CHECK_OK(fi_getname(&pair.client.ep->fid, &address, &length));
+    pair_close(&pair);
+    CHECK(inet_ntop(AF_INET, &address.sin_addr, text, size) != NULL);
+}
+
+/* From the second device, without an answer. */
+static void watch_attempt(struct peer *self, void *argument)
+{
+    struct side listener, client;
+    struct event request;
+    char first[INET_ADDRSTRLEN];
+
+    (void)argument;
+    first_address(first, sizeof first);
+    side_listen(&listener, first, NULL);
+    side_active(&client, first, fid_port(&listener.pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    await_fault(self);
+    CHECK_INT(await_error(client.eq, NULL, 0).err, FI_ENODEV);
+    fi_freeinfo(request.info);
+    side_close(&client);
+    side_close(&listener);
+}
+
+static void removed_while_connecting(void)
+{
+    befalls("remove", watch_attempt);
+}
+
+/* Nothing is read but the endpoint, and nothing waited for but its descriptor. */
+static void asleep(bool sending)
+{
+    struct pair pair;
+    int64_t lost;
+    int fd;
+
+    use_rdma_device();
+    pair_open(&pair, IPV4, NULL);
+    fd = wait_fd(&pair.client.ep->fid);
+    fault("drop");
+    lost = now_ms();
+    if (sending)
+        CHECK_RET(send_once(pair.client.ep, "x", 1), 1);
+    while (recv_once(pair.client.ep, &(uint8_t){0}, 1) == -FI_EAGAIN)
+        CHECK(readable(fd, 2 * KEEPALIVE_MS + NOTICED_MS));
+    CHECK_BETWEEN(now_ms() - lost, 1, 2 * KEEPALIVE_MS + NOTICED_MS);
+    CHECK_RET(recv_once(pair.client.ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
+    pair_close(&pair);
+    mend();
+}
+
+static void asleep_idle(void)
+{
+    asleep(false);
+}
+
+static void asleep_sending(void)
+{
+    asleep(true);
+}
+
+static const struct test tests[] = {
+    TEST(port_down, "a port that goes down: -FI_ECONNRESET and FI_SHUTDOWN; attempts: FI_EHOSTUNREACH"),
+    TEST(port_up_again, "a port that came up again is as it was, for what was open meanwhile too"),
+    TEST(device_removed, "a device that is removed: -FI_ECONNRESET and FI_SHUTDOWN; it can come back"),
+    TEST(removed_while_connecting, "a device that is removed while connecting: FI_ENODEV"),
+    TEST(asleep_idle, "a host that vanishes, for one asleep on nothing but the endpoint's descriptor"),
+    TEST(asleep_sending, "the same with bytes on their way"),
+};
+
+const struct section rdma_section = SECTION("rdma devices", tests);
