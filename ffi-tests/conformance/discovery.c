@@ -413,6 +413,38 @@ static void wildcard(void)
     fi_freeinfo(hints);
 }
 
+/* An RDMA device answers with each of its addresses, and whoever listens there is reached. */
+static void wildcard_of_rdma_device(void)
+{
+    struct sockaddr_in wanted = ipv4_address(7475), *found;
+    struct fi_info *hints = stream_hints(), *all, *info;
+    struct side listener, client;
+
+    needs_rdma_device();
+    hints->fabric_attr->name = strdup("ibv");
+    all = find("0.0.0.0", "7475", FI_SOURCE, hints);
+    for (info = all; info; info = info->next) {
+        found = info->src_addr;
+        CHECK_INT(found->sin_family, AF_INET);
+        CHECK_INT(ntohs(found->sin_port), 7475);
+        CHECK(found->sin_addr.s_addr != htonl(INADDR_ANY));
+        if (found->sin_addr.s_addr == wanted.sin_addr.s_addr)
+            break;
+    }
+    CHECK(info != NULL);
+    side_open(&listener, fi_dupinfo(info));
+    CHECK_OK(fi_passive_ep(listener.fabric, listener.info, &listener.pep, NULL));
+    CHECK_OK(fi_pep_bind(listener.pep, &listener.eq->fid, 0));
+    CHECK_OK(fi_listen(listener.pep));
+    side_active(&client, IPV4, 7475, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    fi_freeinfo(await_event(listener.eq, FI_CONNREQ).info);
+    side_close(&client);
+    side_close(&listener);
+    fi_freeinfo(all);
+    fi_freeinfo(hints);
+}
+
 static void name_filters(void)
 {
     struct fi_info *hints = stream_hints(), *info = find(IPV4, "7471", 0, hints), *again;
@@ -531,6 +563,7 @@ static const struct test tests[] = {
     TEST(numeric_host, "FI_NUMERICHOST: no look-up of names"),
     TEST(hinted_addresses, "src_addr and dest_addr of the hints"),
     TEST(wildcard, "wildcard addresses"),
+    TEST(wildcard_of_rdma_device, "the wildcard on RDMA devices: each of their addresses"),
     TEST(rdma_devices_first, "order: RDMA devices first, then the embedded device"),
     TEST(name_filters, "fabric_attr->name and domain_attr->name are filters"),
     TEST(order_of_answers, "never before another provider for endpoint types it lacks"),

@@ -307,6 +307,42 @@ static void refused_can_close(void)
     CHECK_SYS(close(fd));
 }
 
+/* ---- a listener whose application does not answer -------------------------------------------- */
+
+static void unanswered(void)
+{
+    struct side listener, client;
+    struct event request;
+    int64_t start;
+
+    set_time_out();
+    side_listen(&listener, IPV4, NULL);
+    start = now_ms();
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    CHECK_INT(failure(&client), FI_ETIMEDOUT);
+    CHECK_BETWEEN(now_ms() - start, TIMEOUT_MS, TIMEOUT_MS + 1000);
+    fi_freeinfo(request.info);
+    side_close(&client);
+    side_close(&listener);
+}
+
+static void unanswered_can_close(void)
+{
+    struct side listener, client;
+    struct event request;
+    int64_t start;
+
+    side_listen(&listener, IPV4, NULL);
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    start = now_ms();
+    side_close(&client);
+    CHECK(now_ms() - start < 1000);
+    fi_freeinfo(request.info);
+    side_close(&listener);
+}
+
 static const struct test tests[] = {
     TEST(reject, "fi_reject carries data; the active side reads FI_ECONNREFUSED with it in err_data"),
     TEST(nobody_listening, "nobody listening: one error entry, FI_ECONNREFUSED, with a text"),
@@ -320,6 +356,8 @@ static const struct test tests[] = {
     TEST(wrong_version_from_passive, "the wrong version in a reply: one error entry"),
     TEST(wrong_version_from_active, "the wrong version in a request is rejected"),
     TEST(refused_can_close, "fi_close in the middle of connecting"),
+    TEST(unanswered, "a listener that does not answer: FI_RSTREAM_CONNECT_TIMEOUT_MS, FI_ETIMEDOUT"),
+    TEST(unanswered_can_close, "fi_close while the listener does not answer"),
 };
 
 const struct section refusals_section = SECTION("refusals", tests);
