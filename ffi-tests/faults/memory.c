@@ -65,7 +65,6 @@ static void no_memory_for_the_ring(void)
 static void no_memory_for_what_waits(void)
 {
     static struct raw raw;
-    const struct grant grant = {.ring = 1024 * MIB, .receives = 60000};
     const struct settings settings = {.send_ring = 1024 * MIB, .tx_size = 60000};
     struct bystander bystander;
     struct meeting meeting;
@@ -75,11 +74,7 @@ static void no_memory_for_what_waits(void)
     /* The peer grants a gigabyte and never reads: what the socket does not take has to wait here. */
     CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "200", 1));
     bystander_open(&bystander);
-    meeting_listen(&meeting, &settings);
-    raw_connect(&raw, &meeting, &grant);
-    put_data(&raw, 100);
-    raw_flush(&raw);
-    recv_pattern(meeting.server.ep, 0, 100);
+    raw_connect_greedy(&raw, &meeting, &settings);
     limit_memory(64 * MIB);
     while ((took = send_once(meeting.server.ep, pattern(sent, 65536), 65536)) > 0)
         sent += (size_t)took;

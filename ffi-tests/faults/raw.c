@@ -103,3 +103,14 @@ void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *g
     raw->stag = (uint32_t)get_be(theirs + KEY, 8);
     raw->ring = (uint32_t)get_be(theirs + RING, 4);
 }
+
+void raw_connect_greedy(struct raw *raw, struct meeting *meeting, const struct settings *settings)
+{
+    struct grant grant = {.ring = (uint32_t)settings->send_ring, .receives = 60000};
+
+    meeting_listen(meeting, settings);
+    raw_connect(raw, meeting, &grant);
+    put_data(raw, 100);
+    raw_flush(raw);
+    recv_pattern(meeting->server.ep, 0, 100);
+}

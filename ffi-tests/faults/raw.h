@@ -33,6 +33,9 @@ struct grant {
 
 /* Connects to the meeting's listener, which accepts. */
 void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant);
+/* The same, from a listener that it opens, as a peer that grants as much as these settings can send and never
+ * reads. The active side speaks first: 100 bytes, which the server has read. */
+void raw_connect_greedy(struct raw *raw, struct meeting *meeting, const struct settings *settings);
 /* Sends what was put. */
 void raw_flush(struct raw *raw);
 
