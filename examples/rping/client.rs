@@ -4,20 +4,18 @@ use std::error::Error;
 
 use rstream_fi::verbs::{Access, CompletionQueue, Device, MemoryRegion, RemoteAddress};
 
-use super::end::{CONNECT, End};
+use super::end::End;
 use super::options::Options;
-use super::word::Word;
+use super::word::{SHAPE, Word, hear, say};
 
 pub(crate) fn run<D: Device>(device: D, options: &Options) -> Result<(), Box<dyn Error>> {
-    let mut end = End::new(device)?;
+    let mut end = End::new(device, SHAPE)?;
     let source = end.region(options.size, Access::REMOTE_READ)?;
     let sink = end.region(options.size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let events = end.target();
-    end.cq.connect(end.qp, options.address, None, &[], &CONNECT, events)?;
-    end.wait_for_connection()?;
+    end.connect(options.address)?;
     if options.greet {
-        end.say(place(&source, options.size))?;
-        end.hear()?;
+        say(&mut end, place(&source, options.size))?;
+        hear(&mut end)?;
     } else {
         ping(&mut end, &source, &sink, options)?;
     }
@@ -36,10 +34,10 @@ fn ping<D: Device>(
         let sent = text(number, options.size);
         source.memory().write(0, &sent)?;
         let place_of_text = place(source, options.size);
-        end.say(if options.wrong_key { place_of_text.with_wrong_key() } else { place_of_text })?;
-        end.hear()?;
-        end.say(place(sink, options.size))?;
-        end.hear()?;
+        say(end, if options.wrong_key { place_of_text.with_wrong_key() } else { place_of_text })?;
+        hear(end)?;
+        say(end, place(sink, options.size))?;
+        hear(end)?;
         let mut came = vec![0; sent.len()];
         sink.memory().read(0, &mut came)?;
         if options.validate && came != sent {

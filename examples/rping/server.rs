@@ -2,43 +2,42 @@
 
 use std::error::Error;
 
-use rstream_fi::verbs::{Access, CompletionQueue, Device, MemoryRegion, RemoteAddress};
+use rstream_fi::verbs::{Access, Device, MemoryRegion, Operation, RemoteAddress};
 
-use super::end::{CONNECT, End, segment};
+use super::end::{End, segment};
 use super::options::Options;
-use super::word::Word;
+use super::word::{SHAPE, Word, hear, say};
 
 /// What the server says: that it is done. rping looks at its length only.
 const DONE: Word = Word { memory: RemoteAddress { key: 0, address: 0 }, size: 0 };
 
 pub(crate) fn run<D: Device>(device: D, options: &Options) -> Result<(), Box<dyn Error>> {
-    let mut end = End::new(device)?;
+    let mut end = End::new(device, SHAPE)?;
     // The target of an RDMA read is written by the peer on iWARP.
     let buffer = end.region(options.size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let request = end.wait_for_request(options)?;
-    let events = end.target();
-    end.cq.accept(end.qp, request, &[], &CONNECT, events)?;
-    end.wait_for_connection()?;
+    let listener = end.listen(options.address)?;
+    end.accept(listener)?;
     for _ in 0..options.count.unwrap_or(u64::MAX) {
-        let mut source = end.hear()?;
+        let mut source = hear(&mut end)?;
         check_size(source, options.size)?;
         if options.wrong_key {
             source = source.with_wrong_key();
         }
-        end.read(source.memory, segment(&buffer, source.size))?;
-        end.say(DONE)?;
+        end.carry_out(Operation::Read { remote: source.memory }, segment(&buffer, source.size))?;
+        say(&mut end, DONE)?;
         let mut text = vec![0; source.size as usize];
         buffer.memory().read(0, &mut text)?;
         let text = &text[..text.iter().position(|&byte| byte == 0).unwrap_or(text.len())];
         if options.verbose {
             println!("server ping data: {}", String::from_utf8_lossy(text));
         }
-        let sink = end.hear()?;
+        let sink = hear(&mut end)?;
         check_size(sink, options.size)?;
         // As much as the text has, and its NUL.
         let length = sink.size.min(text.len() as u32 + 1);
-        end.write(sink.memory, segment(&buffer, length))?;
-        end.say(DONE)?;
+        let write = Operation::Write { remote: sink.memory, immediate: None };
+        end.carry_out(write, segment(&buffer, length))?;
+        say(&mut end, DONE)?;
     }
     end.wait_for_end()
 }
