@@ -20,6 +20,9 @@ use super::options::Options;
 
 const PLAIN_SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
 
+/// A message of this many bytes is not split.
+const SPLIT_LEAST: u32 = 4096;
+
 /// Bytes of a word where it travels as the payload of a send.
 const WORD: usize = size_of::<u32>();
 
@@ -117,6 +120,14 @@ impl<D: Device> Link<D> {
     /// Meets a peer that followed the own invitation, or nobody; see [`CompletionQueue::meet`].
     pub(super) fn meet(&mut self, visited: bool) {
         self.cq.meet(self.qp, visited);
+    }
+
+    /// Longest data message that is of use towards a ring of `peer_ring` bytes, on a device that takes
+    /// `most`. Where messages are cheap, a few fill the ring, so that the peer reads one while the next
+    /// is written.
+    pub(super) fn longest_message(&self, peer_ring: u32, most: u64) -> u32 {
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        if self.cq.shares_memory(self.qp) { most.min((peer_ring / 4).max(SPLIT_LEAST)) } else { most }
     }
 
     /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.

@@ -136,6 +136,7 @@ pub(super) fn agree(
     peer: &Peer,
     device: &DeviceAttributes,
     force_iwarp: bool,
+    max_message: u32,
 ) -> std::result::Result<(Stream, WordFormat), BadOffer> {
     let base = match device.transport {
         Transport::InfiniBand => WordFormat::Immediate,
@@ -149,7 +150,7 @@ pub(super) fn agree(
         peer_receives: peer.offer.receives,
         send_ring: options.send_buffer,
         send_depth: u32::from(options.send_depth) * words.data_entries(),
-        max_message: u32::try_from(device.max_message).unwrap_or(u32::MAX),
+        max_message,
         words,
         features: agreed,
     };

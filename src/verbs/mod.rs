@@ -266,6 +266,11 @@ pub trait CompletionQueue: Send {
     /// came. The connection works the same whatever comes of it.
     fn meet(&mut self, _qp: QpNumber, _visited: bool) {}
 
+    /// Whether memory is shared with the peer, so that messages cost next to nothing but their copies.
+    fn shares_memory(&self, _qp: QpNumber) -> bool {
+        false
+    }
+
     /// Begins an orderly end: what was posted goes out first, then the peer sees
     /// [`ConnectionEvent::Disconnected`]. Nothing can be posted afterwards; what arrives is
     /// still received.

@@ -65,7 +65,7 @@ fn connect<D: Device>(
     established(&mut right);
 
     let finish = |link, options: &Options, peer: &Peer| {
-        let (stream, format) = offer::agree(options, peer, &attributes, force_iwarp).unwrap();
+        let (stream, format) = offer::agree(options, peer, &attributes, force_iwarp, u32::MAX).unwrap();
         Connection::new(link, stream, format, peer.ring(), peer.ring_size() as usize)
     };
     [finish(left, &options[0], &left_peer), finish(right, &options[1], &right_peer)]

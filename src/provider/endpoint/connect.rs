@@ -107,7 +107,9 @@ impl<D: Device> Endpoint<D> {
         peer: &Peer,
     ) -> std::result::Result<Connection<D>, BadOffer> {
         link.meet(peer.shares_memory());
-        let (stream, format) = offer::agree(&inner.options, peer, &self.attributes(), self.force_iwarp)?;
+        let attributes = self.attributes();
+        let longest = link.longest_message(peer.ring_size(), attributes.max_message);
+        let (stream, format) = offer::agree(&inner.options, peer, &attributes, self.force_iwarp, longest)?;
         let longest_inject = peer.ring_size().min(inner.options.send_buffer) as usize;
         Ok(Connection::new(link, stream, format, peer.ring(), longest_inject))
     }

@@ -266,6 +266,10 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
         self.inner.meet(qp, visited);
     }
 
+    fn shares_memory(&self, qp: QpNumber) -> bool {
+        self.inner.shares_memory(qp)
+    }
+
     fn disconnect(&mut self, qp: QpNumber) {
         if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
             queue_pair.established = false;

@@ -293,6 +293,10 @@ impl verbs::CompletionQueue for CompletionQueue {
         let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
     }
 
+    fn shares_memory(&self, qp: QpNumber) -> bool {
+        self.pair(qp).is_some_and(QueuePair::is_shared)
+    }
+
     fn disconnect(&mut self, qp: QpNumber) {
         // An unknown number has nothing to disconnect.
         let _ = self.with(qp, |pair, ready, sets| pair.disconnect(&mut Scratch::take(), ready, sets));

@@ -111,7 +111,7 @@ impl QueuePair {
         shared.channel.arm()
     }
 
-    /// Whether it has to be looked at without being found ready.
+    /// Whether memory is shared with the peer: then it has to be looked at without being found ready.
     pub(in super::super) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
