@@ -1,7 +1,7 @@
 # The Rust tests.
 
 rust_tests() {
-    cargo test --release --no-fail-fast
+    cargo test --release --workspace --no-fail-fast
 }
 
 # The lanes of shared memory in every order that two threads can meet, by loom.

@@ -1,15 +1,15 @@
 # Checks of what is written: format, lints, documentation, the generated header.
 
 formatting() {
-    cargo fmt --check
+    cargo fmt --all --check
 }
 
 lints() {
-    cargo clippy --all-targets -- -D warnings
+    cargo clippy --workspace --all-targets -- -D warnings
 }
 
 documentation() {
-    RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
+    RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 }
 
 # The build writes include/rstream.h from the Rust source: what is checked in must be that.

@@ -1,0 +1,117 @@
+//! A stream whose calls wait: by asking again at once, or by sleeping.
+
+use std::thread::yield_now;
+
+use anyhow::{Result, bail};
+
+use crate::job::{Metric, Outcome, Tally};
+use crate::transport::{Interest, Stream};
+
+/// How to go on after calls that did nothing.
+pub(super) struct Patience {
+    sleeps: bool,
+    /// How often it was asked for nothing, one time after the other.
+    vain: u32,
+}
+
+/// Who has asked so often for nothing lets others run: the other side may be waiting for this processor. On a
+/// quiet machine nobody asks so often.
+const IN_VAIN: u32 = 2000;
+
+impl Patience {
+    pub(super) fn new(sleeps: bool) -> Self {
+        Self { sleeps, vain: 0 }
+    }
+
+    #[inline]
+    pub(super) fn wait<S: Stream>(&mut self, streams: &[S], until: Interest) -> Result<()> {
+        if self.sleeps {
+            return S::sleep(streams, until);
+        }
+        self.vain += 1;
+        if self.vain == IN_VAIN {
+            self.vain = 0;
+            yield_now();
+        }
+        Ok(())
+    }
+
+    /// After a call that did something.
+    #[inline]
+    pub(super) fn restore(&mut self) {
+        self.vain = 0;
+    }
+}
+
+pub(super) struct End<S> {
+    pub(super) stream: S,
+    patience: Patience,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+}
+
+impl<S: Stream> End<S> {
+    pub(super) fn new(stream: S, sleeps: bool) -> Self {
+        Self { stream, patience: Patience::new(sleeps), sent: 0, received: 0 }
+    }
+
+    /// After a call that did nothing.
+    #[inline]
+    pub(super) fn wait(&mut self, until: Interest) -> Result<()> {
+        self.patience.wait(std::slice::from_ref(&self.stream), until)
+    }
+
+    #[inline]
+    pub(super) fn send_all(&mut self, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            match self.stream.send(data)? {
+                Some(taken) => {
+                    data = &data[taken..];
+                    self.sent += taken as u64;
+                    self.patience.restore();
+                }
+                None => self.wait(Interest::Send)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What the next receive gives, 0 at the end.
+    #[inline]
+    pub(super) fn receive_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        loop {
+            if let Some(given) = self.stream.receive(buffer)? {
+                self.received += given as u64;
+                self.patience.restore();
+                return Ok(given);
+            }
+            self.wait(Interest::Receive)?;
+        }
+    }
+
+    /// Fills the buffer. False if the stream ended before its first byte.
+    #[inline]
+    pub(super) fn receive_all(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.receive_some(&mut buffer[filled..])? {
+                0 if filled == 0 => return Ok(false),
+                0 => bail!("the stream ended within a message"),
+                given => filled += given,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends this direction and waits until the other side has ended its own.
+    pub(super) fn finish(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.stream.finish()?;
+        while self.receive_some(buffer)? > 0 {}
+        Ok(())
+    }
+
+    pub(super) fn outcome(&self, figures: Vec<(Metric, f64)>) -> Outcome {
+        let tally = |bytes| Tally { bytes, checksum: 0 };
+        Outcome { sent: tally(self.sent), received: tally(self.received), figures }
+    }
+}

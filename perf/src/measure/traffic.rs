@@ -1,0 +1,178 @@
+//! Bytes as fast as they go, one way and both ways, and their content.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::{Clock, End, Side};
+use crate::job::{Job, Metric, Outcome, Tally, Test};
+use crate::transport::{Interest, Stream};
+
+/// How many bytes pass at least between two looks at the clock, and how many calls at most.
+const UNWATCHED_BYTES: usize = 1 << 16;
+const UNWATCHED_CALLS: usize = 256;
+/// What is compared each way, if there is time for it.
+const VERIFIED_BYTES: u64 = 32 << 20;
+
+/// The active side, one way. The clock stops when the other side has read everything and said so by ending
+/// its direction.
+pub(super) fn give<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
+    let mut message = vec![0; job.size];
+    let calls = (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS);
+    let mut clock = Clock::start(job);
+    while !clock.is_over(Instant::now(), end.sent) {
+        for _ in 0..calls {
+            end.send_all(&message)?;
+        }
+    }
+    end.finish(&mut message)?;
+    Ok(rates(job, clock.rate(end.sent)))
+}
+
+/// The passive side.
+pub(super) fn take<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()> {
+    let mut buffer = vec![0; job.size];
+    while end.receive_some(&mut buffer)? > 0 {}
+    end.stream.finish()
+}
+
+/// The active side, both ways: sends until the time is over, and receives until the end.
+pub(super) fn exchange<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
+    let mut clock = Clock::start(job);
+    both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
+    Ok(rates(job, clock.rate(end.sent + end.received)))
+}
+
+/// The passive side: sends until the other has ended.
+pub(super) fn exchange_back<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()> {
+    both_ways(job, end, |_, ended| ended)
+}
+
+/// Sends and receives in turns. `enough` is told the bytes of both directions and whether the other side has
+/// ended, and decides when this one does.
+fn both_ways<S: Stream>(
+    job: &Job,
+    end: &mut End<S>,
+    mut enough: impl FnMut(u64, bool) -> bool,
+) -> Result<()> {
+    let (message, mut buffer) = (vec![0; job.size], vec![0; job.size]);
+    let calls = (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS);
+    let (mut offset, mut sends, mut receives) = (0, true, true);
+    while sends || receives {
+        for _ in 0..calls {
+            let taken = if sends { end.stream.send(&message[offset..])? } else { None };
+            let given = if receives { end.stream.receive(&mut buffer)? } else { None };
+            offset = (offset + taken.unwrap_or(0)) % job.size;
+            end.sent += taken.unwrap_or(0) as u64;
+            end.received += given.unwrap_or(0) as u64;
+            receives &= given != Some(0);
+            if taken.is_none() && given.is_none() {
+                end.wait(if sends { Interest::Both } else { Interest::Receive })?;
+            }
+            if !receives {
+                break;
+            }
+        }
+        if sends && enough(end.sent + end.received, !receives) {
+            sends = false;
+            end.stream.finish()?;
+        }
+    }
+    Ok(())
+}
+
+/// Either side: content of its own there while the other's comes, both summed up.
+pub(super) fn verify<S: Stream>(job: &Job, end: &mut End<S>, side: Side) -> Result<Outcome> {
+    let (mut message, mut buffer) = (vec![0; job.size], vec![0; job.size]);
+    let mut content = Content(match side {
+        Side::Active => 0x9e37_79b9_7f4a_7c15,
+        Side::Passive => 0x6a09_e667_f3bc_c908,
+    });
+    let (mut sent, mut received) = (Checksum::new(), Checksum::new());
+    let start = Instant::now();
+    let (mut offset, mut sends, mut receives) = (job.size, true, true);
+    while sends || receives {
+        if sends && offset == job.size {
+            content.fill(&mut message);
+            offset = 0;
+        }
+        let taken = if sends { end.stream.send(&message[offset..])? } else { None };
+        let given = if receives { end.stream.receive(&mut buffer)? } else { None };
+        if let Some(taken) = taken {
+            sent.add(&message[offset..offset + taken]);
+            offset += taken;
+        }
+        if let Some(given) = given {
+            received.add(&buffer[..given]);
+            receives = given > 0;
+        }
+        let enough = sent.0.bytes >= VERIFIED_BYTES || start.elapsed() >= job.duration();
+        if sends && enough {
+            sends = false;
+            end.stream.finish()?;
+        }
+        if taken.is_none() && given.is_none() && receives {
+            end.wait(if sends { Interest::Both } else { Interest::Receive })?;
+        }
+    }
+    Ok(Outcome {
+        sent: sent.0,
+        received: received.0,
+        figures: vec![(Metric::Compared, sent.0.bytes as f64 / 1e6)],
+    })
+}
+
+/// First what the test is about.
+fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
+    let bytes = (Metric::Throughput, per_second / 1e6);
+    let messages = (Metric::MessageRate, per_second / job.size as f64);
+    if job.test == Test::Rate { vec![messages, bytes] } else { vec![bytes, messages] }
+}
+
+/// Bytes that do not repeat (xorshift).
+struct Content(u64);
+
+impl Content {
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            *byte = (self.0 >> 32) as u8;
+        }
+    }
+}
+
+/// FNV-1a: cheap, and every byte and its place count.
+struct Checksum(Tally);
+
+impl Checksum {
+    fn new() -> Self {
+        Self(Tally { bytes: 0, checksum: 0xcbf2_9ce4_8422_2325 })
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.0.bytes += bytes.len() as u64;
+        for byte in bytes {
+            self.0.checksum = (self.0.checksum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_depends_on_content_and_order_but_not_on_pieces() {
+        let of = |pieces: &[&[u8]]| {
+            let mut sum = Checksum::new();
+            pieces.iter().for_each(|piece| sum.add(piece));
+            sum.0
+        };
+        assert_eq!(of(&[b"abcd"]), of(&[b"a", b"", b"bcd"]));
+        assert_ne!(of(&[b"abcd"]), of(&[b"abdc"]));
+        assert_ne!(of(&[b"abcd"]), of(&[b"abc"]));
+        assert_eq!(of(&[b"a"]).checksum, 0xaf63_dc4c_8601_ec8c, "as published for FNV-1a");
+    }
+}

@@ -1,0 +1,241 @@
+//! Streams through libfabric's public calls, as an application makes them: this and its children are the only
+//! code that knows libfabric.
+
+mod object;
+mod opened;
+mod sys;
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::{Connector, Interest, Listener, Stream};
+use crate::candidate::Rings;
+use object::{Info, Object, check, error_text};
+use opened::{Event, Opened};
+
+const NOT_NOW: isize = -(sys::FI_EAGAIN as isize);
+
+/// The version of the library that runs, as text.
+pub(crate) fn version() -> String {
+    // SAFETY: takes nothing and only reads a constant.
+    let version = unsafe { sys::fi_version() };
+    format!("{}.{}", version >> 16, version & 0xffff)
+}
+
+/// A connected endpoint.
+pub(crate) struct Endpoint {
+    endpoint: Object<sys::fid_ep>,
+    /// What to sleep on, asked for by who sleeps only: one who polls needs none.
+    descriptor: Option<i32>,
+    opened: Rc<Opened>,
+}
+
+impl Endpoint {
+    fn new(endpoint: Object<sys::fid_ep>, opened: Rc<Opened>, sleeps: bool) -> Result<Self> {
+        let descriptor = sleeps.then(|| endpoint.descriptor()).transpose()?;
+        Ok(Self { endpoint, descriptor, opened })
+    }
+}
+
+impl Stream for Endpoint {
+    #[inline]
+    fn send(&mut self, data: &[u8]) -> Result<Option<usize>> {
+        // SAFETY: the endpoint is open; the bytes are `data`'s, and the provider is done with them when it returns.
+        let answer = unsafe {
+            sys::fi_send(
+                self.endpoint.pointer(),
+                data.as_ptr().cast(),
+                data.len(),
+                ptr::null_mut(),
+                u64::MAX,
+                ptr::null_mut(),
+            )
+        };
+        count("fi_send", answer)
+    }
+
+    #[inline]
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<usize>> {
+        // SAFETY: the endpoint is open; at most the buffer's length is written, before the call returns.
+        let answer = unsafe {
+            sys::fi_recv(
+                self.endpoint.pointer(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                ptr::null_mut(),
+                u64::MAX,
+                ptr::null_mut(),
+            )
+        };
+        count("fi_recv", answer)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        // SAFETY: the endpoint is open.
+        check("fi_shutdown", unsafe { sys::fi_shutdown(self.endpoint.pointer(), sys::FI_SEND) })
+    }
+
+    /// Its descriptor becomes readable for whatever the last call could not do.
+    fn sleep(streams: &[Self], _: Interest) -> Result<()> {
+        let Some(first) = streams.first() else { return Ok(()) };
+        let slept = match streams {
+            [stream] => sleep_on(&first.opened, &mut [stream.endpoint.fid()], &mut [stream.readable()?]),
+            _ => sleep_on(
+                &first.opened,
+                &mut streams.iter().map(|stream| stream.endpoint.fid()).collect::<Vec<_>>(),
+                &mut streams.iter().map(Self::readable).collect::<Result<Vec<_>>>()?,
+            ),
+        };
+        match slept {
+            Ok(()) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("poll"),
+        }
+    }
+}
+
+impl Endpoint {
+    fn readable(&self) -> Result<PollFd<'_>> {
+        let descriptor = self.descriptor.context("polling was asked for")?;
+        // SAFETY: the descriptor is the endpoint's and open as long as it, which the answer borrows.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        Ok(PollFd::from_borrowed_fd(borrowed, PollFlags::IN))
+    }
+}
+
+/// Sleeps unless libfabric says that there is something already.
+fn sleep_on(
+    opened: &Opened,
+    fids: &mut [*mut sys::fid],
+    descriptors: &mut [PollFd<'_>],
+) -> rustix::io::Result<()> {
+    // SAFETY: the fabric and all the objects are open, and there are as many as told.
+    let quiet = unsafe { sys::fi_trywait(opened.fabric(), fids.as_mut_ptr(), fids.len() as i32) } == 0;
+    if quiet {
+        poll(descriptors, None)?;
+    }
+    Ok(())
+}
+
+#[inline]
+fn count(call: &'static str, answer: isize) -> Result<Option<usize>> {
+    if answer >= 0 {
+        Ok(Some(answer as usize))
+    } else if answer == NOT_NOW {
+        Ok(None)
+    } else {
+        bail!("{call}: {}", error_text(answer as i32))
+    }
+}
+
+/// A passive endpoint.
+pub(crate) struct FabricDoor {
+    passive: Object<sys::fid_pep>,
+    opened: Rc<Opened>,
+    /// Read while another connection was waited for.
+    requests: VecDeque<Info>,
+    sleeps: bool,
+}
+
+impl FabricDoor {
+    pub(crate) fn open(address: IpAddr, rings: Rings, sleeps: bool) -> Result<Self> {
+        let opened = Rc::new(Opened::at(SocketAddr::new(address, 0), sys::FI_SOURCE)?);
+        let passive = opened.passive_endpoint()?;
+        set(&passive, rings)?;
+        // SAFETY: the passive endpoint is open.
+        check("fi_listen", unsafe { sys::fi_listen(passive.pointer()) })?;
+        Ok(Self { passive, opened, requests: VecDeque::new(), sleeps })
+    }
+}
+
+impl Listener for FabricDoor {
+    type Stream = Endpoint;
+
+    fn target(&self) -> Result<String> {
+        // The port of an IPv4 or IPv6 address is at the same place.
+        let mut address = [0_u8; 128];
+        let mut length = address.len();
+        // SAFETY: the object is open; at most `length` bytes are written.
+        check("fi_getname", unsafe {
+            sys::fi_getname(self.passive.fid(), address.as_mut_ptr().cast(), &raw mut length)
+        })?;
+        Ok(u16::from_be_bytes([address[2], address[3]]).to_string())
+    }
+
+    fn accept(&mut self) -> Result<Endpoint> {
+        let request = loop {
+            if let Some(request) = self.requests.pop_front() {
+                break request;
+            }
+            self.read_event()?;
+        };
+        let endpoint = self.opened.endpoint(&request)?;
+        // SAFETY: the endpoint was opened from a request that was not answered yet; there is no connection data.
+        check("fi_accept", unsafe { sys::fi_accept(endpoint.pointer(), ptr::null(), 0) })?;
+        while !self.read_event()? {}
+        Endpoint::new(endpoint, Rc::clone(&self.opened), self.sleeps)
+    }
+}
+
+impl FabricDoor {
+    /// Waits for an event. Answers whether the one connection stands that was accepted.
+    fn read_event(&mut self) -> Result<bool> {
+        match self.opened.event()? {
+            Event::Connected => Ok(true),
+            Event::Request(request) => {
+                self.requests.push_back(request);
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// Where a passive endpoint is.
+pub(crate) struct FabricWay {
+    opened: Rc<Opened>,
+    rings: Rings,
+    sleeps: bool,
+}
+
+impl FabricWay {
+    pub(crate) fn new(target: SocketAddr, rings: Rings, sleeps: bool) -> Result<Self> {
+        Ok(Self { opened: Rc::new(Opened::at(target, 0)?), rings, sleeps })
+    }
+}
+
+impl Connector for FabricWay {
+    type Stream = Endpoint;
+
+    fn connect(&mut self) -> Result<Endpoint> {
+        let info = self.opened.info();
+        let endpoint = self.opened.endpoint(info)?;
+        set(&endpoint, self.rings)?;
+        // SAFETY: the endpoint is open, and the address is that of the info it was opened from.
+        check("fi_connect", unsafe {
+            sys::fi_connect(endpoint.pointer(), (*info.pointer()).dest_addr, ptr::null(), 0)
+        })?;
+        let Event::Connected = self.opened.event()? else { bail!("an event that is no connection") };
+        Endpoint::new(endpoint, Rc::clone(&self.opened), self.sleeps)
+    }
+}
+
+fn set<T: object::Fid>(endpoint: &Object<T>, rings: Rings) -> Result<()> {
+    let options = [
+        (sys::FI_OPT_SEND_BUF_SIZE, rings.bytes),
+        (sys::FI_OPT_RECV_BUF_SIZE, rings.bytes),
+        (sys::FI_OPT_TX_SIZE, rings.messages),
+        (sys::FI_OPT_RX_SIZE, rings.messages),
+    ];
+    for (option, value) in options {
+        if let Some(value) = value {
+            endpoint.set(option, value)?;
+        }
+    }
+    Ok(())
+}
