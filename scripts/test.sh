@@ -130,6 +130,8 @@ step fi_info-2.5 libfabric2_info
 step unloading unloading
 step mpi mpi
 step scale scale_checks
+step perf perf_checks
+step instructions instructions
 step vm-itself vm_itself
 step vm-programs vm_programs
 step no-rdma-core without_rdma_core

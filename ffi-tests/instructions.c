@@ -1,0 +1,53 @@
+/*
+ * What callgrind counts: one message of 64 bytes and its receipt, again and again, between two endpoints in one
+ * thread. Only `exchange` is to be counted (--toggle-collect=exchange): connecting and warming up are over by then.
+ *
+ *   instructions MESSAGES
+ */
+#include "common.h"
+
+#include <stdlib.h>
+
+#define MESSAGE 64
+/* Every place of both rings and every entry of both queues has been used by then. */
+#define WARMING 4096
+
+/* Sends a message and takes it at the other end, however often that has to be asked for. */
+__attribute__((noinline)) void exchange(struct fid_ep *from, struct fid_ep *to, uint8_t *data)
+{
+    ssize_t took, gave = 0;
+
+    do
+        took = fi_send(from, data, MESSAGE, NULL, FI_ADDR_UNSPEC, NULL);
+    while (took == -FI_EAGAIN);
+    while (took > 0 && gave < took) {
+        ssize_t got = fi_recv(to, data + gave, (size_t)(took - gave), NULL, FI_ADDR_UNSPEC, NULL);
+
+        if (got == -FI_EAGAIN)
+            continue;
+        CHECK_AT_LEAST(got, 1);
+        gave += got;
+    }
+    CHECK_AT_LEAST(took, 1);
+}
+
+int main(int argc, char **argv)
+{
+    static uint8_t data[MESSAGE];
+    int messages = argc > 1 ? atoi(argv[1]) : 0;
+    struct pair pair;
+
+    if (messages < 1) {
+        fprintf(stderr, "instructions: a number of messages\n");
+        return 2;
+    }
+    pair_open(&pair, IPV4, NULL);
+    for (int i = 0; i < WARMING; i++) {
+        send_all(pair.client.ep, data, MESSAGE);
+        recv_all(pair.server.ep, data, MESSAGE);
+    }
+    for (int i = 0; i < messages; i++)
+        exchange(pair.client.ep, pair.server.ep, data);
+    pair_close(&pair);
+    return 0;
+}
