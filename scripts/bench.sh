@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# Measures everything that docs/performance.md tells, and writes its figures and pictures: rstream-perf over all
+# candidates, libfabric's own tcp provider, and the set-up of thousands of connections.
+#
+#   scripts/bench.sh [--quick] [--vm]
+#
+#   --quick   a few seconds instead of minutes: that it works, not what is true
+#   --vm      kernel RDMA in the virtual machine as well, which takes some minutes more
+#
+# A quiet machine, please: the load at the start is written beside the figures.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=5 seconds=0.5 curve_rounds=3 curve_seconds=0.2 sizes=64..1M trips=20000 connections=9000 vm=''
+for argument in "$@"; do
+    case $argument in
+        --quick) rounds=1 seconds=0.05 curve_rounds=1 curve_seconds=0.02 sizes=64,4k,64k trips=200 connections=200 ;;
+        --vm) vm=yes ;;
+        *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+    esac
+done
+
+# Sides that poll have a processor each; where sleepers wake is the scheduler's choice.
+apart=(--processors 0,1)
+# The best rings found. The defaults are the candidates without a size.
+best=512K
+document=docs/performance.md
+pictures=docs/performance
+results=target/bench
+program=target/release/rstream-perf
+
+say() {
+    printf '== %s\n' "$*" >&2
+}
+
+# ---- measuring ------------------------------------------------------------------------------
+
+# perf NAME OPTION...: a run, kept as $results/NAME.json
+perf() {
+    local name=$1
+    shift
+    say "$name"
+    "$program" --json "$results/$name.json" "$@" >"$results/$name.txt"
+}
+
+# The tcp provider's own ping-pong, in turns with the same sizes over the embedded device.
+message_endpoints() {
+    local round size server
+    say "message endpoints"
+    rm -f "$results"/msg-*
+    for ((round = 1; round <= rounds; round++)); do
+        for size in "${message_sizes[@]}"; do
+            taskset -c 0 fi_pingpong -p tcp -e msg -I "$trips" -S "$size" >/dev/null &
+            server=$!
+            fi_pingpong_client "$size" >>"$results/msg-$size"
+            wait "$server"
+        done
+        "$program" "${apart[@]}" -q -r 1 -d "$seconds" -t pingpong -o rstream-iwarp -s "$(IFS=,; echo "${message_sizes[*]}")" \
+            --json "$results/msg-$round.json" >/dev/null
+    done
+}
+message_sizes=(64 1024 4096 65536)
+
+# Microseconds there and back; the server may need a moment until it listens.
+fi_pingpong_client() {
+    local attempt figures
+    for ((attempt = 0; attempt < 50; attempt++)); do
+        if figures=$(taskset -c 1 fi_pingpong -p tcp -e msg -I "$trips" -S "$1" 127.0.0.1 2>/dev/null); then
+            awk 'END { print 2 * $7 }' <<<"$figures"
+            return
+        fi
+        sleep 0.1
+    done
+    echo "bench: fi_pingpong does not answer" >&2
+    return 1
+}
+
+setup_of_many() {
+    say "many connections"
+    FI_PROVIDER_PATH=$PWD/target/release FI_PROVIDER=rstream target/c/cc/scale setup -n "$connections" -r "$rounds" -b 40000 \
+        >"$results/setup.txt"
+}
+
+in_vm() {
+    say "the virtual machine"
+    scripts/rdma-ratio.sh "$rounds" >"$results/rdma.md"
+}
+
+# ---- writing --------------------------------------------------------------------------------
+
+# median RUN TEST SIZE CANDIDATE FIGURE
+median() {
+    jq -r --arg test "$2" --argjson size "$3" --arg over "$4" --arg figure "$5" \
+        '.results[] | select(.test == $test and .size == $size and .over == $over) | .figures[$figure].median' "$results/$1.json"
+}
+
+quotient() {
+    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'
+}
+
+# line SCENARIO RUN TEST SIZE FIGURE CANDIDATE AGAINST AIM: a line of the table of ratios. CANDIDATE has a defaults' and a
+# best row.
+line() {
+    local other default
+    other=$(median "$2" "$3" "$4" "$7" "$5")
+    default=$(quotient "$(median "$2" "$3" "$4" "$6" "$5")" "$other")
+    echo "| $1 | \`$6\` | \`$7\` | $default | $(quotient "$(median "$2" "$3" "$4" "$6:$best" "$5")" "$other") | $8 |"
+}
+
+ratios() {
+    local throughput=megabytes_per_second messages=messages_per_second latency=median_us
+    echo "| scenario | rstream | against | defaults | $best rings | to reach |"
+    echo "|---|---|---|---|---|---|"
+    line "64 KiB one way, polling" polling bandwidth 65536 $throughput rstream tcp "≥ 8"
+    line "" polling bandwidth 65536 $throughput rstream "ring:$best" "≥ 0.9"
+    line "" polling bandwidth 65536 $throughput rstream-iwarp tcp "≥ 0.95"
+    line "64 B there and back, polling" polling pingpong 64 $latency rstream tcp "≤ 0.125"
+    line "" polling pingpong 64 $latency rstream line "≤ 2"
+    line "" polling pingpong 64 $latency rstream-iwarp tcp "≤ 1.10"
+    line "64 B there and back, sleeping" sleeping pingpong 64 $latency rstream tcp "≤ 0.8"
+    line "64 B one way, a call each" polling rate 64 $messages rstream tcp "≥ 10"
+}
+
+# one RUN TEST FIGURE...: its whole table, without the column of sizes
+one() {
+    jq -r --arg test "$2" '
+        def fixed: (. * 100 | round) as $n | "\($n / 100 | floor).\($n % 100 + 100 | tostring | .[1:])";
+        def shown: if . >= 100 then round else fixed end;
+        def unit: {megabytes_per_second: "MB/s", messages_per_second: "messages, 1000/s", median_us: "median, µs",
+            percentile_99_us: "99 %, µs", percentile_99_9_us: "99.9 %, µs"}[.];
+        def scale: if . == "messages_per_second" then 1000 else 1 end;
+        $ARGS.positional as $names
+        | .settings as $settings
+        | [.results[] | select(.test == $test)]
+        | "**\($test)**, \(.[0].size) B, \($settings.waiting)\n",
+          "| | \($names | map(unit) | join(" | ")) | / \($settings.against) |",
+          "|---|\($names | map("---|") | join(""))---|",
+          (.[] | . as $row
+            | ($names | map(scale as $scale | $row.figures[.]
+                | [.median, .least, .most | . / $scale | shown] | "\(.[0]) (\(.[1]), \(.[2]))")) as $cells
+            | "| `\(.over)` | \($cells | join(" | ")) | \(.ratio | fixed) |"),
+          ""' --args "${@:3}" <"$results/$1.json"
+}
+
+# of_setup: the lines of scale, as a table
+of_setup() {
+    echo "| $connections connections | plain TCP | rstream | ratio | to reach |"
+    echo "|---|---|---|---|---|"
+    sed -E -e 's/^(.*) ([0-9.]+ \([^)]*\)) (.*); rstream ([0-9.]+ \([^)]*\)) .*; ratio (.*)$/| \1, \3 | \2 | \4 | \5 | |/' \
+        -e 's/, us a/, µs a/' -e '/^. (opened|busy)/s/ \|$/ ≤ 2 |/' -e '/^. resident/s/ \|$/ ≤ 96 KiB |/' "$results/setup.txt"
+}
+
+of_message_endpoints() {
+    local size theirs ours
+    echo "| there and back, µs, polling | \`fi_pingpong -p tcp -e msg\` | \`rstream-iwarp\` | ratio |"
+    echo "|---|---|---|---|"
+    for size in "${message_sizes[@]}"; do
+        theirs=$(middle <"$results/msg-$size")
+        ours=$(jq --argjson size "$size" '.results[] | select(.size == $size) | .figures.median_us.median' \
+            "$results"/msg-*.json | middle)
+        echo "| $size B | $theirs | $ours | $(quotient "$ours" "$theirs") |"
+    done
+}
+
+middle() {
+    sort -g | awk '{ values[NR] = $1 } END { printf "%.2f", values[int((NR + 1) / 2)] }'
+}
+
+figures() {
+    jq -r '"\(.machine.processors) × \(.machine.model), Linux \(.machine.kernel), libfabric \(.machine.libfabric), " +
+        "load \(.machine.load) at the start; rounds of \(.settings.seconds) s in turns (\(.settings.rounds)): medians."' \
+        "$results/polling.json"
+    printf '\nRatios to what stands under "against":\n\n'
+    ratios
+    printf '\n![Throughput over message size](performance/bandwidth.svg)\n\n![Latency over message size](performance/pingpong.svg)\n\n'
+    printf 'All of it: median (least, most).\n\n'
+    one polling bandwidth megabytes_per_second
+    one polling bidirectional megabytes_per_second
+    one polling pingpong median_us percentile_99_us percentile_99_9_us
+    one polling rate messages_per_second
+    one sleeping bandwidth megabytes_per_second
+    one sleeping pingpong median_us percentile_99_us percentile_99_9_us
+    of_message_endpoints
+    echo
+    of_setup
+    if [[ -n $vm ]]; then
+        printf '\nKernel RDMA in the virtual machine ([how](performance-rdma.md)):\n\n'
+        cat "$results/rdma.md"
+    fi
+}
+
+# Puts the figures between the two marks of the document and leaves the rest of it alone.
+write() {
+    local from='<!-- figures: scripts/bench.sh writes from here' to='<!-- figures: to here -->'
+    grep -qF "$from" "$document" && grep -qF "$to" "$document"
+    figures >"$results/figures.md"
+    awk -v from="$from" -v to="$to" -v figures="$results/figures.md" '
+        index($0, to) { inside = 0 }
+        !inside { print }
+        index($0, from) { inside = 1; print ""; while ((getline line < figures) > 0) print line; print "" }
+    ' "$document" >"$results/document.md"
+    cp "$results/document.md" "$document"
+}
+
+# ---- all of it ------------------------------------------------------------------------------
+
+mkdir -p "$results"
+unset FI_PROVIDER FI_PROVIDER_PATH
+cargo build --release --quiet
+make -s -C ffi-tests
+
+ours=rstream,rstream:$best,rstream-iwarp,rstream-iwarp:$best
+perf polling "${apart[@]}" -r "$rounds" -d "$seconds" -t bandwidth,bidirectional,pingpong,rate -o "$ours,tcp,unix,ring:$best,line"
+perf sleeping -r "$rounds" -d "$seconds" -t bandwidth,pingpong -o "$ours,tcp,unix" --sleep
+perf curves "${apart[@]}" -r "$curve_rounds" -d "$curve_seconds" -t bandwidth,pingpong -s "$sizes" --svg "$pictures" \
+    -o "rstream:$best,rstream-iwarp:$best,tcp,unix,ring:$best"
+message_endpoints
+setup_of_many
+[[ -z $vm ]] || in_vm
+write
+say "$document is written, in $((SECONDS / 60)) min $((SECONDS % 60)) s"
