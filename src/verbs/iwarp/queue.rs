@@ -16,7 +16,6 @@ use super::machine::{Machine, Sink};
 use super::opening::Opening;
 use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
-use super::scratch::Scratch;
 use super::socket::Socket;
 use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
@@ -124,15 +123,14 @@ impl CompletionQueue {
 
     /// Drives the queue pairs that have something to do.
     fn drive(&mut self, out: &mut [Completion]) -> usize {
-        let mut scratch = Scratch::take();
         let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
         let mut delivery = Delivery { out, filled: 0, rest: &mut self.ready };
         match (self.pairs.as_mut_slice(), &self.finder) {
-            ([only], _) => only.drive(&mut scratch, &mut delivery, sets),
+            ([only], _) => only.drive(&mut delivery, sets),
             (_, None) => {}
             (pairs, Some(finder)) => {
                 for pair in pairs.iter_mut().filter(|pair| pair.is_shared()) {
-                    pair.drive(&mut scratch, &mut delivery, sets);
+                    pair.drive(&mut delivery, sets);
                 }
                 self.found.clear();
                 if let Err(error) = finder.wait(Some(Duration::ZERO), &mut self.found) {
@@ -141,7 +139,7 @@ impl CompletionQueue {
                 for token in &self.found {
                     let at = pairs.binary_search_by_key(&token.0, |pair| u64::from(pair.number.0));
                     if let Ok(at) = at {
-                        pairs[at].drive(&mut scratch, &mut delivery, sets);
+                        pairs[at].drive(&mut delivery, sets);
                     }
                 }
             }
@@ -299,7 +297,7 @@ impl verbs::CompletionQueue for CompletionQueue {
 
     fn disconnect(&mut self, qp: QpNumber) {
         // An unknown number has nothing to disconnect.
-        let _ = self.with(qp, |pair, ready, sets| pair.disconnect(&mut Scratch::take(), ready, sets));
+        let _ = self.with(qp, |pair, ready, sets| pair.disconnect(ready, sets));
     }
 
     fn abort(&mut self, qp: QpNumber) {
@@ -308,11 +306,11 @@ impl verbs::CompletionQueue for CompletionQueue {
     }
 
     fn flushed(&mut self, qp: QpNumber) -> bool {
-        self.with(qp, |pair, ready, sets| pair.is_flushed(&mut Scratch::take(), ready, sets)).unwrap_or(true)
+        self.with(qp, |pair, ready, sets| pair.is_flushed(ready, sets)).unwrap_or(true)
     }
 
     fn poll_event(&mut self, qp: QpNumber) -> Option<ConnectionEvent> {
-        self.with(qp, |pair, ready, sets| pair.poll_event(&mut Scratch::take(), ready, sets)).ok().flatten()
+        self.with(qp, |pair, ready, sets| pair.poll_event(ready, sets)).ok().flatten()
     }
 
     fn deadline(&self, qp: QpNumber) -> Option<Instant> {
@@ -333,7 +331,7 @@ impl verbs::CompletionQueue for CompletionQueue {
     }
 
     fn post_send(&mut self, qp: QpNumber, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
-        self.with(qp, |pair, ready, sets| pair.post_send(requests, more, &mut Scratch::take(), ready, sets))?
+        self.with(qp, |pair, ready, sets| pair.post_send(requests, more, ready, sets))?
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {

@@ -26,6 +26,7 @@ use super::entries::{Entries, Queue};
 use super::liveness::Liveness;
 use super::machine::{Machine, Port, Sink};
 use super::opening::Opening;
+use super::scratch::Scratch;
 use super::socket::Socket;
 use super::watch::{DataSets, Watch};
 use crate::verbs::shm::Meeting;
@@ -146,7 +147,6 @@ impl QueuePair {
         &mut self,
         requests: &[SendRequest<'_>],
         more: bool,
-        scratch: &mut [u8],
         ready: &mut VecDeque<Completion>,
         sets: DataSets<'_>,
     ) -> Result<()> {
@@ -164,7 +164,8 @@ impl QueuePair {
             return Ok(());
         }
         let Some(wire) = &mut self.socket else { return Ok(()) };
-        let posted = self.machine.post_send(requests, more, &mut Port { wire, sink: ready, scratch });
+        let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
+        let posted = self.machine.post_send(requests, more, &mut port);
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
         if !more || sets.finder.is_some() {
@@ -175,23 +176,18 @@ impl QueuePair {
 
     /// Takes what arrived and sends what waits.
     #[inline]
-    pub(super) fn drive(&mut self, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
-        if self.drive_for(ROUNDS, false, scratch, sink, sets) {
+    pub(super) fn drive(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+        if self.drive_for(ROUNDS, false, sink, sets) {
             self.announce_end();
         }
     }
 
     /// The next connection event; takes what arrived up to the end of the connection.
-    pub(super) fn poll_event(
-        &mut self,
-        scratch: &mut [u8],
-        sink: &mut impl Sink,
-        sets: DataSets<'_>,
-    ) -> Option<ConnectionEvent> {
+    pub(super) fn poll_event(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> Option<ConnectionEvent> {
         if matches!(self.phase, Phase::Opening(_)) {
             self.advance(sets);
             // A promised first frame is there now; with it this side may send.
-            self.drive_for(ROUNDS, false, scratch, sink, sets);
+            self.drive_for(ROUNDS, false, sink, sets);
         }
         if let Some(event) = self.opened.take() {
             if self.ended.is_none() {
@@ -203,9 +199,9 @@ impl QueuePair {
             return Some(event);
         }
         if self.ended.is_none() {
-            self.drive_for(THOROUGH_ROUNDS, true, scratch, sink, sets);
+            self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
             if self.is_lost() {
-                self.finish(End::System(Errno::TIMEDOUT), scratch, sink, sets);
+                self.finish(End::System(Errno::TIMEDOUT), sink, sets);
             }
             self.ended.as_ref()?;
         }
@@ -213,13 +209,8 @@ impl QueuePair {
         self.ended.take()
     }
 
-    pub(super) fn is_flushed(
-        &mut self,
-        scratch: &mut [u8],
-        sink: &mut impl Sink,
-        sets: DataSets<'_>,
-    ) -> bool {
-        if self.push_out(scratch, sink, sets) {
+    pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+        if self.push_out(sink, sets) {
             self.announce_end();
         }
         let spared = self.machine.sent_after_posted();
@@ -241,33 +232,26 @@ impl QueuePair {
     }
 
     /// Takes what arrived and sends what waits. Answers whether that ended the connection.
-    fn drive_for(
-        &mut self,
-        rounds: usize,
-        thorough: bool,
-        scratch: &mut [u8],
-        sink: &mut impl Sink,
-        sets: DataSets<'_>,
-    ) -> bool {
+    fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
         let end = match self.phase {
-            Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, scratch, sink),
+            Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
             Phase::Draining => None,
             Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
         };
         if let Some(end) = end {
-            self.finish(end, scratch, sink, sets);
+            self.finish(end, sink, sets);
             return true;
         }
-        self.push_out(scratch, sink, sets)
+        self.push_out(sink, sets)
     }
 
     /// Sends what waits. Answers whether that ended the connection.
-    fn push_out(&mut self, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+    fn push_out(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
         let Some(wire) = &mut self.socket else { return false };
         if self.machine.has_output()
-            && let Err(violation) = self.machine.pump(&mut Port { wire, sink, scratch })
+            && let Err(violation) = self.machine.pump(&mut Port { wire, sink, scratch: &mut Scratch::take() })
         {
-            self.finish(End::Fault(violation.into()), scratch, sink, sets);
+            self.finish(End::Fault(violation.into()), sink, sets);
             return true;
         }
         if matches!(self.phase, Phase::Draining) && !self.machine.wants_wire() {

@@ -103,9 +103,8 @@ impl QueuePair {
         self.phase = Phase::Open;
         self.liveness = Some(Liveness::new(keepalive));
         self.opened = Some(ConnectionEvent::Established { private_data });
-        // There is nothing to stream from registered memory yet: no scratch is needed.
         let mut none = Vec::new();
-        self.push_out(&mut [], &mut none, sets);
+        self.push_out(&mut none, sets);
     }
 
     fn fail(&mut self, error: ConnectError) {

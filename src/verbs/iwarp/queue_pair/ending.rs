@@ -18,16 +18,11 @@ pub(super) enum End {
 
 impl QueuePair {
     /// Nothing more is posted; the peer is told when all is out.
-    pub(in super::super) fn disconnect(
-        &mut self,
-        scratch: &mut [u8],
-        sink: &mut impl Sink,
-        sets: DataSets<'_>,
-    ) {
+    pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
         match self.phase {
             Phase::Open => {
                 self.phase = Phase::Closing { told: false };
-                if self.push_out(scratch, sink, sets) {
+                if self.push_out(sink, sets) {
                     self.announce_end();
                 }
             }
@@ -80,7 +75,7 @@ impl QueuePair {
     }
 
     /// The input is over: settles what that means for the rest.
-    pub(super) fn finish(&mut self, end: End, scratch: &mut [u8], sink: &mut impl Sink, sets: DataSets<'_>) {
+    pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: DataSets<'_>) {
         let Some(socket) = &mut self.socket else { return };
         let (event, fault) = match end {
             End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
@@ -95,7 +90,7 @@ impl QueuePair {
         if orderly {
             self.machine.end_input(sink);
             self.phase = Phase::Draining;
-            self.push_out(scratch, sink, sets);
+            self.push_out(sink, sets);
         } else {
             self.machine.flush(fault.as_ref(), sink);
             self.end_over(sets);

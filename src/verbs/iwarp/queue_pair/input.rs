@@ -7,6 +7,7 @@
 use rustix::io::Errno;
 
 use super::super::machine::{Fault, Sink};
+use super::super::scratch::Scratch;
 use super::ending::End;
 use super::{Phase, QueuePair};
 use crate::verbs::Completion;
@@ -22,14 +23,9 @@ const MESSAGES: usize = 16;
 
 impl QueuePair {
     /// Takes what arrived until there is nothing, something to report, or an end.
-    pub(super) fn receive(
-        &mut self,
-        rounds: usize,
-        thorough: bool,
-        scratch: &mut [u8],
-        sink: &mut impl Sink,
-    ) -> Option<End> {
+    pub(super) fn receive(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink) -> Option<End> {
         let mut counting = Counting { sink, count: 0 };
+        let mut scratch = None;
         for _ in 0..rounds {
             let next = match self.take_messages(MESSAGES, &mut counting) {
                 Ok(next) => next,
@@ -38,6 +34,7 @@ impl QueuePair {
             if !thorough && !self.must_look(next, counting.count > 0) {
                 return None;
             }
+            let scratch = scratch.get_or_insert_with(Scratch::take);
             let (asked, straight, received) = self.read(scratch)?;
             let count = match received {
                 Ok(0) => return Some(self.end_of_input(&mut counting)),
