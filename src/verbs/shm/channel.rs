@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::lane::{Reader, Writer};
+use super::lane::{Reader, SLOTS, Writer};
 use super::meeting::Target;
 use super::message::{Garbage, MAX_OFFSET, Message};
 use super::segment::{Board, LaneOf, Side};
@@ -96,9 +96,10 @@ impl Channel {
     /// What comes next, when `position` bytes of the connection's stream were taken.
     #[inline]
     pub fn next(&mut self, position: u64) -> Next {
-        loop {
+        // A peer that writes nothing else, as fast as they are taken, does not hold the caller.
+        for _ in 0..SLOTS {
             match self.input.peek() {
-                None => return Next::Nothing,
+                None => break,
                 Some(Err(garbage)) => return Next::Garbage(garbage),
                 Some(Ok(Message::Stream(until))) if until > position => {
                     return Next::Stream(until - position);
@@ -107,6 +108,7 @@ impl Channel {
                 Some(Ok(message)) => return Next::Message(message),
             }
         }
+        Next::Nothing
     }
 
     /// Takes the message that [`Channel::next`] answered.
