@@ -113,7 +113,6 @@ step models models
 step c-build build_c
 step contract-gcc conformance_gcc
 step contract-iwarp conformance_iwarp
-step contract-clang conformance_clang
 step contract-libfabric-2.5 conformance_libfabric2
 step contract-headers-2.1 conformance_headers2
 step contract-built-2.1 conformance_built2
@@ -123,8 +122,7 @@ step faults faults_gcc
 step faults-iwarp faults_iwarp
 step valgrind valgrind_copy
 step copy-matrix matrix
-step copy-matrix-iwarp matrix_iwarp
-step copy-matrix-2.5 matrix_libfabric2
+step copy-matrix-iwarp-2.5 matrix_iwarp_libfabric2
 step fi_info fi_info_checks
 step fi_info-2.5 libfabric2_info
 step unloading unloading

@@ -9,13 +9,9 @@ conformance_gcc() {
     with_provider "$programs/gcc/conformance"
 }
 
-# The embedded device without memory that it shares with a peer on the same host.
+# The embedded device without memory that it shares with a peer on the same host, and the other compiler.
 conformance_iwarp() {
-    FI_RSTREAM_SHM=0 with_provider "$programs/gcc/conformance"
-}
-
-conformance_clang() {
-    with_provider "$programs/clang/conformance"
+    FI_RSTREAM_SHM=0 with_provider "$programs/clang/conformance"
 }
 
 faults_gcc() {
@@ -28,10 +24,6 @@ faults_iwarp() {
 
 matrix() {
     with_provider "$programs/gcc/copy_matrix"
-}
-
-matrix_iwarp() {
-    FI_RSTREAM_SHM=0 with_provider "$programs/gcc/copy_matrix"
 }
 
 # fi_info knows no stream endpoints by name: without hints it lists them, and info_probe asks.

@@ -9,7 +9,7 @@ fuzzing() {
     for target in $(cargo fuzz list); do
         mkdir -p "$found/$target"
         RUSTC_BOOTSTRAP=1 cargo fuzz run "$target" "$found/$target" "fuzz/corpus/$target" -- \
-            -max_total_time=20 -timeout=10 -rss_limit_mb=2048
+            -max_total_time=12 -timeout=10 -rss_limit_mb=2048
         echo "1 passed, 0 failed"
     done
 }

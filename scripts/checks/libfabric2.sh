@@ -20,9 +20,9 @@ conformance_libfabric2() {
     with_libfabric2 with_provider "$programs/gcc/conformance"
 }
 
-matrix_libfabric2() {
+matrix_iwarp_libfabric2() {
     scripts/stacks.sh
-    with_libfabric2 with_provider "$programs/gcc/copy_matrix"
+    FI_RSTREAM_SHM=0 with_libfabric2 with_provider "$programs/gcc/copy_matrix"
 }
 
 libfabric2_info() {
