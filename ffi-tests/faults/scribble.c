@@ -135,6 +135,7 @@ static void nonsense(void)
     static struct victims victims;
 
     CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "100", 1));
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
     for (uintptr_t i = 0; i < SCRIBBLERS; i++)
         peer_start(&victims.scribblers[i], connect_and_scribble, (void *)i);
     bystander_open(&victims.bystander);
