@@ -90,15 +90,21 @@ static void await_fault(struct peer *self)
     CHECK_INT(peer_hear(self), READY);
 }
 
+/* A connection that works, and that the fault breaks. */
+static void open_and_break(struct peer *self, struct pair *pair)
+{
+    pair_open(pair, IPV4, NULL);
+    check_works(pair);
+    await_fault(self);
+    check_both_broken(pair);
+}
+
 static void watch_port(struct peer *self, void *argument)
 {
     struct pair pair;
 
     (void)argument;
-    pair_open(&pair, IPV4, NULL);
-    check_works(&pair);
-    await_fault(self);
-    check_both_broken(&pair);
+    open_and_break(self, &pair);
     CHECK_INT(failed_attempt(fid_port(&pair.listener.pep->fid)), FI_EHOSTUNREACH);
     pair_close(&pair);
 }
@@ -138,10 +144,7 @@ static void watch_device(struct peer *self, void *argument)
     struct pair pair;
 
     (void)argument;
-    pair_open(&pair, IPV4, NULL);
-    check_works(&pair);
-    await_fault(self);
-    check_both_broken(&pair);
+    open_and_break(self, &pair);
     pair_close(&pair);
 }
 
