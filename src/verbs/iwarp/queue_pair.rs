@@ -150,9 +150,10 @@ impl QueuePair {
         ready: &mut VecDeque<Completion>,
         sets: DataSets<'_>,
     ) -> Result<()> {
-        let (Phase::Open, Some(_)) = (&self.phase, &self.socket) else {
-            return Err(Error::BadState { state: self.state(), what: "send" });
-        };
+        let refused = |state| Error::BadState { state, what: "send" };
+        if !matches!(self.phase, Phase::Open) {
+            return Err(refused(self.state()));
+        }
         let entries = Entries {
             qp: self.number,
             queue: Queue::Send,
@@ -163,7 +164,7 @@ impl QueuePair {
         if self.post_shared(requests, ready) {
             return Ok(());
         }
-        let Some(wire) = &mut self.socket else { return Ok(()) };
+        let Some(wire) = &mut self.socket else { return Err(refused(self.state())) };
         let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
         let posted = self.machine.post_send(requests, more, &mut port);
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
