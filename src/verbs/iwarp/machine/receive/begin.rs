@@ -62,7 +62,7 @@ impl Receiver {
         self.part = Part::Payload;
         if length > 0 {
             let purpose = Purpose::Write;
-            let region = named(purpose, stag, needed, offset, length as u64, regions)?;
+            let region = named(purpose, stag, needed, offset, length as u64, regions).cloned()?;
             self.place = Some(Place { region, offset });
         }
         Ok(())
@@ -162,18 +162,6 @@ fn check_order(
 
 /// The region that a peer named, if it has the right and the bytes.
 pub(super) fn named(
-    purpose: Purpose,
-    stag: u32,
-    needed: Access,
-    offset: u64,
-    length: u64,
-    regions: &mut RegionCache,
-) -> std::result::Result<Arc<Region>, Violation> {
-    checked(purpose, stag, needed, offset, length, regions).cloned()
-}
-
-/// The same, for who does not keep it.
-pub(super) fn checked(
     purpose: Purpose,
     stag: u32,
     needed: Access,

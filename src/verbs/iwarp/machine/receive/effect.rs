@@ -104,7 +104,10 @@ fn served(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Resu
     let source = if left == 0 {
         None
     } else {
-        Some(named(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)?)
+        Some(
+            named(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)
+                .cloned()?,
+        )
     };
     Ok(Served { sink_stag, sink_offset, source, source_offset, left, started: false })
 }

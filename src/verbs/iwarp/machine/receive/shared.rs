@@ -1,7 +1,7 @@
 //! Messages that came by shared memory: they do what those of the stream do when they are complete.
 
 use super::Receiver;
-use super::begin::checked;
+use super::begin::named;
 use crate::verbs::Access;
 use crate::verbs::iwarp::machine::Sink;
 use crate::verbs::iwarp::machine::violation::{Purpose, Violation};
@@ -21,7 +21,7 @@ impl Receiver {
         match message {
             Message::Write { offset, length, immediate } => {
                 let length = u64::from(length);
-                checked(Purpose::Write, key, Access::REMOTE_WRITE, offset, length, regions)?;
+                named(Purpose::Write, key, Access::REMOTE_WRITE, offset, length, regions)?;
                 self.written = Some(self.written.unwrap_or(0).saturating_add(length));
                 immediate.map_or(Ok(()), |word| self.deliver_immediate(word, sink))
             }
