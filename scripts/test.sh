@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of the project, in one command. Prints a table of the steps and ends with the line
-# "N passed, N failed[, N skipped]"; what was skipped is named above it, with the reason. Logs are in
-# target/test.
+# "N passed, N failed[, N skipped]"; above it stands what was skipped, with the reason, and what failed.
+# Logs are in target/test.
 #
 #   scripts/test.sh [STEP]...     only the named steps (names as in the table)
 set -euo pipefail
@@ -17,6 +17,7 @@ passed=0
 failed=0
 skipped=0
 reasons=()
+failures=()
 # NAME=LOG of each run of the conformance program.
 contract_runs=()
 
@@ -71,16 +72,29 @@ step() {
     failed=$((failed + f))
     skipped=$((skipped + s))
     while IFS= read -r line; do
-        reasons+=("$name: $line")
+        reasons+=("$name $line")
     done < <(grep -oE 'skipped [a-z0-9_]+(: | - ).*' "$log" || true)
     result=ok
     ((f == 0)) || result=FAILED
     printf '%-6s %5d passed %3d failed %3d skipped %5d s\n' "$result" "$p" "$f" "$s" "$seconds"
-    if ((f > 0)); then
-        { grep -E -A 4 '^(FAILED|error)|panicked at|^test .*FAILED' "$log" || tail -n 25 "$log"; } |
-            head -60 | sed 's/^/    | /'
-        echo "    all of it: $log"
-    fi
+    ((f == 0)) || failures+=("$name")
+}
+
+# explain STEP: what its log says about its failure.
+explain() {
+    local log=$logs/$1.log
+    echo "failed: $1"
+    { grep -E -A 4 '^(FAILED|error)|panicked at|^test .*FAILED' "$log" || tail -n 25 "$log"; } |
+        head -60 | sed 's/^/    | /'
+    echo "    all of it: $log"
+}
+
+# Lines "STEP skipped WHAT", each WHAT once.
+group_reasons() {
+    awk '
+        { step = $1; sub(/^[^ ]+ skipped /, ""); if (!($0 in steps)) order[++n] = $0; steps[$0] = steps[$0] ", " step }
+        END { for (i = 1; i <= n; i++) print "skipped: " order[i] " (" substr(steps[order[i]], 3) ")" }
+    '
 }
 
 # omit NAME REASON: a step that cannot run here.
@@ -88,7 +102,7 @@ omit() {
     selected "$1" || return 0
     printf '%-22s skipped\n' "$1"
     skipped=$((skipped + 1))
-    reasons+=("$1: $2")
+    reasons+=("$1 skipped $2")
 }
 
 with_provider() {
@@ -143,8 +157,9 @@ step results contract_results
 
 echo
 ! selected results || cat "$contract_table"
-for reason in "${reasons[@]}"; do
-    echo "skipped: $reason"
+((skipped == 0)) || printf '%s\n' "${reasons[@]}" | group_reasons
+for name in "${failures[@]}"; do
+    explain "$name"
 done
 echo "took $((SECONDS / 60)) min $((SECONDS % 60)) s"
 summary="$passed passed, $failed failed"
