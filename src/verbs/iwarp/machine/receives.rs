@@ -1,4 +1,7 @@
 //! Posted receives, in the order in which messages take them.
+//!
+//! There are hundreds of them to a queue pair, nearly always slots of one region in turn, so each stretch of
+//! those is kept as one [`Run`].
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -17,11 +20,21 @@ use crate::verbs::{
 pub(super) struct Receives {
     qp: QpNumber,
     depth: u32,
-    queue: VecDeque<Receive>,
+    posted: usize,
+    /// None of them empty.
+    runs: VecDeque<Run>,
 }
 
-/// A posted receive, packed: there are hundreds of them to a queue pair.
-#[derive(Debug, Clone, Copy)]
+/// Receives whose numbers follow each other, and whose buffers do.
+#[derive(Debug)]
+struct Run {
+    /// The oldest.
+    first: Receive,
+    count: u32,
+}
+
+/// A posted receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Receive {
     id: u64,
     /// Offset in the region.
@@ -34,12 +47,12 @@ pub(super) struct Receive {
 
 impl Receives {
     pub(super) fn new(qp: QpNumber, depth: u32) -> Self {
-        Self { qp, depth, queue: VecDeque::new() }
+        Self { qp, depth, posted: 0, runs: VecDeque::new() }
     }
 
     /// See [`super::Machine::recv_room`].
     pub(super) fn room(&self) -> usize {
-        (self.depth as usize).saturating_sub(self.queue.len())
+        (self.depth as usize).saturating_sub(self.posted)
     }
 
     /// Posts receives, all or none.
@@ -52,24 +65,36 @@ impl Receives {
         for buffer in requests.iter().filter_map(|request| request.buffer.as_ref()) {
             check_segment(buffer, Access::LOCAL_WRITE, regions)?;
         }
-        if self.queue.capacity() == 0 {
-            let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
-            self.queue.try_reserve_exact(self.depth as usize).map_err(no_memory)?;
-        }
-        self.queue.extend(requests.iter().map(Receive::new));
+        let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
+        self.runs.try_reserve(requests.len()).map_err(no_memory)?;
+        requests.iter().map(Receive::new).for_each(|receive| self.push(receive));
         Ok(())
+    }
+
+    fn push(&mut self, receive: Receive) {
+        self.posted += 1;
+        match self.runs.back_mut() {
+            Some(last) if last.first.after(last.count) == receive => last.count += 1,
+            _ => self.runs.push_back(Run { first: receive, count: 1 }),
+        }
     }
 
     /// The one that the next message takes.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Receive> {
-        self.queue.front().copied()
+        self.runs.front().map(|run| run.first)
     }
 
     /// A message has taken the oldest.
     #[inline]
     pub(super) fn taken(&mut self) {
-        self.queue.pop_front();
+        let Some(run) = self.runs.front_mut() else { return };
+        self.posted -= 1;
+        run.count -= 1;
+        run.first = run.first.after(1);
+        if run.count == 0 {
+            self.runs.pop_front();
+        }
     }
 
     /// The completion of `receive`, with nothing received.
@@ -81,9 +106,11 @@ impl Receives {
 
     /// Completes all as flushed.
     pub(super) fn flush(&mut self, sink: &mut impl Sink) {
-        for receive in std::mem::take(&mut self.queue) {
+        while let Some(receive) = self.oldest() {
             sink.push(self.completion(&receive, CompletionStatus::Flushed));
+            self.taken();
         }
+        self.runs = VecDeque::new();
     }
 }
 
@@ -92,5 +119,55 @@ impl Receive {
         let buffer = request.buffer.unwrap_or(Segment { key: 0, address: 0, length: 0 });
         let Segment { key, address, length } = buffer;
         Self { id: request.id, address, key: NonZeroU32::new(key), length }
+    }
+
+    /// The receive that is the `count`th behind it in a run. A buffer ends within its region, so that what
+    /// wraps around is none's address.
+    #[inline]
+    fn after(&self, count: u32) -> Self {
+        let address = self.address.wrapping_add(u64::from(count) * u64::from(self.length));
+        Self { id: self.id.wrapping_add(count.into()), address, ..*self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::iwarp::region::ProtectionDomain;
+    use crate::verbs::{Memory, MemoryRegion as _, ProtectionDomain as _};
+
+    /// Posts and takes receives of these numbers and slots; they come back as they were.
+    fn pass(chains: &[&[(u64, Option<u64>)]], runs: usize) {
+        let domain = ProtectionDomain::default();
+        let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
+        let mut regions = RegionCache::new(domain);
+        let request = |&(id, slot): &(u64, Option<u64>)| RecvRequest {
+            id,
+            buffer: slot.map(|slot| Segment { key: region.local_key(), address: slot * 10, length: 10 }),
+        };
+        let mut receives = Receives::new(QpNumber(0), 16);
+        let posted: Vec<_> = chains.iter().copied().flatten().map(request).collect();
+        for chain in chains {
+            let chain: Vec<_> = chain.iter().map(request).collect();
+            receives.post(&chain, &mut regions).unwrap();
+        }
+        assert_eq!((receives.runs.len(), receives.room()), (runs, 16 - posted.len()));
+        for request in &posted {
+            assert_eq!(receives.oldest(), Some(Receive::new(request)));
+            receives.taken();
+        }
+        assert_eq!((receives.oldest(), receives.room()), (None, 16));
+    }
+
+    #[test]
+    fn slots_in_turn_are_one_run() {
+        pass(&[&[(7, Some(0)), (8, Some(1))], &[(9, Some(2))]], 1);
+        pass(&[&[(u64::MAX, None), (0, None), (1, None)]], 1);
+    }
+
+    #[test]
+    fn what_does_not_follow_begins_another() {
+        pass(&[&[(0, Some(8)), (1, Some(9)), (0, Some(0)), (1, Some(1))]], 2);
+        pass(&[&[(0, Some(0)), (2, Some(1)), (3, Some(3)), (4, None), (4, None)]], 5);
     }
 }
