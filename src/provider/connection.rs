@@ -42,8 +42,8 @@ pub(super) struct Connection<D: Device> {
     ended: bool,
     /// Whether the orderly end was begun from here.
     disconnecting: bool,
-    /// A completion said that the connection has ended.
-    flushed: bool,
+    /// There is reason to ask for the connection's events: something says that it has ended.
+    event_expected: bool,
     /// Polls that found nothing, modulo 256.
     empty_polls: u8,
     /// Where a poll puts what it finds: clearing this many for each poll would cost more than a poll.
@@ -75,7 +75,7 @@ impl<D: Device> Connection<D> {
             held: false,
             ended: false,
             disconnecting: false,
-            flushed: false,
+            event_expected: false,
             empty_polls: 0,
             batch: Box::new([Completion::EMPTY; REPOST_CHAIN]),
             // Fewer than a chain, and one batch.
@@ -173,7 +173,10 @@ impl<D: Device> Connection<D> {
     /// Asks the device to wake the descriptor for what comes next; answers whether something may
     /// have come in between, so that the caller has to look once more.
     pub(super) fn arm(&mut self) -> Result<bool> {
-        self.link.cq.arm().map_err(errno_of)
+        let again = self.link.cq.arm().map_err(errno_of)?;
+        // It may be an event, whose completions were all taken before.
+        self.event_expected |= again && self.event_is_due();
+        Ok(again)
     }
 
     /// What was counted so far.
@@ -237,13 +240,11 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Polls while `wanting`, and settles. The connection's events are asked for only after
-    /// completions that say that it has ended, or when it is time to: asking drives the device
-    /// once more.
+    /// Polls while `wanting`, and settles. The connection's events are asked for only when there is
+    /// reason to: asking drives the device once more.
     fn take_in(&mut self, wanting: impl Fn(&Stream) -> bool) {
         while wanting(&self.stream) {
-            let ended = |this: &mut Self| std::mem::take(&mut this.flushed) || this.event_is_due();
-            let more = self.poll() || (ended(self) && self.poll_events());
+            let more = self.poll() || (self.expects_event() && self.poll_events());
             if !more {
                 break;
             }
@@ -251,13 +252,17 @@ impl<D: Device> Connection<D> {
         self.settle();
     }
 
-    /// Whether the device wants to be asked for events although nothing was completed, so that a
-    /// caller that only polls hears of a host that has vanished. Not every empty poll pays for a
-    /// look at the clock.
-    fn event_is_due(&mut self) -> bool {
+    /// Whether to ask for events after a poll in vain. Also if only the time for it has come, so that a
+    /// caller that does nothing but poll hears of a host that has vanished; not every poll pays for a look
+    /// at the clock.
+    fn expects_event(&mut self) -> bool {
         self.empty_polls = self.empty_polls.wrapping_add(1);
-        self.empty_polls == 0
-            && self.link.cq.deadline(self.link.qp).is_some_and(|deadline| deadline <= Instant::now())
+        std::mem::take(&mut self.event_expected) || self.empty_polls == 0 && self.event_is_due()
+    }
+
+    /// Whether the device wants to be asked for events by now.
+    fn event_is_due(&self) -> bool {
+        self.link.cq.deadline(self.link.qp).is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Sends what `FI_MORE` held back: any call on the endpoint does.
@@ -356,7 +361,7 @@ impl<D: Device> Connection<D> {
             (CompletionStatus::Success, CompletionKind::Read) => Ok(()),
             // The connection's event tells what happened.
             (CompletionStatus::Flushed, _) => {
-                self.flushed = true;
+                self.event_expected = true;
                 Ok(())
             }
             (status @ (CompletionStatus::LocalError | CompletionStatus::RemoteError), kind) => {

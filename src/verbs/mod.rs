@@ -288,7 +288,8 @@ pub trait CompletionQueue: Send {
     /// ask again when the event target reports its token, or at [`CompletionQueue::deadline`].
     fn poll_event(&mut self, qp: QpNumber) -> Option<ConnectionEvent>;
 
-    /// When [`CompletionQueue::poll_event`] wants to be called even if nothing happens.
+    /// When [`CompletionQueue::poll_event`] wants to be called even if nothing happens; by now if an event
+    /// waits.
     fn deadline(&self, qp: QpNumber) -> Option<Instant>;
 
     /// The local address, once there is one.
@@ -317,8 +318,9 @@ pub trait CompletionQueue: Send {
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// Asks for the next wake-up on the attached set; call it when `poll` answered 0 and the caller
-    /// is about to sleep. Answers whether a completion may have come in between: then poll once
-    /// more first. Devices whose wait set follows their state by itself answer `false`.
+    /// is about to sleep. Answers whether a completion or a connection event may have come in between:
+    /// then look once more for both first. Devices whose wait set follows their state by itself answer
+    /// `false`.
     fn arm(&mut self) -> Result<bool>;
 }
 

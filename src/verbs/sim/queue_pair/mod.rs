@@ -250,6 +250,9 @@ impl QueuePair {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
+        if !self.events.is_empty() {
+            return Some(Instant::now());
+        }
         match self.phase {
             Phase::Connecting(patience) | Phase::Accepting(patience) => patience.deadline,
             Phase::Idle | Phase::Established | Phase::Ended => None,
