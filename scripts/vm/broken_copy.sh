@@ -4,6 +4,7 @@
 #
 #   scripts/vm/broken_copy.sh STREAM_COPY KIND ADDRESS FAULT...     (siw 10.1.0.2 remove, see fault.sh)
 set -euo pipefail
+source "$(dirname "$0")/pair.sh"
 
 copy=$1 kind=$2 address=$3
 fault="$(dirname "$0")/fault.sh $kind"
@@ -13,20 +14,35 @@ export FI_RSTREAM_KEEPALIVE_S=1
 
 # transfer BYTES: starts a receiver and a sender, as the processes $receiver and $sender
 transfer() {
-    "$copy" recv -q -p 7471 -a "$address" -o "$folder/received" >"$folder/recv.log" 2>&1 &
-    receiver=$!
-    sleep 2
+    rm -f "$folder"/received*
+    start_server "$copy recv -q -p 7471 -a $address -o $folder/received >$folder/recv.log 2>&1"
+    receiver=$server
     head -c "$1" /dev/zero | "$copy" send -q -p 7471 "$address" >"$folder/send.log" 2>&1 &
     sender=$!
 }
 
-# outcome PROCESS: its exit status, or 124 if it goes on for ten seconds
-outcome() {
-    local tenths status=0
-    for ((tenths = 0; tenths < 100; tenths++)); do
-        [[ -d /proc/$1 ]] || break
+# within SECONDS COMMAND...: whether it succeeds in that time, asked again and again
+within() {
+    local end=$((SECONDS + $1))
+    until "${@:2}"; do
+        ((SECONDS < end)) || return 1
         sleep 0.1
     done
+}
+
+# arrives: whether bytes are there, under whatever name until the copy is whole
+arrives() {
+    [[ -n $(find "$folder" -name 'received*' -size +0) ]]
+}
+
+has_ended() {
+    [[ ! -d /proc/$1 ]]
+}
+
+# outcome PROCESS: its exit status, or 124 if it goes on for ten seconds
+outcome() {
+    local status=0
+    within 10 has_ended "$1" || true
     kill -9 "$1" 2>/dev/null && return 124
     wait "$1" || status=$?
     return "$status"
@@ -36,8 +52,7 @@ outcome() {
 breaks() {
     local process status
     transfer 100G
-    sleep 4
-    [[ -d /proc/$sender && -d /proc/$receiver ]] || { cat "$folder"/*.log; echo "the copy did not begin"; return 1; }
+    within 30 arrives || { cat "$folder"/*.log; echo "the copy did not begin"; return 1; }
     $fault "$1"
     for process in "$receiver" "$sender"; do
         status=0
