@@ -16,9 +16,9 @@ macro_rules! conformance {
                 sends_carry_immediate_data, too_long_a_message_breaks
             }
             one_sided {
-                writes_land_where_they_should, writes_carry_immediate_data, reads_fetch_what_is_there,
-                violations_break_one_connection_only, remote_keys_die_with_their_region,
-                nothing_outside_the_region_is_touched
+                writes_land_where_they_should, silent_writes_are_done_with_what_follows,
+                writes_carry_immediate_data, reads_fetch_what_is_there, violations_break_one_connection_only,
+                remote_keys_die_with_their_region, nothing_outside_the_region_is_touched
             }
             queues {
                 sends_are_posted_all_or_none, receives_are_posted_all_or_none,

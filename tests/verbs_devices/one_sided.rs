@@ -1,7 +1,8 @@
 //! RDMA writes and reads, and what the target refuses.
 
 use rstream_fi::verbs::{
-    Access, CompletionKind, CompletionStatus, Device, Error, MemoryRegion, Operation, RemoteAddress,
+    Access, CompletionKind, CompletionQueue as _, CompletionStatus, Device, Error, MemoryRegion, Operation,
+    Payload, RemoteAddress, SendRequest,
 };
 
 use super::drive::{Joined, Pair, SEND, bytes, pattern, post_inline, remote, segment, success};
@@ -35,6 +36,29 @@ pub(crate) fn writes_land_where_they_should(rig: &impl Rig) {
         assert_eq!(pair.at_passive(), success(joined.passive, id, CompletionKind::Recv));
         expected[offset..offset + length].copy_from_slice(&pattern(size, 1)[id as usize..][..length]);
         assert!(bytes(&window) == expected, "{length} bytes at {offset}");
+    }
+}
+
+/// Nobody hears of a request that is not signaled, however long, and with the completion of one behind it
+/// its memory can be used again.
+pub(crate) fn silent_writes_are_done_with_what_follows(rig: &impl Rig) {
+    let mut pair = Pair::new(rig);
+    let joined = pair.join_with_receives();
+    let size = 65_536;
+    let window = pair.passive.region(4 * size, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
+    let source = pair.active.region(size, Access::empty());
+    for at in 0..4 {
+        source.memory().write(0, &pattern(size, at)).unwrap();
+        let pieces = [segment(&source, 0, size)];
+        let operation = write(remote(&window, at * size));
+        let payload = Payload::Segments(&pieces);
+        let silent = SendRequest { id: 7, signaled: false, operation, payload };
+        pair.active.cq.post_send(joined.active, &[silent], false).unwrap();
+        pair.active.post(joined.active, 100, SEND, &[]);
+        assert_eq!(pair.at_active(), success(joined.active, 100, CompletionKind::Send));
+        source.memory().write(0, &vec![0; size]).unwrap();
+        assert_eq!(pair.at_passive(), success(joined.passive, at as u64, CompletionKind::Recv));
+        assert!(bytes(&window)[at * size..][..size] == pattern(size, at), "round {at}");
     }
 }
 

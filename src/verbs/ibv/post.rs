@@ -22,6 +22,9 @@ const CHAIN: usize = 16;
 /// Sends of one message: a write and what announces it. A chain with room for more is more to clear.
 const SHORT_CHAIN: usize = 2;
 
+/// Bytes from which on soft iWARP sends pages as they are.
+const PAGE: usize = 4096;
+
 const NO_PIECE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
 
 impl QueuePair {
@@ -57,7 +60,7 @@ impl QueuePair {
         // device checks the pieces against regions, which keep their memory.
         check("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw(), next, &raw mut bad) })?;
         for request in requests {
-            self.receives.push(Posted::User { id: request.id, kind: CompletionKind::Recv });
+            self.receives.push(Posted::User { id: request.id, kind: CompletionKind::Recv, signaled: true });
         }
         Ok(())
     }
@@ -130,7 +133,7 @@ impl QueuePair {
                 work.num_sge = used as i32;
                 work.send_flags = flags.0;
             }
-            if request.signaled {
+            if request.signaled || self.must_be_copied(request) {
                 work.send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
             }
             describe(work, request.operation);
@@ -138,9 +141,18 @@ impl QueuePair {
         self.hand_over(&mut chain[..requests.len()])?;
         self.probed = false;
         for request in requests {
-            self.sends.push(Posted::User { id: request.id, kind: kind_of(request.operation) });
+            let &SendRequest { id, signaled, operation, .. } = request;
+            self.sends.push(Posted::User { id, kind: kind_of(operation), signaled });
         }
         Ok(())
+    }
+
+    /// Whether the device has to be asked for a completion although nobody wants it. Soft iWARP gives pages of
+    /// a long request that is not to be signaled to TCP as they are, and TCP may send them after a later
+    /// request's completion has said that they can be used again. It copies what is signaled, which is also
+    /// faster: the checksum behind pages is a TCP segment of its own.
+    fn must_be_copied(&self, request: &SendRequest<'_>) -> bool {
+        self.is_iwarp() && matches!(request.payload, Payload::Segments(_)) && request.payload.len() >= PAGE
     }
 
     /// Bytes of a request's inline payload that must be put together, because it is in more slices

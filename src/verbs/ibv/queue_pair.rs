@@ -218,7 +218,10 @@ impl QueuePair {
         } else {
             self.take_failure(done.status);
         }
-        let Posted::User { id, kind } = posted else { return None };
+        let Posted::User { id, kind, signaled } = posted else { return None };
+        if succeeded && !signaled {
+            return None;
+        }
         let mut completion = Completion { qp: self.number, id, kind, ..Completion::EMPTY };
         completion.status = completion_status(done.status);
         if succeeded && receive {

@@ -17,6 +17,8 @@ pub(super) enum Posted {
         id: u64,
         /// What it completes as.
         kind: CompletionKind,
+        /// Whether it tells of its success.
+        signaled: bool,
     },
     /// A request of this module's own.
     Probe,
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
 
     fn user(id: u64) -> Posted {
-        Posted::User { id, kind: CompletionKind::Send }
+        Posted::User { id, kind: CompletionKind::Send, signaled: true }
     }
 
     #[test]
