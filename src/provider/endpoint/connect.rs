@@ -121,6 +121,9 @@ impl<D: Device> Endpoint<D> {
 
     fn connected(&self, inner: &mut Inner<D>, connection: Connection<D>, data: Vec<u8>) {
         inner.state = State::Connected(Box::new(connection));
+        // Whichever call found it, the event queue is to look at the peer from now on, which is sooner than
+        // the attempt would have ended.
+        inner.set_deadline();
         if let Some(binding) = &inner.binding {
             binding.push(Event::Connected { fid: binding.fid(), data });
         }
