@@ -174,9 +174,9 @@ impl<D: Device> Connection<D> {
     /// have come in between, so that the caller has to look once more.
     pub(super) fn arm(&mut self) -> Result<bool> {
         let again = self.link.cq.arm().map_err(errno_of)?;
-        // It may be an event, whose completions were all taken before.
-        self.event_expected |= again && self.event_is_due();
-        Ok(again)
+        // An event may wait whose completions were all taken before: then nothing else wakes.
+        self.event_expected |= self.event_is_due();
+        Ok(again || self.event_expected)
     }
 
     /// What was counted so far.

@@ -318,9 +318,9 @@ pub trait CompletionQueue: Send {
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// Asks for the next wake-up on the attached set; call it when `poll` answered 0 and the caller
-    /// is about to sleep. Answers whether a completion or a connection event may have come in between:
-    /// then look once more for both first. Devices whose wait set follows their state by itself answer
-    /// `false`.
+    /// is about to sleep. Answers whether a completion may have come in between: then poll once
+    /// more first. Devices whose wait set follows their state by itself answer `false`. Of connection events
+    /// that wait [`CompletionQueue::deadline`] tells.
     fn arm(&mut self) -> Result<bool>;
 }
 

@@ -195,14 +195,16 @@ fn a_broken_connection_is_a_reset_for_both() {
 /// What a device says of the end, completions and event, need not come together.
 #[test]
 fn an_end_without_completions_wakes() {
-    let device = sim::Fabric::new().device(sim::Config { arming: true, ..sim::Config::infiniband() });
-    let [mut left, mut right] = connect(&device, &device, [Options::default(); 2], false);
-    left.cut();
-    while right.link.cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
-    let receive = |right: &mut Connection<_>| right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true);
-    assert_eq!(receive(&mut right), Err(Errno::EAGAIN));
-    assert_eq!(right.arm(), Ok(true));
-    assert_eq!(receive(&mut right), Err(Errno::ECONNRESET));
+    for arming in [false, true] {
+        let device = sim::Fabric::new().device(sim::Config { arming, ..sim::Config::infiniband() });
+        let [mut left, mut right] = connect(&device, &device, [Options::default(); 2], false);
+        left.cut();
+        while right.link.cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
+        let receive = |right: &mut Connection<_>| right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true);
+        assert_eq!(receive(&mut right), Err(Errno::EAGAIN));
+        assert_eq!(right.arm(), Ok(true));
+        assert_eq!(receive(&mut right), Err(Errno::ECONNRESET));
+    }
 }
 
 #[test]

@@ -187,11 +187,6 @@ impl Cq {
         self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
 
-    /// Connection events that wait to be asked for.
-    fn events(&self) -> usize {
-        self.queue_pairs.values().map(|queue_pair| queue_pair.events.len()).sum()
-    }
-
     /// Wakes sleepers from now on, if there are a set to wake and a connection to look at.
     fn start_pulse(&self) -> Result<()> {
         match (&self.pulse, self.keepalive) {
@@ -379,11 +374,9 @@ impl verbs::CompletionQueue for Cq {
             self.queue.request_wake_up()?;
             self.armed = true;
         }
-        let before = self.events();
         if self.pulse.as_ref().is_some_and(Pulse::take) {
             self.queue_pairs.values_mut().for_each(QueuePair::on_time);
         }
-        let news = self.drive_connections();
-        Ok(news || again || self.events() > before)
+        Ok(self.drive_connections() || again)
     }
 }
