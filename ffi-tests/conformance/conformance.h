@@ -8,6 +8,7 @@
 #include "../runner.h"
 
 extern const struct section discovery_section;
+extern const struct section addresses_section;
 extern const struct section options_section;
 extern const struct section connecting_section;
 extern const struct section events_section;
