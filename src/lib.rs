@@ -10,6 +10,15 @@
 //! The library is a libfabric provider: libfabric finds it by file name, calls [`fi_prov_ini`],
 //! and everything else follows from the tables that this returns. [`verbs`] and [`stream`] are also
 //! of use on their own.
+//!
+//! # The way of a received byte
+//!
+//! `fi_recv` locks the endpoint and, if its ring has nothing, polls the completion queue
+//! (`provider/connection.rs`). That is when the device looks: the embedded one reads its socket, or its shared
+//! memory, and puts payload straight into the ring of the memory region that the peer named
+//! (`verbs/iwarp/queue_pair/input.rs`, `verbs/iwarp/machine/receive.rs`). The completion says how much; [`stream`]
+//! checks that against what the peer was allowed, and answers where in the ring the application's next bytes are.
+//! From there they are copied once, into the application's buffer.
 
 // What a peer or an application says never panics: nothing outside tests asks for it.
 #![cfg_attr(

@@ -85,43 +85,51 @@ impl<D: Device> Connection<D> {
 
     /// Takes as many bytes of `data` as there is room for, at least one; `total` is their sum.
     pub(super) fn send(&mut self, data: &[IoSlice<'_>], total: usize, more: bool) -> Result<usize> {
-        let room = self.room(total)?;
-        if total == 0 {
-            self.release_held();
-            return Ok(0);
-        }
-        if room == 0 {
-            return self.block_send(1);
-        }
-        self.room_awaited = 0;
-        let taken = self.post(data, room.min(total), more)?;
-        self.held = more;
-        self.settle();
-        Ok(taken)
+        self.settled(|connection| {
+            let mut taken = connection.post(data, 0, total, more)?;
+            if taken < total {
+                connection.take_in(|stream| stream.sendable().is_ok_and(|room| room < total - taken));
+                taken += connection.post(data, taken, total, more)?;
+            }
+            if taken > 0 {
+                connection.room_awaited = 0;
+                connection.held = more;
+                return Ok(taken);
+            }
+            connection.sendable()?;
+            if total > 0 {
+                return connection.block_send(1);
+            }
+            connection.release_held();
+            Ok(0)
+        })
     }
 
     /// Takes all of `data` or nothing.
     pub(super) fn inject(&mut self, data: &[u8]) -> Result<usize> {
-        if data.len() > self.longest_inject {
+        let length = data.len();
+        if length > self.longest_inject {
             return Err(Errno::EMSGSIZE);
         }
-        if self.room(data.len())? < data.len() {
-            return self.block_send(data.len());
-        }
-        self.room_awaited = 0;
-        self.post(&[IoSlice::new(data)], data.len(), false)?;
-        self.settle();
-        Ok(data.len())
+        self.settled(|connection| {
+            if connection.room(length)? < length {
+                return connection.block_send(length);
+            }
+            connection.room_awaited = 0;
+            connection.post(&[IoSlice::new(data)], 0, length, false)
+        })
     }
 
     /// How many bytes a send would take now.
     pub(super) fn peek_send(&mut self) -> Result<usize> {
-        let room = self.room(usize::MAX);
-        self.release_held();
-        match room? {
-            0 => self.block_send(1),
-            room => Ok(room),
-        }
+        self.settled(|connection| {
+            let room = connection.room(usize::MAX);
+            connection.release_held();
+            match room? {
+                0 => connection.block_send(1),
+                room => Ok(room),
+            }
+        })
     }
 
     /// Gives received bytes, at most `total`, the room in `target`.
@@ -131,23 +139,22 @@ impl<D: Device> Connection<D> {
         total: usize,
         consume: bool,
     ) -> Result<usize> {
-        self.release_held();
-        let available = self.available(total)?;
-        if total == 0 || available == 0 {
-            return Ok(0);
-        }
-        let given = self.copy_out(target);
-        if consume {
-            self.stream.consume(given);
-            self.settle();
-        }
-        Ok(given)
+        self.settled(|connection| {
+            let available = connection.available(total)?;
+            if total == 0 || available == 0 {
+                return Ok(0);
+            }
+            let given = connection.copy_out(target);
+            if consume {
+                connection.stream.consume(given);
+            }
+            Ok(given)
+        })
     }
 
     /// How many bytes a receive would give now; 0 at the end of the stream.
     pub(super) fn peek_receive(&mut self) -> Result<usize> {
-        self.release_held();
-        self.available(1)
+        self.settled(|connection| connection.available(1))
     }
 
     /// Takes in what arrived and sends what is owed, until nothing is left to do.
@@ -211,14 +218,25 @@ impl<D: Device> Connection<D> {
         }
     }
 
+    /// Runs a call that leaves the connection to be settled.
+    #[inline]
+    fn settled<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
+        let answer = call(self);
+        self.settle();
+        answer
+    }
+
+    /// Room for sending.
+    fn sendable(&self) -> Result<usize> {
+        self.stream.sendable().map_err(errno_of_send)
+    }
+
     /// Room for sending; drives the connection if there is less than `wanted`.
     fn room(&mut self, wanted: usize) -> Result<usize> {
-        let room = self.stream.sendable().map_err(errno_of_send)?;
-        if room >= wanted {
-            return Ok(room);
+        if self.sendable()? < wanted {
+            self.take_in(|stream| stream.sendable().is_ok_and(|room| room < wanted));
         }
-        self.take_in(|stream| stream.sendable().is_ok_and(|room| room < wanted));
-        self.stream.sendable().map_err(errno_of_send)
+        self.sendable()
     }
 
     /// Answers `-FI_EAGAIN` to a send, and remembers how much room it lacked.
@@ -230,6 +248,7 @@ impl<D: Device> Connection<D> {
 
     /// Bytes to receive, 0 at the end of the stream; drives the connection if there are none.
     fn available(&mut self, wanted: usize) -> Result<usize> {
+        self.release_held();
         if self.stream.readable() == 0 {
             self.take_in(|stream| stream.readable() == 0);
         }
@@ -240,8 +259,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Polls while `wanting`, and settles. The connection's events are asked for only when there is
-    /// reason to: asking drives the device once more.
+    /// Polls while `wanting`. The connection's events are asked for only when there is reason to: asking
+    /// drives the device once more.
     fn take_in(&mut self, wanting: impl Fn(&Stream) -> bool) {
         while wanting(&self.stream) {
             let more = self.poll() || (self.expects_event() && self.poll_events());
@@ -249,7 +268,6 @@ impl<D: Device> Connection<D> {
                 break;
             }
         }
-        self.settle();
     }
 
     /// Whether to ask for events after a poll in vain. Also if only the time for it has come, so that a
@@ -272,20 +290,26 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Posts `length` bytes of `data`, for which there is room.
-    fn post(&mut self, data: &[IoSlice<'_>], length: usize, more: bool) -> Result<usize> {
-        let mut done = 0;
-        while done < length {
-            let Some(message) = self.stream.next_write(length - done) else { break };
+    /// Posts what there is room for of the `total` bytes of `data`, after the first `skip`; answers how many.
+    fn post(&mut self, data: &[IoSlice<'_>], skip: usize, total: usize, more: bool) -> Result<usize> {
+        let mut done = skip;
+        while done < total {
+            let Some(message) = self.stream.next_write(total - done) else { break };
             let size = message.length as usize;
-            let cut = Gather::cut(data, done, size);
-            if let Err(error) = self.link.post_write(self.format, self.peer_ring, &message, &cut, more) {
+            let cut;
+            let pieces = if data.len() == 1 && size == total {
+                data
+            } else {
+                cut = Gather::cut(data, done, size);
+                cut.slices()
+            };
+            if let Err(error) = self.link.post_write(self.format, self.peer_ring, &message, pieces, more) {
                 self.fail(&error);
                 return Err(Errno::ECONNRESET);
             }
             done += size;
         }
-        Ok(done)
+        Ok(done - skip)
     }
 
     /// Copies received bytes into `target`, as far as both go.

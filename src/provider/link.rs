@@ -15,7 +15,6 @@ use crate::verbs::{
     QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
 };
 
-use super::gather::Gather;
 use super::options::Options;
 
 const PLAIN_SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
@@ -164,27 +163,27 @@ impl<D: Device> Link<D> {
         self.ring.memory().read(u64::from(offset), target).is_ok()
     }
 
-    /// Posts a data message: `data` is exactly what it carries, `ring` the peer's.
+    /// Posts a data message: `data` is exactly what it carries, in at most [`IOV_LIMIT`] pieces, and `ring` the
+    /// peer's.
     pub(super) fn post_write(
         &mut self,
         format: WordFormat,
         ring: RemoteAddress,
         message: &WriteMessage,
-        data: &Gather<'_>,
+        data: &[IoSlice<'_>],
         more: bool,
     ) -> verbs::Result<()> {
         let remote = RemoteAddress { key: ring.key, address: ring.address + message.remote_offset };
-        let slices = data.slices();
         if message.may_join_word && WORD + message.length as usize <= self.inline {
-            return self.post_word_with_data(message, slices, more);
+            return self.post_word_with_data(message, data, more);
         }
         let segment;
         let payload = match &self.staging {
             Some(staging) if message.length as usize > self.inline => {
-                segment = [stage(staging, message.local_offset, slices)?];
+                segment = [stage(staging, message.local_offset, data)?];
                 Payload::Segments(&segment)
             }
-            _ => Payload::Inline(slices),
+            _ => Payload::Inline(data),
         };
         let Ticket { id, signaled } = message.ticket;
         match format {
