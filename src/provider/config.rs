@@ -25,6 +25,12 @@ static LINGER_MS: Param<i32> = Param {
     help: "milliseconds that fi_close may wait for accepted bytes to reach the peer's host",
     default: 5_000,
 };
+static SPIN_US: Param<i32> = Param {
+    name: c"spin_us",
+    help: "microseconds for which a call that finds nothing looks again before its caller sleeps on the \
+           endpoint's descriptor, as long as that pays; 0: never",
+    default: 20,
+};
 static IWARP_CRC: Param<bool> = Param {
     name: c"iwarp_crc",
     help: "ask for CRC32c on every frame of the embedded iWARP device; a peer that asks gets it anyway",
@@ -46,7 +52,7 @@ static SHM: Param<bool> = Param {
 
 /// Every parameter, in the order in which they are shown.
 pub(super) static PARAMS: &[&dyn Definition] =
-    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION];
+    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SPIN_US, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION];
 
 /// The values in force in this process.
 #[derive(Debug, Clone)]
@@ -55,6 +61,8 @@ pub(super) struct Config {
     pub(super) connect: ConnectOptions,
     /// Longest time that `fi_close` waits.
     pub(super) linger: Duration,
+    /// Longest time that a call looks again before its caller sleeps.
+    pub(super) spin: Duration,
     /// Whether memory may be shared with a peer on this host.
     pub(super) shared_memory: bool,
     iwarp: iwarp::Config,
@@ -87,6 +95,7 @@ impl Config {
                 keepalive: Duration::from_secs(number(&KEEPALIVE_S, 1)),
             },
             linger: Duration::from_millis(number(&LINGER_MS, 0)),
+            spin: Duration::from_micros(number(&SPIN_US, 0)),
             shared_memory: SHM.get(),
             iwarp: iwarp::Config { mpa_revision, crc: IWARP_CRC.get(), ..iwarp::Config::default() },
         }

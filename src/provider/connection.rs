@@ -20,6 +20,7 @@ use super::error::errno_of;
 use super::figures::{self, Calls};
 use super::gather::Gather;
 use super::link::{Link, REPOST_CHAIN};
+use super::patience::Patience;
 
 /// A stream over a queue pair.
 pub(super) struct Connection<D: Device> {
@@ -27,6 +28,8 @@ pub(super) struct Connection<D: Device> {
     pub(super) stream: Stream,
     pub(super) sends: Calls,
     pub(super) receives: Calls,
+    /// Whether to look again before a sleep, for sending and for receiving.
+    patience: [Patience; 2],
     /// Input of the peer that broke a protocol.
     refused: u64,
     format: WordFormat,
@@ -53,6 +56,13 @@ pub(super) struct Connection<D: Device> {
     used: Vec<u64>,
 }
 
+/// What a call is about.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Direction {
+    Send,
+    Receive,
+}
+
 impl<D: Device> Connection<D> {
     /// A connection over `link`, whose peer wrote its ring's place in `peer_ring`.
     pub(super) fn new(
@@ -67,6 +77,7 @@ impl<D: Device> Connection<D> {
             stream,
             sends: Calls::default(),
             receives: Calls::default(),
+            patience: [Patience::default(); 2],
             refused: 0,
             format,
             peer_ring,
@@ -184,6 +195,11 @@ impl<D: Device> Connection<D> {
         // An event may wait whose completions were all taken before: then nothing else wakes.
         self.event_expected |= self.event_is_due();
         Ok(again || self.event_expected)
+    }
+
+    /// Whether to look again before the caller sleeps.
+    pub(super) fn patience(&mut self, direction: Direction) -> &mut Patience {
+        &mut self.patience[direction as usize]
     }
 
     /// What was counted so far.

@@ -5,10 +5,6 @@
 //! an application opens: fabric, domain, passive endpoint, endpoint, event queue. An endpoint is
 //! generic over its device, so that each device has its own tables and nothing on the data path
 //! asks which device it is.
-//!
-//! Where a received byte goes: the device places it in the ring that [`link`] registered; its
-//! completion is polled and fed to the stream machine by [`connection`]; `fi_recv` copies it out of
-//! the ring there.
 
 mod address;
 mod children;
@@ -27,6 +23,7 @@ mod link;
 mod offer;
 mod options;
 mod passive_endpoint;
+mod patience;
 mod reason;
 mod request;
 mod route;

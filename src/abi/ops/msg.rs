@@ -20,7 +20,8 @@ use crate::abi::{Errno, Result, border, sys};
 /// Most pieces that a vectored call takes: `fi_tx_attr.iov_limit` and `fi_rx_attr.iov_limit`.
 pub const IOV_LIMIT: usize = 8;
 
-/// What an active endpoint can do with bytes. No call waits.
+/// What an active endpoint can do with bytes. No call waits for the peer, but for the moment that it may take to
+/// answer.
 pub trait MsgOps: Fid {
     /// `fi_send`, `fi_sendv`, `fi_sendmsg`: takes bytes and answers how many. At most
     /// [`IOV_LIMIT`] pieces, whose lengths together are at most `isize::MAX`.

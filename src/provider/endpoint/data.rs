@@ -1,13 +1,20 @@
 //! The calls that move bytes.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::time::Instant;
+
+use parking_lot::MutexGuard;
 
 use crate::abi::{Errno, MsgOps, Result, constants};
 use crate::verbs::Device;
 
-use super::super::connection::Connection;
+use super::super::config::Config;
+use super::super::connection::{Connection, Direction};
 use super::super::info::INJECT_SIZE;
-use super::{Endpoint, State};
+use super::{Endpoint, Inner, State};
+
+/// What a call answers that finds nothing to do.
+const BLOCKED: Result<usize> = Err(Errno::EAGAIN);
 
 /// Flags that a data call takes; those besides `FI_PEEK` and `FI_MORE` change nothing, because
 /// every call is complete when it returns.
@@ -19,9 +26,10 @@ const FLAGS: u64 = constants::FI_PEEK
     | constants::FI_TRANSMIT_COMPLETE;
 
 impl<D: Device> Endpoint<D> {
-    /// Runs a data call on the connection, if there is one; `note` counts what it answered.
+    /// Runs a data call of one direction on the connection, if there is one; `note` counts what it answered.
     fn with_connection(
         &self,
+        direction: Direction,
         mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
         note: impl FnOnce(&mut Connection<D>, &Result<usize>),
     ) -> Result<usize> {
@@ -30,15 +38,40 @@ impl<D: Device> Endpoint<D> {
             inner.progress(self);
         }
         let sleeps = inner.wait.is_some();
-        let State::Connected(connection) = &mut inner.state else { return Err(Errno::ENOTCONN) };
-        let mut outcome = call(connection);
-        if sleeps && matches!(outcome, Err(Errno::EAGAIN)) && connection.arm()? {
-            outcome = call(connection);
+        let mut outcome = call(inner.connected()?);
+        if sleeps && outcome == BLOCKED {
+            outcome = look_again(&mut inner, direction, &mut call)?;
+            if outcome == BLOCKED && inner.connected()?.arm()? {
+                outcome = call(inner.connected()?);
+            }
         }
-        note(connection, &outcome);
+        note(inner.connected()?, &outcome);
         inner.after_call();
         outcome
     }
+}
+
+/// Calls again and again before the caller sleeps, while that is likely to pay. Another thread that
+/// waits for the endpoint has it in between.
+#[cold]
+fn look_again<D: Device>(
+    inner: &mut MutexGuard<'_, Inner<D>>,
+    direction: Direction,
+    mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
+) -> Result<Result<usize>> {
+    let longest = Config::get().spin;
+    let mut outcome = BLOCKED;
+    if longest.is_zero() || !inner.connected()?.patience(direction).is_due() {
+        return Ok(outcome);
+    }
+    let start = Instant::now();
+    while outcome == BLOCKED && start.elapsed() < longest {
+        std::hint::spin_loop();
+        MutexGuard::bump(inner);
+        outcome = call(inner.connected()?);
+    }
+    inner.connected()?.patience(direction).learn(outcome != BLOCKED);
+    Ok(outcome)
 }
 
 /// A peek counts as no call.
@@ -58,18 +91,18 @@ impl<D: Device> MsgOps for Endpoint<D> {
             return Err(Errno::EBADFLAGS);
         }
         if flags & constants::FI_PEEK != 0 {
-            return self.with_connection(Connection::peek_send, uncounted);
+            return self.with_connection(Direction::Send, Connection::peek_send, uncounted);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
         let more = flags & constants::FI_MORE != 0;
-        self.with_connection(|connection| connection.send(data, total, more), count_send)
+        self.with_connection(Direction::Send, |connection| connection.send(data, total, more), count_send)
     }
 
     fn inject(&self, data: &[u8]) -> Result<usize> {
         if data.len() > INJECT_SIZE {
             return Err(Errno::EMSGSIZE);
         }
-        self.with_connection(|connection| connection.inject(data), count_send)
+        self.with_connection(Direction::Send, |connection| connection.inject(data), count_send)
     }
 
     fn recv(&self, data: &mut [IoSliceMut<'_>], flags: u64) -> Result<usize> {
@@ -78,10 +111,11 @@ impl<D: Device> MsgOps for Endpoint<D> {
         }
         let peek = flags & constants::FI_PEEK != 0;
         if peek && data.is_empty() {
-            return self.with_connection(Connection::peek_receive, uncounted);
+            return self.with_connection(Direction::Receive, Connection::peek_receive, uncounted);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
         let call = |connection: &mut Connection<D>| connection.receive(data, total, !peek);
-        if peek { self.with_connection(call, uncounted) } else { self.with_connection(call, count_receive) }
+        let note = if peek { uncounted } else { count_receive };
+        self.with_connection(Direction::Receive, call, note)
     }
 }

@@ -1,7 +1,7 @@
 //! The active endpoint: one stream.
 //!
-//! One lock covers everything an endpoint owns on its device. Calls are short and never wait, so
-//! that a sender and a receiver in two threads only ever hold each other up for one call.
+//! One lock covers everything an endpoint owns on its device. Calls are short and give the lock away where
+//! they look again, so that a sender and a receiver in two threads only ever hold each other up for one look.
 //!
 //! | file | part |
 //! |---|---|
@@ -233,6 +233,14 @@ impl<D: Device> Inner<D> {
         match &self.state {
             State::Connected(connection) => Some(connection),
             _ => None,
+        }
+    }
+
+    /// The connection, if it stands or stood.
+    fn connected(&mut self) -> Result<&mut Connection<D>> {
+        match &mut self.state {
+            State::Connected(connection) => Ok(connection),
+            _ => Err(Errno::ENOTCONN),
         }
     }
 

@@ -1,0 +1,120 @@
+/* Contract, section Waiting: looking again for a while before a caller that sleeps on the descriptor goes to sleep. */
+#include "conformance.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SOON_MS 50
+#define LATE_MS 400
+
+/* A pair whose client has a descriptor, in a process whose calls look again for `us`. */
+static void pair_open_patient(struct pair *pair, const char *us)
+{
+    CHECK_SYS(setenv("FI_RSTREAM_SPIN_US", us, 1));
+    pair_open(pair, IPV4, NULL);
+    (void)wait_fd(&pair->client.ep->fid);
+}
+
+static void *send_soon(void *pair)
+{
+    static const uint8_t byte = 7;
+
+    usleep(SOON_MS * 1000);
+    CHECK_RET(send_once(((struct pair *)pair)->server.ep, &byte, 1), 1);
+    return NULL;
+}
+
+static void looks_again(void)
+{
+    int64_t started;
+    struct pair pair;
+    pthread_t thread;
+    uint8_t got;
+
+    pair_open_patient(&pair, "5000000");
+    CHECK_INT(pthread_create(&thread, NULL, send_soon, &pair), 0);
+    started = now_ms();
+    CHECK_RET(recv_once(pair.client.ep, &got, 1), 1);
+    CHECK_BETWEEN(now_ms() - started, SOON_MS / 2, 4000);
+    CHECK_INT(got, 7);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    pair_close(&pair);
+}
+
+static void only_with_descriptor(void)
+{
+    int64_t started;
+    struct pair pair;
+    uint8_t got;
+
+    pair_open_patient(&pair, "5000000");
+    started = now_ms();
+    CHECK_RET(recv_once(pair.server.ep, &got, 1), -FI_EAGAIN);
+    CHECK_BETWEEN(now_ms() - started, 0, 2000);
+    pair_close(&pair);
+}
+
+static void never(void)
+{
+    int64_t started;
+    struct pair pair;
+    uint8_t got;
+
+    pair_open_patient(&pair, "0");
+    started = now_ms();
+    CHECK_RET(recv_once(pair.client.ep, &got, 1), -FI_EAGAIN);
+    CHECK_BETWEEN(now_ms() - started, 0, 1000);
+    pair_close(&pair);
+}
+
+static void seldom_in_vain(void)
+{
+    struct pair pair;
+    int64_t started;
+    uint8_t got;
+
+    /* Each time would be 10 ms. */
+    pair_open_patient(&pair, "10000");
+    started = now_ms();
+    for (unsigned i = 0; i < 640; i++)
+        CHECK_RET(recv_once(pair.client.ep, &got, 1), -FI_EAGAIN);
+    CHECK_BETWEEN(now_ms() - started, 60, 2000);
+    pair_close(&pair);
+}
+
+static void *receive_late(void *ep)
+{
+    uint8_t got;
+
+    CHECK_RET(recv_once(ep, &got, 1), -FI_EAGAIN);
+    return NULL;
+}
+
+static void others_are_let_in(void)
+{
+    static const uint8_t byte = 7;
+    int64_t started;
+    struct pair pair;
+    pthread_t thread;
+
+    /* Twice as long as the other call may take. */
+    pair_open_patient(&pair, "800000");
+    CHECK_INT(pthread_create(&thread, NULL, receive_late, pair.client.ep), 0);
+    usleep(SOON_MS * 1000);
+    started = now_ms();
+    CHECK_RET(send_once(pair.client.ep, &byte, 1), 1);
+    CHECK_BETWEEN(now_ms() - started, 0, LATE_MS);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    pair_close(&pair);
+}
+
+static const struct test tests[] = {
+    TEST(looks_again, "FI_RSTREAM_SPIN_US: a call that finds nothing looks again before its caller sleeps"),
+    TEST(only_with_descriptor, "FI_RSTREAM_SPIN_US: not on an endpoint without a descriptor"),
+    TEST(never, "FI_RSTREAM_SPIN_US: 0 is never"),
+    TEST(seldom_in_vain, "FI_RSTREAM_SPIN_US: what is in vain becomes rare"),
+    TEST(others_are_let_in, "FI_RSTREAM_SPIN_US: another thread's calls do not wait meanwhile"),
+};
+
+const struct section patience_section = SECTION("patience", tests);
