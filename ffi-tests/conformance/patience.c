@@ -8,12 +8,19 @@
 #define SOON_MS 50
 #define LATE_MS 400
 
+/* The first calls in vain on a connection do not look again. */
+#define FIRST_CALLS 7
+
 /* A pair whose client has a descriptor, in a process whose calls look again for `us`. */
 static void pair_open_patient(struct pair *pair, const char *us)
 {
+    uint8_t got;
+
     CHECK_SYS(setenv("FI_RSTREAM_SPIN_US", us, 1));
     pair_open(pair, IPV4, NULL);
     (void)wait_fd(&pair->client.ep->fid);
+    for (unsigned i = 0; i < FIRST_CALLS; i++)
+        CHECK_RET(recv_once(pair->client.ep, &got, 1), -FI_EAGAIN);
 }
 
 static void *send_soon(void *pair)
@@ -50,7 +57,8 @@ static void only_with_descriptor(void)
 
     pair_open_patient(&pair, "5000000");
     started = now_ms();
-    CHECK_RET(recv_once(pair.server.ep, &got, 1), -FI_EAGAIN);
+    for (unsigned i = 0; i <= FIRST_CALLS; i++)
+        CHECK_RET(recv_once(pair.server.ep, &got, 1), -FI_EAGAIN);
     CHECK_BETWEEN(now_ms() - started, 0, 2000);
     pair_close(&pair);
 }

@@ -7,14 +7,22 @@
 
 /// Most sleeps in a row without looking again.
 const LONGEST_PAUSE: u8 = 63;
+/// The first sleeps are without: a connection that is soon over has learned nothing.
+const FIRST_PAUSE: u8 = 7;
 
 /// What was learned of one direction of a connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     /// Sleeps between two times of looking again.
     pause: u8,
     /// How many of them are left.
     left: u8,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { pause: FIRST_PAUSE, left: FIRST_PAUSE }
+    }
 }
 
 impl Patience {
@@ -51,10 +59,12 @@ mod tests {
     #[test]
     fn what_is_in_vain_becomes_rare_and_what_pays_frequent() {
         let mut patience = Patience::default();
+        assert_eq!(looks(&mut patience, 7, true), 0);
+        assert_eq!(looks(&mut patience, 4 + 2, true), 2);
         assert_eq!(looks(&mut patience, 100, true), 100);
         assert_eq!(looks(&mut patience, 2 + 4 + 8 + 16 + 32 + 64, false), 6);
         assert_eq!(looks(&mut patience, 6400, false), 100);
-        assert_eq!(looks(&mut patience, 64 + 32 + 16 + 8 + 4 + 2, true), 6);
+        assert_eq!(looks(&mut patience, 32 + 16 + 8 + 4 + 2 + 1, true), 6);
         assert_eq!(looks(&mut patience, 100, true), 100);
     }
 }

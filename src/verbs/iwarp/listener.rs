@@ -35,7 +35,7 @@ pub struct Listener {
     socket: OwnedFd,
     address: SocketAddr,
     backlog: usize,
-    timeout: Duration,
+    options: ConnectOptions,
     wait: Arc<WaitSet>,
     events: EventTarget,
     /// In the order of their tokens, and so of their age.
@@ -70,7 +70,7 @@ impl Listener {
         options: &ConnectOptions,
         events: EventTarget,
     ) -> Result<Self> {
-        let socket = socket::listen(address, backlog)?;
+        let socket = socket::listen(address, backlog, options.keepalive)?;
         let address = socket::bound_address(socket.as_fd())?;
         let wait = Arc::new(WaitSet::new()?);
         wait.add(socket.as_fd(), LISTENING, Interest::Read)?;
@@ -79,7 +79,7 @@ impl Listener {
             socket,
             address,
             backlog: usize::try_from(backlog).unwrap_or(usize::MAX).max(1),
-            timeout: options.timeout,
+            options: options.clone(),
             wait,
             events,
             handshakes: VecDeque::new(),
@@ -98,8 +98,10 @@ impl Listener {
             if full && !(self.has_caller() && self.make_way(now, GRACE)) {
                 return;
             }
-            match socket::accept(self.socket.as_fd()) {
-                Ok(socket) => self.begin(socket, now),
+            match socket::accept(self.socket.as_fd(), self.options.keepalive) {
+                // A peer that is gone again has no address; nothing is lost with it.
+                Ok((_, None)) => {}
+                Ok((socket, Some(peer))) => self.begin(socket, peer, now),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 // No descriptor is said also where nobody needs one.
@@ -146,19 +148,19 @@ impl Listener {
         let _ = self.wait.remove(oldest.socket.as_fd());
     }
 
-    fn begin(&mut self, socket: Socket, now: Instant) {
-        // A peer that is gone again has no address; nothing is lost with it.
-        let Some(peer) = socket.peer_address() else { return };
+    fn begin(&mut self, socket: Socket, peer: SocketAddr, now: Instant) {
         let token = Token(self.next);
-        if let Err(error) = self.wait.add(socket.as_fd(), token, Interest::Read) {
+        let mut handshake = Handshake { token, begun: now, socket, peer, responder: Responder::default() };
+        // Its request may be there already.
+        if let Some(outcome) = handshake.advance() {
+            return self.end(handshake, outcome);
+        }
+        if let Err(error) = self.wait.add(handshake.socket.as_fd(), token, Interest::Read) {
             log::warn!("iwarp: cannot watch the handshake of {peer}: {error}");
             return;
         }
         self.next += 1;
-        let responder = Responder::default();
-        self.handshakes.push_back(Handshake { token, begun: now, socket, peer, responder });
-        // Its request may be there already.
-        self.advance(token);
+        self.handshakes.push_back(handshake);
     }
 
     /// Takes one handshake further.
@@ -167,9 +169,15 @@ impl Listener {
             return;
         };
         let Some(outcome) = self.handshakes[at].advance() else { return };
-        let Some(Handshake { socket, peer, responder, .. }) = self.handshakes.remove(at) else { return };
+        let Some(handshake) = self.handshakes.remove(at) else { return };
         // It is there: it was added when the handshake began.
-        let _ = self.wait.remove(socket.as_fd());
+        let _ = self.wait.remove(handshake.socket.as_fd());
+        self.end(handshake, outcome);
+    }
+
+    /// Takes the outcome of a handshake.
+    fn end(&mut self, handshake: Handshake, outcome: std::result::Result<Request, String>) {
+        let Handshake { socket, peer, responder, .. } = handshake;
         match outcome {
             Ok(request) => {
                 let local = socket.local_address().unwrap_or(self.address);
@@ -187,7 +195,7 @@ impl Listener {
     /// Drops handshakes whose time is over.
     fn expire(&mut self, now: Instant) {
         while let Some(oldest) = self.handshakes.front()
-            && oldest.begun + self.timeout <= now
+            && oldest.begun + self.options.timeout <= now
         {
             self.drop_oldest("its time is over");
         }
@@ -221,6 +229,23 @@ impl verbs::Listener for Listener {
     }
 
     fn poll(&mut self) -> Option<ConnectionRequest> {
+        if self.ready.is_empty() {
+            self.look();
+        }
+        let request = self.ready.pop_front();
+        self.settle();
+        request
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let handshake = self.handshakes.front().map(|handshake| handshake.begun + self.options.timeout);
+        handshake.into_iter().chain(self.resume).min()
+    }
+}
+
+impl Listener {
+    /// Takes all handshakes further, and new connections in.
+    fn look(&mut self) {
         let now = Instant::now();
         self.expire(now);
         if self.resume.is_some_and(|resume| resume <= now) {
@@ -236,14 +261,6 @@ impl verbs::Listener for Listener {
         }
         self.found = found;
         self.accept(now);
-        let request = self.ready.pop_front();
-        self.settle();
-        request
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        let handshake = self.handshakes.front().map(|handshake| handshake.begun + self.timeout);
-        handshake.into_iter().chain(self.resume).min()
     }
 }
 

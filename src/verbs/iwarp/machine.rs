@@ -274,6 +274,12 @@ impl Machine {
         self.transmitter.fault().map_or(Ok(()), Err)
     }
 
+    /// Whether this side may send: the active one from the start, the other from the first FPDU on.
+    #[must_use]
+    pub fn may_send(&self) -> bool {
+        self.transmitter.is_open()
+    }
+
     /// Whether [`Machine::pump`] has something to do; cheap.
     #[must_use]
     pub fn has_output(&self) -> bool {

@@ -88,10 +88,13 @@ impl Opening {
     }
 
     fn step(&mut self, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
+        let sent_before = self.sent == self.output.len();
         if !self.send(socket)? {
             return Ok(None);
         }
         match &mut self.role {
+            // The reply to what has just been sent takes a while.
+            Role::Active(_) if !sent_before => Ok(None),
             Role::Passive(agreement) if agreement.rtr && !socket.has_input() => Ok(None),
             Role::Passive(agreement) => Ok(Some(Outcome::Accepted(*agreement, Vec::new()))),
             Role::Active(initiator) => receive_reply(initiator, socket),

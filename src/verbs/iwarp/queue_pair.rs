@@ -187,8 +187,10 @@ impl QueuePair {
     pub(super) fn poll_event(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> Option<ConnectionEvent> {
         if matches!(self.phase, Phase::Opening(_)) {
             self.advance(sets);
-            // A promised first frame is there now; with it this side may send.
-            self.drive_for(ROUNDS, false, sink, sets);
+            if !self.machine.may_send() {
+                // A promised first frame is there now; with it this side may.
+                self.drive_for(ROUNDS, false, sink, sets);
+            }
         }
         if let Some(event) = self.opened.take() {
             if self.ended.is_none() {

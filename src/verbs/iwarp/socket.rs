@@ -20,6 +20,8 @@ pub(super) struct Socket {
     descriptor: OwnedFd,
     /// What ended the sending side. Input is taken until its own end all the same.
     send_error: Option<Errno>,
+    /// The keep-alive time that is set, and no delay with it.
+    tuned: Option<Duration>,
 }
 
 impl Socket {
@@ -38,29 +40,20 @@ impl Socket {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => None,
             Err(errno) => Some(errno),
         };
-        Ok((Self { descriptor, send_error: None }, refused))
+        Ok((Self { descriptor, send_error: None, tuned: None }, refused))
     }
 
-    /// Wraps a socket that was accepted, non-blocking.
-    pub(super) fn accepted(descriptor: OwnedFd) -> Self {
-        Self { descriptor, send_error: None }
-    }
-
-    /// Sets what every connection wants: no delay, and notice of a host that vanished while nothing
+    /// Sees to what every connection wants: no delay, and notice of a host that vanished while nothing
     /// was on its way (what was is [`super::liveness`]'s affair).
     ///
     /// The peer is asked for a sign of life after half of `keepalive` without input, several times,
     /// and given up before `keepalive` has passed. The system counts idle time in seconds.
-    pub(super) fn tune(&self, keepalive: Duration) -> rustix::io::Result<()> {
-        let second = Duration::from_secs(1);
-        sockopt::set_tcp_nodelay(&self.descriptor, true)?;
-        let idle = (keepalive / 2).clamp(second, 32_767 * second);
-        let interval = (keepalive / 8).clamp(second, 32_767 * second);
-        let probes = u32::try_from(idle.as_secs() / interval.as_secs()).unwrap_or(1);
-        sockopt::set_tcp_keepidle(&self.descriptor, idle)?;
-        sockopt::set_tcp_keepintvl(&self.descriptor, interval)?;
-        sockopt::set_tcp_keepcnt(&self.descriptor, probes)?;
-        sockopt::set_socket_keepalive(&self.descriptor, true)
+    pub(super) fn tune(&mut self, keepalive: Duration) -> rustix::io::Result<()> {
+        if self.tuned != Some(keepalive) {
+            tune(self.as_fd(), keepalive)?;
+            self.tuned = Some(keepalive);
+        }
+        Ok(())
     }
 
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
@@ -164,9 +157,10 @@ impl AsFd for Socket {
     }
 }
 
-/// A socket that listens on `address`.
-pub(super) fn listen(address: SocketAddr, backlog: u32) -> Result<OwnedFd> {
+/// A socket that listens on `address`. What it accepts is tuned already.
+pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> Result<OwnedFd> {
     let descriptor = open(address)?;
+    tune(descriptor.as_fd(), keepalive).map_err(Error::io("setsockopt"))?;
     sockopt::set_socket_reuseaddr(&descriptor, true).map_err(Error::io("SO_REUSEADDR"))?;
     if address.is_ipv6() {
         // The wildcard address serves both families, any other only its own.
@@ -179,9 +173,14 @@ pub(super) fn listen(address: SocketAddr, backlog: u32) -> Result<OwnedFd> {
     Ok(descriptor)
 }
 
-/// The next connection of a listening socket.
-pub(super) fn accept(listening: BorrowedFd<'_>) -> rustix::io::Result<Socket> {
-    net::accept_with(listening, FLAGS).map(Socket::accepted)
+/// The next connection of a listening socket, on which `keepalive` is set, and its peer.
+pub(super) fn accept(
+    listening: BorrowedFd<'_>,
+    keepalive: Duration,
+) -> rustix::io::Result<(Socket, Option<SocketAddr>)> {
+    let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
+    let socket = Socket { descriptor, send_error: None, tuned: Some(keepalive) };
+    Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
 /// Whether a connection waits to be accepted, or nobody can tell: a process that may have no
@@ -200,4 +199,44 @@ pub(super) fn bound_address(listening: BorrowedFd<'_>) -> Result<SocketAddr> {
 fn open(address: SocketAddr) -> Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     net::socket_with(family, SocketType::STREAM, FLAGS, None).map_err(Error::io("socket"))
+}
+
+/// See [`Socket::tune`].
+fn tune(descriptor: BorrowedFd<'_>, keepalive: Duration) -> rustix::io::Result<()> {
+    let second = Duration::from_secs(1);
+    sockopt::set_tcp_nodelay(descriptor, true)?;
+    let idle = (keepalive / 2).clamp(second, 32_767 * second);
+    let interval = (keepalive / 8).clamp(second, 32_767 * second);
+    let probes = u32::try_from(idle.as_secs() / interval.as_secs()).unwrap_or(1);
+    sockopt::set_tcp_keepidle(descriptor, idle)?;
+    sockopt::set_tcp_keepintvl(descriptor, interval)?;
+    sockopt::set_tcp_keepcnt(descriptor, probes)?;
+    sockopt::set_socket_keepalive(descriptor, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_accepted_is_tuned() {
+        let keepalive = Duration::from_secs(40);
+        let listening = listen("127.0.0.1:0".parse().unwrap(), 1, keepalive).unwrap();
+        let (_client, refused) = Socket::connect(bound_address(listening.as_fd()).unwrap(), None).unwrap();
+        assert_eq!(refused, None);
+        assert!(has_caller(listening.as_fd()));
+        let (mut accepted, _) = accept(listening.as_fd(), keepalive).unwrap();
+        let settings = |socket: &Socket| {
+            let socket = socket.as_fd();
+            assert_eq!(sockopt::tcp_nodelay(socket), Ok(true));
+            assert_eq!(sockopt::socket_keepalive(socket), Ok(true));
+            (
+                sockopt::tcp_keepidle(socket).unwrap().as_secs(),
+                sockopt::tcp_keepintvl(socket).unwrap().as_secs(),
+            )
+        };
+        assert_eq!(settings(&accepted), (20, 5));
+        accepted.tune(Duration::from_secs(80)).unwrap();
+        assert_eq!(settings(&accepted), (40, 10));
+    }
 }

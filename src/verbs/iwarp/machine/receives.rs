@@ -62,21 +62,36 @@ impl Receives {
             let room = u32::try_from(room).unwrap_or(self.depth);
             return Err(Error::QueueFull { depth: self.depth, room, asked: requests.len() });
         }
-        for buffer in requests.iter().filter_map(|request| request.buffer.as_ref()) {
-            check_segment(buffer, Access::LOCAL_WRITE, regions)?;
+        let before = (self.runs.len(), self.runs.back().map_or(0, |last| last.count));
+        let outcome = self.append(requests, regions);
+        match outcome {
+            Ok(()) => self.posted += requests.len(),
+            Err(_) => self.withdraw(before),
         }
-        let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
-        self.runs.try_reserve(requests.len()).map_err(no_memory)?;
-        requests.iter().map(Receive::new).for_each(|receive| self.push(receive));
+        outcome
+    }
+
+    fn append(&mut self, mut requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
+        while let Some(run) = Run::begin(requests) {
+            let (of_run, rest) = requests.split_at(run.count as usize);
+            run.check(of_run, regions)?;
+            match self.runs.back_mut() {
+                Some(last) if last.first.after(last.count) == run.first => last.count += run.count,
+                _ => {
+                    let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
+                    self.runs.try_reserve(1).map_err(no_memory)?;
+                    self.runs.push_back(run);
+                }
+            }
+            requests = rest;
+        }
         Ok(())
     }
 
-    fn push(&mut self, receive: Receive) {
-        self.posted += 1;
-        match self.runs.back_mut() {
-            Some(last) if last.first.after(last.count) == receive => last.count += 1,
-            _ => self.runs.push_back(Run { first: receive, count: 1 }),
-        }
+    /// Takes back what was appended since there were `runs` runs, the last of them with `count` receives.
+    fn withdraw(&mut self, (runs, count): (usize, u32)) {
+        self.runs.truncate(runs);
+        self.runs.iter_mut().last().into_iter().for_each(|last| last.count = count);
     }
 
     /// The one that the next message takes.
@@ -111,6 +126,29 @@ impl Receives {
             self.taken();
         }
         self.runs = VecDeque::new();
+    }
+}
+
+impl Run {
+    /// The longest run that `requests` begin with.
+    fn begin(requests: &[RecvRequest]) -> Option<Self> {
+        let first = Receive::new(requests.first()?);
+        let follows = |&(count, request): &(u32, &RecvRequest)| Receive::new(request) == first.after(count);
+        let count = (0..).zip(requests).take_while(follows).count();
+        // Within the depth of the queue.
+        Some(Self { first, count: count as u32 })
+    }
+
+    /// Checks the buffers of `requests`, which are this run's. They are one stretch of one region.
+    fn check(&self, requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
+        let Receive { key, address, length, .. } = self.first;
+        let length = u64::from(length) * u64::from(self.count);
+        let region = key.and_then(|key| regions.find(key.get()));
+        if region.is_some_and(|region| region.check(Access::LOCAL_WRITE, address, length).is_ok()) {
+            return Ok(());
+        }
+        let mut buffers = requests.iter().filter_map(|request| request.buffer.as_ref());
+        buffers.try_for_each(|buffer| check_segment(buffer, Access::LOCAL_WRITE, regions))
     }
 }
 
@@ -163,6 +201,34 @@ mod tests {
     fn slots_in_turn_are_one_run() {
         pass(&[&[(7, Some(0)), (8, Some(1))], &[(9, Some(2))]], 1);
         pass(&[&[(u64::MAX, None), (0, None), (1, None)]], 1);
+    }
+
+    #[test]
+    fn all_are_posted_or_none() {
+        let domain = ProtectionDomain::default();
+        let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
+        let mut regions = RegionCache::new(domain);
+        let mut receives = Receives::new(QpNumber(0), 16);
+        let request =
+            |id: u64, key, address| RecvRequest { id, buffer: Some(Segment { key, address, length: 10 }) };
+        let key = region.local_key();
+        receives.post(&[request(0, key, 0), request(1, key, 10)], &mut regions).unwrap();
+        // The key and address that are refused.
+        let mut refused = |requests: &[RecvRequest]| {
+            let outcome = receives.post(requests, &mut regions);
+            assert_eq!((receives.room(), receives.runs.len(), receives.runs[0].count), (14, 1, 2));
+            match outcome {
+                Err(Error::BadSegment { key, address, .. }) => (key, address),
+                other => panic!("{other:?}"),
+            }
+        };
+        // The first goes on the run; the second is beyond the region, of no region, without a key.
+        for (other, address) in [(key, 95), (key.wrapping_add(1), 30), (0, 30)] {
+            let chain = [request(2, key, 20), request(9, other, address), request(10, key, 50)];
+            assert_eq!(refused(&chain), (other, address));
+        }
+        let chain = [request(8, key, 80), request(9, key, 90), request(10, key, 100)];
+        assert_eq!(refused(&chain), (key, 100));
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Transmitter {
         self.encoder.crc = crc;
     }
 
+    /// See [`super::Machine::may_send`].
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
     /// From now on the peer may be sent to.
     pub(super) fn open(&mut self) {
         self.open = true;
