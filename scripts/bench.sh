@@ -55,7 +55,7 @@ message_endpoints() {
             fi_pingpong_client "$size" >>"$results/msg-$size"
             wait "$server"
         done
-        "$program" "${apart[@]}" -q -r 1 -d "$seconds" -t pingpong -o rstream-iwarp -s "$(IFS=,; echo "${message_sizes[*]}")" \
+        "$program" "${apart[@]}" -q -r 1 -d "$seconds" -t pingpong -o "rstream-iwarp,rstream-iwarp:$best" -s "$(IFS=,; echo "${message_sizes[*]}")" \
             --json "$results/msg-$round.json" >/dev/null
     done
 }
@@ -151,15 +151,21 @@ of_setup() {
 }
 
 of_message_endpoints() {
-    local size theirs ours
-    echo "| there and back, µs, polling | \`fi_pingpong -p tcp -e msg\` | \`rstream-iwarp\` | ratio |"
-    echo "|---|---|---|---|"
+    local size theirs default ours
+    echo "| there and back, µs, polling | \`fi_pingpong -p tcp -e msg\` | \`rstream-iwarp\` | ratio | $best rings | ratio |"
+    echo "|---|---|---|---|---|---|"
     for size in "${message_sizes[@]}"; do
         theirs=$(middle <"$results/msg-$size")
-        ours=$(jq --argjson size "$size" '.results[] | select(.size == $size) | .figures.median_us.median' \
-            "$results"/msg-*.json | middle)
-        echo "| $size B | $theirs | $ours | $(quotient "$ours" "$theirs") |"
+        default=$(of_rounds "$size" rstream-iwarp)
+        ours=$(of_rounds "$size" "rstream-iwarp:$best")
+        echo "| $size B | $theirs | $default | $(quotient "$default" "$theirs") | $ours | $(quotient "$ours" "$theirs") |"
     done
+}
+
+# of_rounds SIZE CANDIDATE: the middle of its ping-pongs beside message endpoints
+of_rounds() {
+    jq --argjson size "$1" --arg over "$2" \
+        '.results[] | select(.size == $size and .over == $over) | .figures.median_us.median' "$results"/msg-*.json | middle
 }
 
 middle() {
@@ -210,7 +216,7 @@ cargo build --release --quiet
 make -s -C ffi-tests
 
 ours=rstream,rstream:$best,rstream-iwarp,rstream-iwarp:$best
-perf polling "${apart[@]}" -r "$rounds" -d "$seconds" -t bandwidth,bidirectional,pingpong,rate -o "$ours,tcp,unix,ring:$best,line"
+perf polling "${apart[@]}" -r "$rounds" -d "$seconds" -t bandwidth,bidirectional,pingpong,rate -o "$ours,tcp,unix,ring:$best,ring:32K,line"
 perf sleeping -r "$rounds" -d "$seconds" -t bandwidth,pingpong -o "$ours,tcp,unix" --sleep
 perf curves "${apart[@]}" -r "$curve_rounds" -d "$curve_seconds" -t bandwidth,pingpong -s "$sizes" --svg "$pictures" \
     -o "rstream:$best,rstream-iwarp:$best,tcp,unix,ring:$best"

@@ -33,7 +33,7 @@ sanitizer_steps() {
 
 # Cargo with a sanitizer; optimised a little, with every debug assertion.
 cargo_with() {
-    local sanitizer=$1 command=$2 flags=(--target "$rust_host" --target-dir "$sanitizer_target/$1")
+    local sanitizer=$1 command=$2 flags=(--target "$rust_host" --target-dir "$sanitizer_target")
     local mismatch=''
     if [[ $sanitizer == thread ]]; then
         # The code of a standard library that is not instrumented synchronises unseen.
@@ -46,10 +46,10 @@ cargo_with() {
         cargo "$command" "${flags[@]}" --lib --test verbs_devices "${@:3}"
 }
 
-# The contract with SANITIZER in provider and programs. The provider that goes with a test build
-# stands beside the tests.
+# The contract with SANITIZER in provider and programs. The provider that goes with the last test build
+# stands beside the tests; both sanitizers have theirs there, in turn.
 contract_with() {
-    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$1/$rust_host/debug/deps
+    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug/deps
     cargo_with "$sanitizer" test --no-run
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
     make -C ffi-tests BUILD="$programs/$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
