@@ -91,6 +91,25 @@ impl Listener {
         })
     }
 
+    /// Takes all handshakes further, and new connections in.
+    fn look(&mut self) {
+        let now = Instant::now();
+        self.expire(now);
+        if self.resume.is_some_and(|resume| resume <= now) {
+            self.resume = None;
+        }
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut found) {
+            log::warn!("iwarp: cannot look for handshakes on {}: {error}", self.address);
+        }
+        for &token in found.iter().filter(|&&token| token != LISTENING) {
+            self.advance(token);
+        }
+        self.found = found;
+        self.accept(now);
+    }
+
     /// Accepts what waits, as far as there is room.
     fn accept(&mut self, now: Instant) {
         while self.has_room() {
@@ -240,27 +259,6 @@ impl verbs::Listener for Listener {
     fn deadline(&self) -> Option<Instant> {
         let handshake = self.handshakes.front().map(|handshake| handshake.begun + self.options.timeout);
         handshake.into_iter().chain(self.resume).min()
-    }
-}
-
-impl Listener {
-    /// Takes all handshakes further, and new connections in.
-    fn look(&mut self) {
-        let now = Instant::now();
-        self.expire(now);
-        if self.resume.is_some_and(|resume| resume <= now) {
-            self.resume = None;
-        }
-        let mut found = std::mem::take(&mut self.found);
-        found.clear();
-        if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut found) {
-            log::warn!("iwarp: cannot look for handshakes on {}: {error}", self.address);
-        }
-        for &token in found.iter().filter(|&&token| token != LISTENING) {
-            self.advance(token);
-        }
-        self.found = found;
-        self.accept(now);
     }
 }
 

@@ -91,7 +91,9 @@ impl Receives {
     /// Takes back what was appended since there were `runs` runs, the last of them with `count` receives.
     fn withdraw(&mut self, (runs, count): (usize, u32)) {
         self.runs.truncate(runs);
-        self.runs.iter_mut().last().into_iter().for_each(|last| last.count = count);
+        if let Some(last) = self.runs.back_mut() {
+            last.count = count;
+        }
     }
 
     /// The one that the next message takes.
