@@ -67,15 +67,22 @@ static void numeric_host(void)
     fi_freeinfo(hints);
 }
 
+/* Puts the address with this port into hints. */
+static void hint_address(void **field, size_t *length, unsigned port)
+{
+    struct sockaddr_in address = ipv4_address(port);
+
+    *length = sizeof address;
+    *field = malloc(sizeof address);
+    CHECK(*field != NULL);
+    memcpy(*field, &address, sizeof address);
+}
+
 static void hinted_addresses(void)
 {
-    struct sockaddr_in address = ipv4_address(0);
     struct fi_info *hints = stream_hints(), *info;
 
-    address.sin_port = htons(7471);
-    hints->dest_addr = malloc(sizeof address);
-    hints->dest_addrlen = sizeof address;
-    memcpy(hints->dest_addr, &address, sizeof address);
+    hint_address(&hints->dest_addr, &hints->dest_addrlen, 7471);
     info = find(NULL, NULL, 0, hints);
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7471);
     fi_freeinfo(info);
@@ -85,10 +92,7 @@ static void hinted_addresses(void)
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7472);
     fi_freeinfo(info);
 
-    address.sin_port = htons(7473);
-    hints->src_addr = malloc(sizeof address);
-    hints->src_addrlen = sizeof address;
-    memcpy(hints->src_addr, &address, sizeof address);
+    hint_address(&hints->src_addr, &hints->src_addrlen, 7473);
     info = find(NULL, NULL, 0, hints);
     check_address(info->src_addr, info->src_addrlen, AF_INET, 7473);
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7471);

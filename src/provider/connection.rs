@@ -26,9 +26,9 @@ use super::patience::Patience;
 pub(super) struct Connection<D: Device> {
     pub(super) link: Link<D>,
     pub(super) stream: Stream,
-    pub(super) sends: Calls,
-    pub(super) receives: Calls,
-    /// Whether to look again before a sleep, for sending and for receiving.
+    /// What was called, for each direction.
+    calls: [Calls; 2],
+    /// Whether to look again before a sleep, for each direction.
     patience: [Patience; 2],
     /// Input of the peer that broke a protocol.
     refused: u64,
@@ -75,8 +75,7 @@ impl<D: Device> Connection<D> {
         Self {
             link,
             stream,
-            sends: Calls::default(),
-            receives: Calls::default(),
+            calls: [Calls::default(); 2],
             patience: [Patience::default(); 2],
             refused: 0,
             format,
@@ -197,6 +196,11 @@ impl<D: Device> Connection<D> {
         Ok(again || self.event_expected)
     }
 
+    /// The calls so far that were no peeks.
+    pub(super) fn calls(&mut self, direction: Direction) -> &mut Calls {
+        &mut self.calls[direction as usize]
+    }
+
     /// Whether to look again before the caller sleeps.
     pub(super) fn patience(&mut self, direction: Direction) -> &mut Patience {
         &mut self.patience[direction as usize]
@@ -204,7 +208,7 @@ impl<D: Device> Connection<D> {
 
     /// What was counted so far.
     pub(super) fn figures(&self) -> Figures {
-        figures::of(self.sends, self.receives, self.stream.traffic(), self.refused)
+        figures::of(self.calls, self.stream.traffic(), self.refused)
     }
 
     /// Whether both directions have ended, or the connection broke.

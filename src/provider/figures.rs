@@ -27,7 +27,7 @@ impl Calls {
 }
 
 /// The figures as the application reads them.
-pub(super) fn of(sends: Calls, receives: Calls, traffic: Traffic, refused: u64) -> Figures {
+pub(super) fn of([sends, receives]: [Calls; 2], traffic: Traffic, refused: u64) -> Figures {
     Figures {
         bytes_sent: sends.bytes,
         bytes_received: receives.bytes,

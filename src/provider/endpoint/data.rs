@@ -26,12 +26,12 @@ const FLAGS: u64 = constants::FI_PEEK
     | constants::FI_TRANSMIT_COMPLETE;
 
 impl<D: Device> Endpoint<D> {
-    /// Runs a data call of one direction on the connection, if there is one; `note` counts what it answered.
+    /// Runs a data call of one direction on the connection, if there is one. It is counted unless it only `peeks`.
     fn with_connection(
         &self,
         direction: Direction,
+        peeks: bool,
         mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
-        note: impl FnOnce(&mut Connection<D>, &Result<usize>),
     ) -> Result<usize> {
         let mut inner = self.inner.lock();
         if matches!(inner.state, State::Connecting(..)) {
@@ -40,12 +40,14 @@ impl<D: Device> Endpoint<D> {
         let sleeps = inner.wait.is_some();
         let mut outcome = call(inner.connected()?);
         if sleeps && outcome == BLOCKED {
-            outcome = look_again(&mut inner, direction, &mut call)?;
+            outcome = look_again(&mut inner, direction, &mut call);
             if outcome == BLOCKED && inner.connected()?.arm()? {
                 outcome = call(inner.connected()?);
             }
         }
-        note(inner.connected()?, &outcome);
+        if !peeks {
+            inner.connected()?.calls(direction).note(&outcome);
+        }
         inner.after_call();
         outcome
     }
@@ -58,31 +60,20 @@ fn look_again<D: Device>(
     inner: &mut MutexGuard<'_, Inner<D>>,
     direction: Direction,
     mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
-) -> Result<Result<usize>> {
+) -> Result<usize> {
     let longest = Config::get().spin;
-    let mut outcome = BLOCKED;
     if longest.is_zero() || !inner.connected()?.patience(direction).is_due() {
-        return Ok(outcome);
+        return BLOCKED;
     }
     let start = Instant::now();
+    let mut outcome = BLOCKED;
     while outcome == BLOCKED && start.elapsed() < longest {
         std::hint::spin_loop();
         MutexGuard::bump(inner);
         outcome = call(inner.connected()?);
     }
     inner.connected()?.patience(direction).learn(outcome != BLOCKED);
-    Ok(outcome)
-}
-
-/// A peek counts as no call.
-fn uncounted<D: Device>(_: &mut Connection<D>, _: &Result<usize>) {}
-
-fn count_send<D: Device>(connection: &mut Connection<D>, outcome: &Result<usize>) {
-    connection.sends.note(outcome);
-}
-
-fn count_receive<D: Device>(connection: &mut Connection<D>, outcome: &Result<usize>) {
-    connection.receives.note(outcome);
+    outcome
 }
 
 impl<D: Device> MsgOps for Endpoint<D> {
@@ -91,18 +82,18 @@ impl<D: Device> MsgOps for Endpoint<D> {
             return Err(Errno::EBADFLAGS);
         }
         if flags & constants::FI_PEEK != 0 {
-            return self.with_connection(Direction::Send, Connection::peek_send, uncounted);
+            return self.with_connection(Direction::Send, true, Connection::peek_send);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
         let more = flags & constants::FI_MORE != 0;
-        self.with_connection(Direction::Send, |connection| connection.send(data, total, more), count_send)
+        self.with_connection(Direction::Send, false, |connection| connection.send(data, total, more))
     }
 
     fn inject(&self, data: &[u8]) -> Result<usize> {
         if data.len() > INJECT_SIZE {
             return Err(Errno::EMSGSIZE);
         }
-        self.with_connection(Direction::Send, |connection| connection.inject(data), count_send)
+        self.with_connection(Direction::Send, false, |connection| connection.inject(data))
     }
 
     fn recv(&self, data: &mut [IoSliceMut<'_>], flags: u64) -> Result<usize> {
@@ -111,11 +102,9 @@ impl<D: Device> MsgOps for Endpoint<D> {
         }
         let peek = flags & constants::FI_PEEK != 0;
         if peek && data.is_empty() {
-            return self.with_connection(Direction::Receive, Connection::peek_receive, uncounted);
+            return self.with_connection(Direction::Receive, true, Connection::peek_receive);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
-        let call = |connection: &mut Connection<D>| connection.receive(data, total, !peek);
-        let note = if peek { uncounted } else { count_receive };
-        self.with_connection(Direction::Receive, call, note)
+        self.with_connection(Direction::Receive, peek, |connection| connection.receive(data, total, !peek))
     }
 }
