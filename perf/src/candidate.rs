@@ -60,6 +60,11 @@ impl Candidate {
         }
     }
 
+    /// Whether two threads of a side can use one stream at the same time.
+    pub(crate) fn has_threads(&self) -> bool {
+        !matches!(self.way, Way::Ring | Way::Line)
+    }
+
     /// Whether it carries from one host to another.
     pub(crate) fn leaves_the_host(&self) -> bool {
         matches!(self.way, Way::Rstream | Way::RstreamIwarp | Way::Tcp)

@@ -102,7 +102,7 @@ fn plan(options: &Options) -> Vec<Row> {
         let usual = [test.usual_size()];
         for &size in options.sizes.as_deref().unwrap_or(&usual) {
             for &candidate in &options.candidates {
-                if candidate.suits(test, options.sleeps) {
+                if candidate.suits(test, options.sleeps) && (candidate.has_threads() || !options.threads) {
                     rows.push(Row { candidate, test, size, rounds: Vec::new() });
                 }
             }
@@ -118,6 +118,7 @@ fn job(options: &Options, row: &Row) -> Job {
         size: row.size,
         seconds: options.seconds,
         sleeps: options.sleeps,
+        threads: options.threads,
         connections: options.connections,
         processors: options.processors,
     }

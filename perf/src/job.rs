@@ -21,6 +21,8 @@ pub(crate) struct Job {
     pub(crate) seconds: f64,
     /// Whether both sides sleep while there is nothing to do, or poll.
     pub(crate) sleeps: bool,
+    /// Whether each side has a thread for each direction; bidirectional only.
+    pub(crate) threads: bool,
     /// How many there are, for the test of many.
     pub(crate) connections: usize,
     /// Processors of the passive and the active side.
@@ -55,6 +57,11 @@ impl Job {
         ensure!(
             (0.0..=SECONDS_MOST).contains(&self.seconds),
             "a measurement takes 0 to {SECONDS_MOST} seconds"
+        );
+        ensure!(
+            !self.threads || self.test == Test::Bidirectional,
+            "the test {} has one thread on each side",
+            self.test
         );
         ensure!((1..=CONNECTIONS_MOST).contains(&self.connections), "1 to {CONNECTIONS_MOST} connections");
         Ok(())
@@ -144,6 +151,12 @@ pub(crate) enum Metric {
     Opening,
     #[serde(rename = "compared_megabytes")]
     Compared,
+    /// Of the active side's process, for each byte that it sent or received.
+    #[serde(rename = "processor_us_per_megabyte")]
+    ProcessorTime,
+    /// Sleeps of the active side after which a call did nothing, for each call that moved bytes.
+    #[serde(rename = "empty_wake_ups_per_transfer")]
+    EmptyWakeUps,
 }
 
 #[cfg(test)]
@@ -153,10 +166,11 @@ mod tests {
     fn job() -> Job {
         Job {
             candidate: "rstream:1M".parse().unwrap(),
-            test: Test::Rate,
+            test: Test::Bidirectional,
             size: 64,
             seconds: 0.5,
             sleeps: true,
+            threads: true,
             connections: 10,
             processors: Some([0, 1]),
         }
@@ -176,6 +190,7 @@ mod tests {
         assert!(Job { seconds: -1.0, ..job() }.check().is_err());
         assert!(Job { seconds: f64::NAN, ..job() }.check().is_err());
         assert!(Job { connections: 0, ..job() }.check().is_err());
+        assert!(Job { test: Test::Rate, ..job() }.check().is_err());
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
     pub(crate) sleeps: bool,
+    /// Whether each side has a thread for each direction.
+    pub(crate) threads: bool,
     pub(crate) connections: usize,
     pub(crate) processors: Option<[usize; 2]>,
     /// Whom the others are compared with.
@@ -57,6 +59,7 @@ impl Options {
             rounds: 5,
             seconds: 0.5,
             sleeps: false,
+            threads: false,
             connections: 100,
             processors: None,
             against: None,
@@ -136,6 +139,10 @@ impl Options {
             "-d" | "--seconds" => self.seconds = arguments.value()?.parse()?,
             "-n" | "--connections" => self.connections = arguments.value()?.parse()?,
             "--sleep" => self.sleeps = true,
+            "--threads" => {
+                self.threads = true;
+                self.tests = vec![Test::Bidirectional];
+            }
             "--processors" => {
                 let two: Vec<_> = list(&arguments.value()?.string()?)?;
                 self.processors = Some(two[..].try_into().context("--processors takes two numbers")?);
@@ -168,6 +175,11 @@ impl Options {
             bail!("--against {against}, which is not measured");
         }
         ensure!(self.rounds > 0, "at least one round");
+        ensure!(
+            !self.threads || self.tests == [Test::Bidirectional],
+            "--threads is for the test {}",
+            Test::Bidirectional
+        );
         let largest = self.sizes.iter().flatten().max();
         ensure!(
             largest.is_none_or(|size| *size <= SIZE_MOST),
@@ -234,6 +246,13 @@ mod tests {
         assert_eq!((options.rounds, options.seconds, options.sleeps), (2, 0.1, true));
         assert_eq!(options.processors, Some([1, 0]));
         assert_eq!(options.against.unwrap().to_string(), "ring");
+    }
+
+    #[test]
+    fn threads_are_for_both_directions() {
+        let both = options("--threads");
+        assert!(both.threads && both.tests == [Test::Bidirectional]);
+        assert!(parse("--threads -t rate").is_err());
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub(super) struct Patience {
     sleeps: bool,
     /// How often it was asked for nothing, one time after the other.
     vain: u32,
+    /// The sleeps among them but the first.
+    empty_wake_ups: u64,
 }
 
 /// Who has asked so often for nothing lets others run: the other side may be waiting for this processor. On a
@@ -20,12 +22,14 @@ const IN_VAIN: u32 = 2000;
 
 impl Patience {
     pub(super) fn new(sleeps: bool) -> Self {
-        Self { sleeps, vain: 0 }
+        Self { sleeps, vain: 0, empty_wake_ups: 0 }
     }
 
     #[inline]
     pub(super) fn wait<S: Stream>(&mut self, streams: &[S], until: Interest) -> Result<()> {
         if self.sleeps {
+            self.empty_wake_ups += u64::from(self.vain);
+            self.vain = 1;
             return S::sleep(streams, until);
         }
         self.vain += 1;
@@ -48,11 +52,13 @@ pub(super) struct End<S> {
     patience: Patience,
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// Calls that moved bytes.
+    transfers: u64,
 }
 
 impl<S: Stream> End<S> {
     pub(super) fn new(stream: S, sleeps: bool) -> Self {
-        Self { stream, patience: Patience::new(sleeps), sent: 0, received: 0 }
+        Self { stream, patience: Patience::new(sleeps), sent: 0, received: 0, transfers: 0 }
     }
 
     /// After a call that did nothing.
@@ -68,7 +74,7 @@ impl<S: Stream> End<S> {
                 Some(taken) => {
                     data = &data[taken..];
                     self.sent += taken as u64;
-                    self.patience.restore();
+                    self.transferred();
                 }
                 None => self.wait(Interest::Send)?,
             }
@@ -82,7 +88,7 @@ impl<S: Stream> End<S> {
         loop {
             if let Some(given) = self.stream.receive(buffer)? {
                 self.received += given as u64;
-                self.patience.restore();
+                self.transferred();
                 return Ok(given);
             }
             self.wait(Interest::Receive)?;
@@ -101,6 +107,18 @@ impl<S: Stream> End<S> {
             }
         }
         Ok(true)
+    }
+
+    #[inline]
+    fn transferred(&mut self) {
+        self.transfers += 1;
+        self.patience.restore();
+    }
+
+    /// Empty wake-ups for each call that moved bytes, over this end and its `twin`.
+    pub(super) fn empty_wake_ups(&self, twin: &Self) -> f64 {
+        let sum = |of: fn(&Self) -> u64| (of(self) + of(twin)) as f64;
+        sum(|end| end.patience.empty_wake_ups) / sum(|end| end.transfers).max(1.0)
     }
 
     /// Ends this direction and waits until the other side has ended its own.

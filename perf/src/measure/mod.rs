@@ -4,6 +4,7 @@
 mod crowd;
 mod end;
 mod pingpong;
+mod threads;
 mod traffic;
 
 use std::time::{Duration, Instant};
@@ -21,6 +22,7 @@ pub(crate) fn passive<L: Listener>(job: &Job, listener: &mut L) -> Result<Outcom
     let mut end = End::new(listener.accept()?, job.sleeps);
     match job.test {
         Test::Bandwidth | Test::Rate => traffic::take(job, &mut end)?,
+        Test::Bidirectional if job.threads => threads::exchange_back(job, &mut end)?,
         Test::Bidirectional => traffic::exchange_back(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Passive),
         Test::Pingpong | Test::Connections => pingpong::answer(job, &mut end)?,
@@ -35,6 +37,7 @@ pub(crate) fn active<C: Connector>(job: &Job, connector: &mut C) -> Result<Outco
     let mut end = End::new(connector.connect()?, job.sleeps);
     let figures = match job.test {
         Test::Bandwidth | Test::Rate => traffic::give(job, &mut end)?,
+        Test::Bidirectional if job.threads => threads::exchange(job, &mut end)?,
         Test::Bidirectional => traffic::exchange(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Active),
         Test::Pingpong | Test::Connections => pingpong::ask(job, &mut end)?,
@@ -96,7 +99,7 @@ mod tests {
 
     fn job(test: Test, size: usize) -> Job {
         let candidate = "tcp".parse().unwrap();
-        Job { candidate, test, size, seconds: 0.05, sleeps: false, connections: 5, processors: None }
+        Job { candidate, test, size, seconds: 0.05, sleeps: false, threads: false, connections: 5, processors: None }
     }
 
     fn both_sides<L: Listener + Send>(
@@ -140,6 +143,9 @@ mod tests {
             assert_eq!(of(Test::Bandwidth, 1000), rates);
             assert_eq!(of(Test::Rate, 64), [rates[1], rates[0]]);
             assert_eq!(of(Test::Bidirectional, 70_000), rates);
+            let threads = over_tcp(&Job { sleeps, threads: true, ..job(Test::Bidirectional, 70_000) });
+            assert_eq!(threads.figures[2].0, Metric::ProcessorTime);
+            assert_eq!(threads.figures.len(), if sleeps { 4 } else { 3 });
             assert_eq!(of(Test::Pingpong, 64), latency);
             assert_eq!(of(Test::Connections, 3000), [Metric::Opening, Metric::MessageRate]);
             assert_eq!(of(Test::Verify, 1234), [Metric::Compared]);

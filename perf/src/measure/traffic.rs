@@ -18,7 +18,7 @@ const VERIFIED_BYTES: u64 = 32 << 20;
 /// its direction.
 pub(super) fn give<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
     let mut message = vec![0; job.size];
-    let calls = (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS);
+    let calls = chunk(job);
     let mut clock = Clock::start(job);
     while !clock.is_over(Instant::now(), end.sent) {
         for _ in 0..calls {
@@ -56,7 +56,7 @@ fn both_ways<S: Stream>(
     mut enough: impl FnMut(u64, bool) -> bool,
 ) -> Result<()> {
     let (message, mut buffer) = (vec![0; job.size], vec![0; job.size]);
-    let calls = (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS);
+    let calls = chunk(job);
     let (mut offset, mut sends, mut receives) = (0, true, true);
     while sends || receives {
         for _ in 0..calls {
@@ -122,8 +122,13 @@ pub(super) fn verify<S: Stream>(job: &Job, end: &mut End<S>, side: Side) -> Resu
     })
 }
 
+/// Calls between two looks at the clock.
+pub(super) fn chunk(job: &Job) -> usize {
+    (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS)
+}
+
 /// First what the test is about.
-fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
+pub(super) fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
     let bytes = (Metric::Throughput, per_second / 1e6);
     let messages = (Metric::MessageRate, per_second / job.size as f64);
     if job.test == Test::Rate { vec![messages, bytes] } else { vec![bytes, messages] }

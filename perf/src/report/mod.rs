@@ -50,6 +50,8 @@ impl Metric {
             Self::Percentile999 => "99.9 %",
             Self::Opening => "opening one",
             Self::Compared => "compared each way",
+            Self::ProcessorTime => "processor",
+            Self::EmptyWakeUps => "empty wake-ups",
         }
     }
 
@@ -59,6 +61,8 @@ impl Metric {
             Self::MessageRate => "1000/s",
             Self::Median | Self::Percentile99 | Self::Percentile999 | Self::Opening => "µs",
             Self::Compared => "MB",
+            Self::ProcessorTime => "µs/MB",
+            Self::EmptyWakeUps => "a transfer",
         }
     }
 

@@ -18,6 +18,9 @@ pub(crate) struct Mapping {
     file: OwnedFd,
 }
 
+// SAFETY: owns its mapping, which has no tie to a thread.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
     pub(crate) fn create(length: usize) -> Result<Self> {
         let file = memfd_create("rstream-perf", MemfdFlags::CLOEXEC).context("shared memory")?;

@@ -9,10 +9,10 @@ mod mapping;
 pub(crate) mod ring;
 pub(crate) mod socket;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 /// One end of a byte stream. No call waits: `None` is "not now".
-pub(crate) trait Stream: Sized {
+pub(crate) trait Stream: Sized + Send {
     /// Answers how many bytes were taken.
     fn send(&mut self, data: &[u8]) -> Result<Option<usize>>;
 
@@ -21,6 +21,11 @@ pub(crate) trait Stream: Sized {
 
     /// Ends the stream in this direction, after what was sent.
     fn finish(&mut self) -> Result<()>;
+
+    /// The same stream for another thread.
+    fn twin(&self) -> Result<Self> {
+        bail!("only one thread can use this stream")
+    }
 
     /// Sleeps until one of the streams has what is waited for. It may wake for nothing.
     fn sleep(streams: &[Self], until: Interest) -> Result<()>;

@@ -38,6 +38,10 @@ impl Stream for Socket {
         shutdown(&self.0, Shutdown::Write).context("shutdown")
     }
 
+    fn twin(&self) -> Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     fn sleep(streams: &[Self], until: Interest) -> Result<()> {
         let events = match until {
             Interest::Receive => PollFlags::IN,

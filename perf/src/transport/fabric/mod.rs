@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,16 +31,16 @@ pub(crate) fn version() -> String {
 
 /// A connected endpoint.
 pub(crate) struct Endpoint {
-    endpoint: Object<sys::fid_ep>,
+    endpoint: Arc<Object<sys::fid_ep>>,
     /// What to sleep on, asked for by who sleeps only: one who polls needs none.
     descriptor: Option<i32>,
-    opened: Rc<Opened>,
+    opened: Arc<Opened>,
 }
 
 impl Endpoint {
-    fn new(endpoint: Object<sys::fid_ep>, opened: Rc<Opened>, sleeps: bool) -> Result<Self> {
+    fn new(endpoint: Object<sys::fid_ep>, opened: Arc<Opened>, sleeps: bool) -> Result<Self> {
         let descriptor = sleeps.then(|| endpoint.descriptor()).transpose()?;
-        Ok(Self { endpoint, descriptor, opened })
+        Ok(Self { endpoint: Arc::new(endpoint), descriptor, opened })
     }
 }
 
@@ -80,6 +80,11 @@ impl Stream for Endpoint {
     fn finish(&mut self) -> Result<()> {
         // SAFETY: the endpoint is open.
         check("fi_shutdown", unsafe { sys::fi_shutdown(self.endpoint.pointer(), sys::FI_SEND) })
+    }
+
+    fn twin(&self) -> Result<Self> {
+        let (endpoint, opened) = (Arc::clone(&self.endpoint), Arc::clone(&self.opened));
+        Ok(Self { endpoint, descriptor: self.descriptor, opened })
     }
 
     /// Its descriptor becomes readable for whatever the last call could not do.
@@ -137,7 +142,7 @@ fn count(call: &'static str, answer: isize) -> Result<Option<usize>> {
 /// A passive endpoint.
 pub(crate) struct FabricDoor {
     passive: Object<sys::fid_pep>,
-    opened: Rc<Opened>,
+    opened: Arc<Opened>,
     /// Read while another connection was waited for.
     requests: VecDeque<Info>,
     sleeps: bool,
@@ -145,7 +150,7 @@ pub(crate) struct FabricDoor {
 
 impl FabricDoor {
     pub(crate) fn open(address: IpAddr, rings: Rings, sleeps: bool) -> Result<Self> {
-        let opened = Rc::new(Opened::at(SocketAddr::new(address, 0), sys::FI_SOURCE)?);
+        let opened = Arc::new(Opened::at(SocketAddr::new(address, 0), sys::FI_SOURCE)?);
         let passive = opened.passive_endpoint()?;
         set(&passive, rings)?;
         // SAFETY: the passive endpoint is open.
@@ -179,7 +184,7 @@ impl Listener for FabricDoor {
         // SAFETY: the endpoint was opened from a request that was not answered yet; there is no connection data.
         check("fi_accept", unsafe { sys::fi_accept(endpoint.pointer(), ptr::null(), 0) })?;
         while !self.read_event()? {}
-        Endpoint::new(endpoint, Rc::clone(&self.opened), self.sleeps)
+        Endpoint::new(endpoint, Arc::clone(&self.opened), self.sleeps)
     }
 }
 
@@ -198,14 +203,14 @@ impl FabricDoor {
 
 /// Where a passive endpoint is.
 pub(crate) struct FabricWay {
-    opened: Rc<Opened>,
+    opened: Arc<Opened>,
     rings: Rings,
     sleeps: bool,
 }
 
 impl FabricWay {
     pub(crate) fn new(target: SocketAddr, rings: Rings, sleeps: bool) -> Result<Self> {
-        Ok(Self { opened: Rc::new(Opened::at(target, 0)?), rings, sleeps })
+        Ok(Self { opened: Arc::new(Opened::at(target, 0)?), rings, sleeps })
     }
 }
 
@@ -221,7 +226,7 @@ impl Connector for FabricWay {
             sys::fi_connect(endpoint.pointer(), (*info.pointer()).dest_addr, ptr::null(), 0)
         })?;
         let Event::Connected = self.opened.event()? else { bail!("an event that is no connection") };
-        Endpoint::new(endpoint, Rc::clone(&self.opened), self.sleeps)
+        Endpoint::new(endpoint, Arc::clone(&self.opened), self.sleeps)
     }
 }
 

@@ -28,6 +28,11 @@ unsafe impl Fid for sys::fid_ep {}
 /// An open object. Whoever holds one also holds what it was opened from, so that it is closed first.
 pub(super) struct Object<T: Fid>(NonNull<T>);
 
+// SAFETY: the domain is opened for FI_THREAD_SAFE, so that any thread may use, and close, what belongs to it.
+unsafe impl<T: Fid> Send for Object<T> {}
+// SAFETY: as above.
+unsafe impl<T: Fid> Sync for Object<T> {}
+
 impl<T: Fid> Object<T> {
     /// What `open` leaves behind its argument, if it answers 0.
     ///
@@ -88,6 +93,11 @@ impl<T: Fid> Drop for Object<T> {
 
 /// An info list, freed when dropped.
 pub(super) struct Info(NonNull<sys::fi_info>);
+
+// SAFETY: an info is memory of the heap that nobody changes, and has no tie to a thread.
+unsafe impl Send for Info {}
+// SAFETY: as above.
+unsafe impl Sync for Info {}
 
 impl Info {
     /// Takes over what libfabric gave.
