@@ -1,6 +1,9 @@
 /* Contract, section Threads: any call from any thread on any object. */
 #include "conformance.h"
 
+#include <stdlib.h>
+#include <time.h>
+
 #include "../crowd.h"
 
 static void both_ways(void)
@@ -126,8 +129,132 @@ static void shutdown_wakes_reader(void)
     pair_close(&pair);
 }
 
+/* One direction of an endpoint, served by a thread that sleeps on the endpoint's descriptor. */
+struct course {
+    struct side *side;
+    bool sends;
+    /* Calls that moved bytes, and rounds of sleeping after which a call moved none. */
+    uint64_t transfers, empty;
+};
+
+#define COURSE_BYTES ((size_t)4 << 20)
+#define COURSE_CALL ((size_t)64 << 10)
+
+static ssize_t course_call(const struct course *course, uint8_t *buffer, size_t done)
+{
+    size_t length = COURSE_BYTES - done < COURSE_CALL ? COURSE_BYTES - done : COURSE_CALL;
+
+    if (course->sends)
+        return send_once(course->side->ep, pattern(done, length), length);
+    return recv_once(course->side->ep, buffer, length);
+}
+
+static void *course_run(void *argument)
+{
+    struct course *course = argument;
+    struct fid *fid = &course->side->ep->fid;
+    uint8_t *buffer = malloc(COURSE_CALL);
+    bool slept = false;
+    int fd = wait_fd(fid);
+
+    CHECK(buffer != NULL);
+    for (size_t done = 0; done < COURSE_BYTES;) {
+        ssize_t moved = course_call(course, buffer, done);
+
+        if (moved > 0) {
+            if (!course->sends)
+                CHECK_BYTES(buffer, pattern(done, (size_t)moved), (size_t)moved);
+            done += (size_t)moved;
+            course->transfers++;
+            slept = false;
+            continue;
+        }
+        CHECK_RET(moved, -FI_EAGAIN);
+        course->empty += slept;
+        if (fi_trywait(course->side->fabric, &fid, 1) == 0)
+            CHECK(readable(fd, PATIENCE_MS));
+        slept = true;
+    }
+    free(buffer);
+    return NULL;
+}
+
+static void asleep_both_ways(void)
+{
+    const struct settings rings[] = {{0}, {.send_ring = 512 << 10, .recv_ring = 512 << 10}};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct pair pair;
+        struct course courses[] = {
+            {.side = &pair.client, .sends = true},
+            {.side = &pair.client},
+            {.side = &pair.server, .sends = true},
+            {.side = &pair.server},
+        };
+        uint64_t transfers = 0, empty = 0;
+
+        pair_open(&pair, IPV4, &rings[i]);
+        threads_run(4, course_run, courses, sizeof courses[0]);
+        for (size_t j = 0; j < 4; j++) {
+            transfers += courses[j].transfers;
+            empty += courses[j].empty;
+        }
+        CHECK_BETWEEN(empty, 0, transfers);
+        pair_close(&pair);
+    }
+}
+
+/* Sends until nothing is taken, and never comes back for the room that it waits for. */
+static void *fill_and_leave(void *argument)
+{
+    static const uint8_t bytes[4096];
+    struct side *side = argument;
+
+    while (send_once(side->ep, bytes, sizeof bytes) > 0)
+        ;
+    return NULL;
+}
+
+static int64_t thread_cpu_ms(void)
+{
+    struct timespec time;
+
+    CHECK_SYS(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time));
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static void sender_leaves(void)
+{
+    static uint8_t buffer[64 << 10];
+    struct pair pair;
+    struct fid *fid;
+    pthread_t thread;
+    int64_t until, busy;
+    int fd;
+
+    pair_open(&pair, IPV4, NULL);
+    fid = &pair.client.ep->fid;
+    fd = wait_fd(fid);
+    CHECK_INT(pthread_create(&thread, NULL, fill_and_leave, &pair.client), 0);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    CHECK(recv_wait(pair.server.ep, buffer, sizeof buffer) > 0);
+
+    /* The descriptor stays readable: there is room for the sender. The receiver need not burn a processor. */
+    busy = thread_cpu_ms();
+    until = now_ms() + 400;
+    while (now_ms() < until) {
+        CHECK_RET(recv_once(pair.client.ep, buffer, 1), -FI_EAGAIN);
+        if (fi_trywait(pair.client.fabric, &fid, 1) == 0)
+            (void)readable(fd, 1000);
+    }
+    CHECK_BETWEEN(thread_cpu_ms() - busy, 0, 120);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(both_ways, "sending in one thread and receiving in another never deadlocks"),
+    TEST(asleep_both_ways, "two threads asleep on one descriptor, one for each direction: a wake-up for one keeps the other from neither sleep nor work"),
+    TEST(sender_leaves, "a receiver does not spin while the descriptor is readable for another thread that does not come"),
     TEST(any_call, "any call from any thread on any object"),
     TEST(connect_at_once, "connections made and closed in several threads at once"),
     TEST(shutdown_wakes_reader, "a shutdown in one thread wakes a reader in another"),

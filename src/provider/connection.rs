@@ -63,6 +63,15 @@ pub(super) enum Direction {
     Receive,
 }
 
+impl Direction {
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Send => Self::Receive,
+            Self::Receive => Self::Send,
+        }
+    }
+}
+
 impl<D: Device> Connection<D> {
     /// A connection over `link`, whose peer wrote its ring's place in `peer_ring`.
     pub(super) fn new(
@@ -179,12 +188,20 @@ impl<D: Device> Connection<D> {
         self.settle();
     }
 
-    /// Whether an event loop has a reason to call: something to receive (the end included), or
-    /// room for a sender that met none.
+    /// Whether an event loop has a reason to call.
     pub(super) fn is_ready(&self) -> bool {
-        self.stream.readable() > 0
-            || self.stream.receive_end() != RecvState::Open
-            || (self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited))
+        self.is_ready_for(Direction::Receive) || self.is_ready_for(Direction::Send)
+    }
+
+    /// Whether an event loop has a reason to call in this direction: something to receive (the end included),
+    /// or room for a sender that met none.
+    pub(super) fn is_ready_for(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Receive => self.stream.readable() > 0 || self.stream.receive_end() != RecvState::Open,
+            Direction::Send => {
+                self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited)
+            }
+        }
     }
 
     /// Asks the device to wake the descriptor for what comes next; answers whether something may

@@ -109,16 +109,24 @@ impl<S: Stream> End<S> {
         Ok(true)
     }
 
+    /// After a call that moved bytes.
     #[inline]
-    fn transferred(&mut self) {
+    pub(super) fn transferred(&mut self) {
         self.transfers += 1;
         self.patience.restore();
     }
 
-    /// Empty wake-ups for each call that moved bytes, over this end and its `twin`.
-    pub(super) fn empty_wake_ups(&self, twin: &Self) -> f64 {
-        let sum = |of: fn(&Self) -> u64| (of(self) + of(twin)) as f64;
-        sum(|end| end.patience.empty_wake_ups) / sum(|end| end.transfers).max(1.0)
+    /// Takes over what another thread did on the same stream.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.transfers += other.transfers;
+        self.patience.empty_wake_ups += other.patience.empty_wake_ups;
+    }
+
+    /// Empty wake-ups for each call that moved bytes.
+    pub(super) fn empty_wake_ups(&self) -> f64 {
+        self.patience.empty_wake_ups as f64 / self.transfers.max(1) as f64
     }
 
     /// Ends this direction and waits until the other side has ended its own.

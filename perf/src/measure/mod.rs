@@ -99,7 +99,16 @@ mod tests {
 
     fn job(test: Test, size: usize) -> Job {
         let candidate = "tcp".parse().unwrap();
-        Job { candidate, test, size, seconds: 0.05, sleeps: false, threads: false, connections: 5, processors: None }
+        Job {
+            candidate,
+            test,
+            size,
+            seconds: 0.05,
+            sleeps: false,
+            threads: false,
+            connections: 5,
+            processors: None,
+        }
     }
 
     fn both_sides<L: Listener + Send>(
@@ -121,7 +130,9 @@ mod tests {
     }
 
     fn metrics(outcome: &Outcome) -> Vec<Metric> {
-        assert!(outcome.figures.iter().all(|(_, value)| value.is_finite() && *value > 0.0));
+        assert!(outcome.figures.iter().all(|(metric, value)| {
+            value.is_finite() && (*value > 0.0 || *metric == Metric::EmptyWakeUps)
+        }));
         outcome.figures.iter().map(|(metric, _)| *metric).collect()
     }
 
@@ -142,10 +153,11 @@ mod tests {
             let of = |test, size| metrics(&over_tcp(&Job { sleeps, ..job(test, size) }));
             assert_eq!(of(Test::Bandwidth, 1000), rates);
             assert_eq!(of(Test::Rate, 64), [rates[1], rates[0]]);
-            assert_eq!(of(Test::Bidirectional, 70_000), rates);
-            let threads = over_tcp(&Job { sleeps, threads: true, ..job(Test::Bidirectional, 70_000) });
-            assert_eq!(threads.figures[2].0, Metric::ProcessorTime);
-            assert_eq!(threads.figures.len(), if sleeps { 4 } else { 3 });
+            for threads in [false, true] {
+                let both = metrics(&over_tcp(&Job { sleeps, threads, ..job(Test::Bidirectional, 70_000) }));
+                assert_eq!(both[..3], [rates[0], rates[1], Metric::ProcessorTime]);
+                assert_eq!(both[3..], [Metric::EmptyWakeUps][usize::from(!sleeps)..]);
+            }
             assert_eq!(of(Test::Pingpong, 64), latency);
             assert_eq!(of(Test::Connections, 3000), [Metric::Opening, Metric::MessageRate]);
             assert_eq!(of(Test::Verify, 1234), [Metric::Compared]);

@@ -5,37 +5,31 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use rustix::time::{ClockId, clock_gettime};
 
-use super::traffic::{chunk, rates};
+use super::traffic::{Processor, both_ways_figures, chunk};
 use super::{Clock, End};
 use crate::job::{Job, Metric};
 use crate::transport::Stream;
 
 /// The active side: sends until the time is over, and receives until the end.
 pub(super) fn exchange<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
-    let mut clock = Clock::start(job);
-    let before = processor_us();
-    let empty = both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
-    let bytes = (end.sent + end.received) as f64;
-    let mut figures = rates(job, clock.rate(end.sent + end.received));
-    figures.push((Metric::ProcessorTime, (processor_us() - before) / (bytes / 1e6)));
-    figures.extend(job.sleeps.then_some((Metric::EmptyWakeUps, empty)));
-    Ok(figures)
+    let (mut clock, processor) = (Clock::start(job), Processor::start());
+    both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
+    Ok(both_ways_figures(job, end, &clock, &processor))
 }
 
 /// The passive side: sends until the other has ended.
 pub(super) fn exchange_back<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()> {
-    both_ways(job, end, |_, ended| ended).map(drop)
+    both_ways(job, end, |_, ended| ended)
 }
 
 /// Sends in this thread and receives in another. `enough` is told the bytes of both directions and whether the
-/// other side has ended, and decides when this one does. Answers the empty wake-ups for each transfer.
+/// other side has ended, and decides when this one does.
 fn both_ways<S: Stream>(
     job: &Job,
     end: &mut End<S>,
     mut enough: impl FnMut(u64, bool) -> bool,
-) -> Result<f64> {
+) -> Result<()> {
     let mut receiving = End::new(end.stream.twin()?, job.sleeps);
     let (received, ended) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -56,12 +50,6 @@ fn both_ways<S: Stream>(
         end.stream.finish()?;
         receiver.join().map_err(|_| anyhow!("the receiving thread panicked"))?
     })?;
-    end.received = receiving.received;
-    Ok(end.empty_wake_ups(&receiving))
-}
-
-/// Processor time of this process in microseconds.
-fn processor_us() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+    end.join(&receiving);
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{Clock, End, Side};
 use crate::job::{Job, Metric, Outcome, Tally, Test};
@@ -38,9 +39,9 @@ pub(super) fn take<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()> {
 
 /// The active side, both ways: sends until the time is over, and receives until the end.
 pub(super) fn exchange<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
-    let mut clock = Clock::start(job);
+    let (mut clock, processor) = (Clock::start(job), Processor::start());
     both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
-    Ok(rates(job, clock.rate(end.sent + end.received)))
+    Ok(both_ways_figures(job, end, &clock, &processor))
 }
 
 /// The passive side: sends until the other has ended.
@@ -66,6 +67,9 @@ fn both_ways<S: Stream>(
             end.sent += taken.unwrap_or(0) as u64;
             end.received += given.unwrap_or(0) as u64;
             receives &= given != Some(0);
+            if taken.is_some() || given.is_some() {
+                end.transferred();
+            }
             if taken.is_none() && given.is_none() {
                 end.wait(if sends { Interest::Both } else { Interest::Receive })?;
             }
@@ -125,6 +129,39 @@ pub(super) fn verify<S: Stream>(job: &Job, end: &mut End<S>, side: Side) -> Resu
 /// Calls between two looks at the clock.
 pub(super) fn chunk(job: &Job) -> usize {
     (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS)
+}
+
+/// Of both ways at once.
+pub(super) fn both_ways_figures<S: Stream>(
+    job: &Job,
+    end: &End<S>,
+    clock: &Clock,
+    processor: &Processor,
+) -> Vec<(Metric, f64)> {
+    let bytes = end.sent + end.received;
+    let mut figures = rates(job, clock.rate(bytes));
+    figures.push((Metric::ProcessorTime, processor.microseconds() / (bytes as f64 / 1e6)));
+    figures.extend(job.sleeps.then(|| (Metric::EmptyWakeUps, end.empty_wake_ups())));
+    figures
+}
+
+/// Processor time of this process.
+pub(super) struct Processor(f64);
+
+impl Processor {
+    pub(super) fn start() -> Self {
+        Self(Self::total())
+    }
+
+    /// Since the start.
+    fn microseconds(&self) -> f64 {
+        Self::total() - self.0
+    }
+
+    fn total() -> f64 {
+        let time = clock_gettime(ClockId::ProcessCPUTime);
+        time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+    }
 }
 
 /// First what the test is about.

@@ -11,6 +11,7 @@ use crate::verbs::Device;
 use super::super::config::Config;
 use super::super::connection::{Connection, Direction};
 use super::super::info::INJECT_SIZE;
+use super::callers::{PAUSES, YIELDS};
 use super::{Endpoint, Inner, State};
 
 /// What a call answers that finds nothing to do.
@@ -37,18 +38,66 @@ impl<D: Device> Endpoint<D> {
         if matches!(inner.state, State::Connecting(..)) {
             inner.progress(self);
         }
-        let sleeps = inner.wait.is_some();
         let mut outcome = call(inner.connected()?);
-        if sleeps && outcome == BLOCKED {
-            outcome = look_again(&mut inner, direction, &mut call);
-            if outcome == BLOCKED && inner.connected()?.arm()? {
-                outcome = call(inner.connected()?);
+        if inner.wait.is_some() {
+            inner.callers.note(direction);
+            if outcome == BLOCKED {
+                outcome = self.before_sleep(&mut inner, direction, &mut call);
             }
+            self.news.notify_all();
         }
         if !peeks {
             inner.connected()?.calls(direction).note(&outcome);
         }
         inner.after_call();
+        outcome
+    }
+
+    /// Repeats a call that found nothing where that may help, and has the descriptor tell of what comes: the
+    /// caller is about to sleep.
+    #[cold]
+    fn before_sleep(
+        &self,
+        inner: &mut MutexGuard<'_, Inner<D>>,
+        direction: Direction,
+        mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
+    ) -> Result<usize> {
+        let mut outcome = if inner.callers.is_another(direction.other()) {
+            self.give_way(inner, direction, &mut call)
+        } else {
+            look_again(inner, direction, &mut call)
+        };
+        if outcome == BLOCKED && inner.connected()?.arm()? {
+            outcome = call(inner.connected()?);
+        }
+        outcome
+    }
+
+    /// Lets the thread of the other direction go first, see [`super::callers`].
+    fn give_way(
+        &self,
+        inner: &mut MutexGuard<'_, Inner<D>>,
+        direction: Direction,
+        mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
+    ) -> Result<usize> {
+        let mut outcome = BLOCKED;
+        for _ in 0..YIELDS {
+            if outcome != BLOCKED {
+                return outcome;
+            }
+            MutexGuard::unlocked(inner, std::thread::yield_now);
+            outcome = call(inner.connected()?);
+        }
+        for pause in PAUSES {
+            if outcome != BLOCKED || !inner.connected()?.is_ready_for(direction.other()) {
+                break;
+            }
+            // The other thread may be asleep on the descriptor, or wait here itself.
+            inner.after_call();
+            self.news.notify_all();
+            self.news.wait_for(inner, pause);
+            outcome = call(inner.connected()?);
+        }
         outcome
     }
 }

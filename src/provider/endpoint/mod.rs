@@ -9,6 +9,7 @@
 //! | `connect` | the way from a new endpoint to a standing connection, and its end |
 //! | `data` | the calls that move bytes |
 
+mod callers;
 mod connect;
 mod data;
 
@@ -17,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::abi::{
     AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, FigureOps, Figures, InfoRef, OptionOut,
@@ -35,6 +36,7 @@ use super::link::Link;
 use super::options::Options;
 use super::request::Request;
 use super::{figures, info, offer, wait};
+use callers::Callers;
 use connect::Attempt;
 
 /// For how long a close looks again and again before it sleeps between looks: a peer that is near and
@@ -54,6 +56,8 @@ pub(super) struct Endpoint<D: Device> {
     request: Option<Arc<Request<D>>>,
     handle: OnceLock<FidHandle>,
     inner: Mutex<Inner<D>>,
+    /// Notified by each call, for one that gives way to another thread.
+    news: Condvar,
 }
 
 struct Inner<D: Device> {
@@ -64,6 +68,7 @@ struct Inner<D: Device> {
     /// The endpoint's descriptor, from the first `FI_GETWAIT` on.
     wait: Option<Arc<WaitSet>>,
     state: State<D>,
+    callers: Callers,
     /// Whether `FI_SHUTDOWN` was queued.
     told_shutdown: bool,
     /// In the domain, until closed.
@@ -104,9 +109,11 @@ impl<D: Device> Endpoint<D> {
                 binding: None,
                 wait: None,
                 state: State::Open,
+                callers: Callers::default(),
                 told_shutdown: false,
                 membership: Some(domain.children().join()),
             }),
+            news: Condvar::new(),
             domain,
         }))
     }

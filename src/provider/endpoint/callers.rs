@@ -1,0 +1,68 @@
+//! Two threads on one endpoint, one for each direction.
+//!
+//! An endpoint has one descriptor for both directions. While it is readable for the sake of one thread, the
+//! other thread cannot sleep on it: `poll` returns at once, the call finds nothing, and so on without end. It
+//! would take the lock and the processor from the thread that has something to do. So a call that finds
+//! nothing gives way inside the provider: it yields the processor, and while the descriptor is readable for
+//! the other thread, it waits for that thread, for less than a millisecond in all.
+
+use std::time::Duration;
+
+use super::super::connection::Direction;
+
+/// How often a call that finds nothing yields the processor and looks again.
+pub(super) const YIELDS: usize = 8;
+/// How long it waits between two looks while the descriptor is readable for the other thread.
+pub(super) const PAUSES: [Duration; 4] = [
+    Duration::from_micros(50),
+    Duration::from_micros(100),
+    Duration::from_micros(200),
+    Duration::from_micros(400),
+];
+
+/// Which thread called last in each direction.
+#[derive(Default)]
+pub(super) struct Callers([Option<Thread>; 2]);
+
+/// A thread that lives, or one that ended before it began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Thread(usize);
+
+impl Callers {
+    /// The calling thread calls in this direction.
+    pub(super) fn note(&mut self, direction: Direction) {
+        self.0[direction as usize] = Some(Thread::current());
+    }
+
+    /// Whether the last call in this direction came from another thread.
+    pub(super) fn is_another(&self, direction: Direction) -> bool {
+        self.0[direction as usize].is_some_and(|thread| thread != Thread::current())
+    }
+}
+
+impl Thread {
+    fn current() -> Self {
+        thread_local!(static PLACE: u8 = const { 0 });
+        Self(PLACE.with(|place| std::ptr::from_ref(place).addr()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_told_apart_by_direction() {
+        let mut callers = Callers::default();
+        assert!(!callers.is_another(Direction::Send), "nobody called");
+        callers.note(Direction::Send);
+        assert!(!callers.is_another(Direction::Send), "this thread did");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(callers.is_another(Direction::Send));
+                callers.note(Direction::Receive);
+            });
+        });
+        assert!(callers.is_another(Direction::Receive) && !callers.is_another(Direction::Send));
+    }
+}
