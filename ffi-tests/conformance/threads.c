@@ -2,7 +2,6 @@
 #include "conformance.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "../crowd.h"
 
@@ -215,21 +214,14 @@ static void *fill_and_leave(void *argument)
     return NULL;
 }
 
-static int64_t thread_cpu_ms(void)
-{
-    struct timespec time;
-
-    CHECK_SYS(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time));
-    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
-}
-
 static void sender_leaves(void)
 {
     static uint8_t buffer[64 << 10];
     struct pair pair;
     struct fid *fid;
     pthread_t thread;
-    int64_t until, busy;
+    unsigned calls = 0;
+    int64_t until;
     int fd;
 
     pair_open(&pair, IPV4, NULL);
@@ -239,15 +231,15 @@ static void sender_leaves(void)
     CHECK_INT(pthread_join(thread, NULL), 0);
     CHECK(recv_wait(pair.server.ep, buffer, sizeof buffer) > 0);
 
-    /* The descriptor stays readable: there is room for the sender. The receiver need not burn a processor. */
-    busy = thread_cpu_ms();
+    /* The descriptor stays readable: there is room for the sender. */
     until = now_ms() + 400;
     while (now_ms() < until) {
         CHECK_RET(recv_once(pair.client.ep, buffer, 1), -FI_EAGAIN);
+        calls++;
         if (fi_trywait(pair.client.fabric, &fid, 1) == 0)
             (void)readable(fd, 1000);
     }
-    CHECK_BETWEEN(thread_cpu_ms() - busy, 0, 120);
+    CHECK_BETWEEN(calls, 1, 1000);
     pair_close(&pair);
 }
 
