@@ -203,7 +203,7 @@ impl Stream {
             return None;
         }
         let control = Control { end, close, ..self.receiver.returnable() };
-        let ticket = self.sender.next_control(control.receives > 0)?;
+        let ticket = self.sender.next_control(control.receives > 0 || close)?;
         self.receiver.returned(control);
         self.traffic.updates_sent += 1;
         for notice in [&mut self.end, &mut self.close] {

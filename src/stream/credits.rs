@@ -11,13 +11,15 @@
 //! 1. A **data message** leaves at least the *reserve* untouched: 2 credits, or 1 if the peer
 //!    posted 4 receives or fewer.
 //! 2. A **control message** may use any credit, except that the last one is only for a word that
-//!    returns at least one receive.
+//!    returns at least one receive or says CLOSE.
 //! 3. A control message returns all that is owed, as far as its fields reach. One is *due* when
 //!    owed reaches the threshold `T = min(R / 2, 511)` (511 is the field's maximum). A side that
 //!    posted 3 receives has `T = 1` if the peer posted more, and `T = 2` if it posted 3 as well.
 //! 4. What is due is sent as soon as rule 2 and the send queue allow, from any call.
 //!
 //! # No deadlock
+//! After CLOSE neither side has anything to send, so that nobody waits for a credit. Before it:
+//!
 //! *The two sides are never both without credits with nothing in flight.* Suppose they were, and
 //! look at the last message of each, `a` and `b`. Both used a last credit, so by rules 1 and 2 both
 //! returned a receive. When `a` arrived it raised the other side's credits above 0, so `b`, which
@@ -74,9 +76,9 @@ impl SendCredits {
         self.left.saturating_sub(self.reserve)
     }
 
-    /// Whether a control message may be sent now, which returns receives or not.
-    pub(super) fn allow_control(&self, returns_receives: bool) -> bool {
-        self.left >= 2 || (self.left == 1 && returns_receives)
+    /// Whether a control message may be sent now, which may take the last credit or not.
+    pub(super) fn allow_control(&self, may_be_last: bool) -> bool {
+        self.left >= 2 || (self.left == 1 && may_be_last)
     }
 
     /// Uses one credit, which one of the questions above has allowed.

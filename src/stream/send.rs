@@ -86,10 +86,10 @@ impl Sender {
         Some(Piece { remote_index: remote.index, local_index: local.index, length, ticket })
     }
 
-    /// Takes what a control message needs, which returns receives or not; `None` if something of it
-    /// is missing.
-    pub(super) fn next_control(&mut self, returns_receives: bool) -> Option<Ticket> {
-        if !self.credits.allow_control(returns_receives) || !self.slots.free_for_control() {
+    /// Takes what a control message needs, which may take the last credit or not; `None` if something
+    /// of it is missing.
+    pub(super) fn next_control(&mut self, may_be_last: bool) -> Option<Ticket> {
+        if !self.credits.allow_control(may_be_last) || !self.slots.free_for_control() {
             return None;
         }
         self.credits.spend();

@@ -2,6 +2,7 @@
 
 use super::super::credits::{RecvCredits, SendCredits};
 use super::super::slots::Slots;
+use super::super::words::Control;
 use super::super::{Features, Setup, SetupError, Stream, Violation, WordFormat};
 use super::setup;
 
@@ -66,6 +67,23 @@ fn the_reserve_is_for_control_and_the_last_credit_for_returns() {
         }
         credits.refund(posted);
         assert_eq!(credits.data_messages(), data);
+    }
+}
+
+#[test]
+fn close_may_take_the_last_credit_and_end_may_not() {
+    for words in [WordFormat::Immediate, WordFormat::Iwarp] {
+        let mut stream = Stream::new(Setup { peer_receives: 3, ..setup(words) }).expect("works");
+        assert_eq!(core::iter::from_fn(|| stream.next_write(1)).count(), 2);
+        stream.shut_send();
+        assert_eq!(stream.next_control(), None);
+        stream.close();
+        let word = stream.next_control().expect("nothing is returned, but nothing follows").word;
+        assert_eq!(
+            Control::decode(word, true),
+            Ok(Control { end: true, close: true, bytes: 0, receives: 0 })
+        );
+        assert!(stream.outgoing_done());
     }
 }
 
