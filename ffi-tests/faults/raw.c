@@ -71,31 +71,50 @@ void raw_flush(struct raw *raw)
     raw->length = 0;
 }
 
-/* Connection data of a base peer: where its fields are, and how long it is. */
+/* Connection data: where its fields are, and how long it is without and with the extension. */
 #define ADDRESS 1
 #define KEY 9
 #define RING 17
 #define RECEIVES 21
 #define VERSION 23
-#define CONNECTION_DATA 25
+#define EXTENSION 25
+#define FEATURES 26
+#define BASE_DATA 25
+#define EXTENDED_DATA 31
+#define END_OF_STREAM 1
 
-void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant)
+static size_t data_length(const struct grant *grant)
 {
-    uint8_t data[CONNECTION_DATA] = {CONNECTION_DATA - 1}, reply[MPA_HEADER + 512];
-    const uint8_t *theirs;
-    size_t length;
+    return grant->endings ? EXTENDED_DATA : BASE_DATA;
+}
+
+void raw_ask(struct raw *raw, unsigned port, const struct grant *grant)
+{
+    uint8_t data[EXTENDED_DATA] = {0};
 
     memset(raw, 0, sizeof *raw);
-    raw->fd = tcp_connect(fid_port(&meeting->listener.pep->fid));
+    raw->fd = tcp_connect(port);
     raw->sequence = 1;
+    data[0] = (uint8_t)(data_length(grant) - 1);
     put_be(data + KEY, 0x1234, 8);
     put_be(data + RING, grant->ring, 4);
     put_be(data + RECEIVES, grant->receives, 2);
     data[VERSION] = 2;
-    raw->length = mpa_frame(raw->out, MPA_REQUEST, 1, 0, data, sizeof data);
+    data[EXTENSION] = 1;
+    put_be(data + FEATURES, END_OF_STREAM, 4);
+    raw->length = mpa_frame(raw->out, MPA_REQUEST, 1, 0, data, data_length(grant));
     raw_flush(raw);
+}
+
+void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant)
+{
+    uint8_t reply[MPA_HEADER + 512];
+    const uint8_t *theirs;
+    size_t length;
+
+    raw_ask(raw, fid_port(&meeting->listener.pep->fid), grant);
     AWAIT(PATIENCE_MS, (meeting_events(meeting), meeting->server_up));
-    CHECK_INT(mpa_read(raw->fd, reply, sizeof reply), MPA_HEADER + CONNECTION_DATA);
+    CHECK_INT(mpa_read(raw->fd, reply, sizeof reply), MPA_HEADER + data_length(grant));
     CHECK_BYTES(reply, MPA_REPLY, 16);
     CHECK_INT(reply[MPA_FLAGS] & MPA_REJECT, 0);
     theirs = mpa_data(reply, &length);

@@ -29,9 +29,16 @@ struct raw {
 struct grant {
     uint32_t ring;
     uint16_t receives;
+    /* It says ends in words, and understands them. */
+    bool endings;
 };
 
-/* Connects to the meeting's listener, which accepts. */
+/* A control word that says CLOSE and nothing else. */
+#define WORD_CLOSE (1u << 30)
+
+/* Connects to a listener on this port and asks for a stream. Nobody has answered then. */
+void raw_ask(struct raw *raw, unsigned port, const struct grant *grant);
+/* Asks the meeting's listener, which accepts. */
 void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant);
 /* The same, from a listener that it opens, as a peer that grants as much as these settings can send and never
  * reads. The active side speaks first: 100 bytes, which the server has read. */

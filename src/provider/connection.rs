@@ -43,6 +43,8 @@ pub(super) struct Connection<D: Device> {
     held: bool,
     /// Whether the transport has ended, in an orderly way or not.
     ended: bool,
+    /// When this side closed both directions with one call.
+    closed: Option<Instant>,
     /// Whether the orderly end was begun from here.
     disconnecting: bool,
     /// There is reason to ask for the connection's events: something says that it has ended.
@@ -93,6 +95,7 @@ impl<D: Device> Connection<D> {
             room_awaited: 0,
             held: false,
             ended: false,
+            closed: None,
             disconnecting: false,
             event_expected: false,
             empty_polls: 0,
@@ -233,6 +236,20 @@ impl<D: Device> Connection<D> {
         self.stream.is_over()
     }
 
+    /// Closes both directions. Answers since when they are.
+    pub(super) fn close(&mut self) -> Instant {
+        self.stream.close();
+        *self.closed.get_or_insert_with(Instant::now)
+    }
+
+    /// Begins the orderly end of the transport, also if the end of the stream is not said.
+    pub(super) fn disconnect(&mut self) {
+        if !self.disconnecting && !self.ended {
+            self.disconnecting = true;
+            self.link.cq.disconnect(self.link.qp);
+        }
+    }
+
     /// Whether nothing of ours is on its way any more: the peer's host has everything.
     pub(super) fn is_flushed(&mut self) -> bool {
         self.ended || (self.stream.outgoing_done() && self.link.cq.flushed(self.link.qp))
@@ -249,9 +266,8 @@ impl<D: Device> Connection<D> {
                 self.fail(&error);
             }
         }
-        if self.stream.is_over() && self.stream.outgoing_done() && !self.disconnecting && !self.ended {
-            self.disconnecting = true;
-            self.link.cq.disconnect(self.link.qp);
+        if self.stream.is_over() && self.stream.outgoing_done() {
+            self.disconnect();
         }
     }
 

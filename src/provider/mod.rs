@@ -19,6 +19,7 @@ mod fabric;
 mod figures;
 mod gather;
 mod info;
+mod linger;
 mod link;
 mod offer;
 mod options;

@@ -220,7 +220,9 @@ impl<D: Device> CmOps for Endpoint<D> {
         match (flags & constants::FI_SEND != 0, flags & constants::FI_RECV != 0) {
             (true, false) => connection.stream.shut_send(),
             (false, true) => connection.stream.shut_recv(),
-            (true, true) | (false, false) => connection.stream.close(),
+            (true, true) | (false, false) => {
+                connection.close();
+            }
         }
         connection.progress();
         inner.after_call();

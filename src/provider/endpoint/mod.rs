@@ -16,7 +16,7 @@ mod data;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -27,23 +27,17 @@ use crate::abi::{
 use crate::verbs::{CompletionQueue, Device, Signal, WaitSet};
 
 use super::children::Child;
-use super::config::Config;
 use super::connection::Connection;
 use super::domain::Domain;
 use super::error::errno_of;
 use super::event_queue::Binding;
+use super::linger::Linger;
 use super::link::Link;
 use super::options::Options;
 use super::request::Request;
 use super::{figures, info, offer, wait};
 use callers::Callers;
 use connect::Attempt;
-
-/// For how long a close looks again and again before it sleeps between looks: a peer that is near and
-/// awake answers within it.
-const NEAR: Duration = Duration::from_micros(50);
-/// Longest pause between two looks at a connection that is closing.
-const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 
 /// An open endpoint.
 pub(super) struct Endpoint<D: Device> {
@@ -132,31 +126,22 @@ impl<D: Device> Endpoint<D> {
         Ok(ready)
     }
 
-    /// Ends the stream and lets what was accepted go out, for at most the linger time. Without the
+    /// Ends the stream and lets what was accepted go out, as long as [`Linger`] says. Without the
     /// lock between two looks: a thread that reads the event queue may have found the endpoint there
     /// just before, and does not wait for what lingers here.
     fn linger(&self) {
         let mut inner = self.inner.lock();
         inner.binding = None;
-        if let State::Connected(connection) = &mut inner.state {
-            connection.stream.close();
-        }
-        let start = Instant::now();
-        let mut pause = NEAR;
+        let mut linger = Linger::since(inner.close_stream());
         while inner.has_output() {
-            let waited = start.elapsed();
-            if waited >= Config::get().linger {
+            drop(inner);
+            let goes_on = linger.wait();
+            inner = self.inner.lock();
+            if !goes_on {
                 log::warn!(target: "ep_ctrl", "closed before the peer took everything");
+                inner.give_up();
                 break;
             }
-            drop(inner);
-            if waited < NEAR {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            inner = self.inner.lock();
         }
     }
 
@@ -259,6 +244,21 @@ impl<D: Device> Inner<D> {
             (cq.local_address(connection.link.qp), cq.peer_address(connection.link.qp))
         {
             log::info!(target: "ep_ctrl", "{local} to {peer}: {}", figures::Line(connection.figures()));
+        }
+    }
+
+    /// Closes both directions of the stream, if there is one. Answers since when they are.
+    fn close_stream(&mut self) -> Instant {
+        match &mut self.state {
+            State::Connected(connection) => connection.close(),
+            _ => Instant::now(),
+        }
+    }
+
+    /// For an endpoint that waits no longer: the peer gets what is with the device, and the end.
+    fn give_up(&mut self) {
+        if let State::Connected(connection) = &mut self.state {
+            connection.disconnect();
         }
     }
 
