@@ -343,6 +343,87 @@ static void unanswered_can_close(void)
     side_close(&listener);
 }
 
+/* ---- requests that are given up --------------------------------------------------------------- */
+
+static void endpoint_gives_up(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    side_listen(&listener, IPV4, NULL);
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    side_for_request(&listener, &server, &request);
+    side_close(&server);
+    CHECK(failure(&client) != FI_ETIMEDOUT);
+    side_close(&client);
+    side_close(&listener);
+}
+
+static void listener_gives_up(void)
+{
+    struct side listener, client;
+    struct event request;
+
+    side_listen(&listener, IPV4, NULL);
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    close_fid(&listener.pep->fid);
+    listener.pep = NULL;
+    CHECK(failure(&client) != FI_ETIMEDOUT);
+    /* Nothing names it any more. */
+    CHECK_RET(fi_endpoint(listener.domain, request.info, &listener.ep, NULL), -FI_EINVAL);
+    fi_freeinfo(request.info);
+    side_close(&client);
+    side_close(&listener);
+}
+
+static void listener_leaves_to_endpoint(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    side_listen(&listener, IPV4, NULL);
+    start_connect(&client, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    side_for_request(&listener, &server, &request);
+    close_fid(&listener.pep->fid);
+    listener.pep = NULL;
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    await_event(client.eq, FI_CONNECTED);
+    await_event(server.eq, FI_CONNECTED);
+    transfer(client.ep, server.ep, 1000);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void peer_has_left(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    needs_embedded_device();
+    side_listen(&listener, IPV4, NULL);
+    for (unsigned refused = 0; refused < 2; refused++) {
+        start_connect(&client, fid_port(&listener.pep->fid));
+        request = await_event(listener.eq, FI_CONNREQ);
+        side_close(&client);
+        for (unsigned i = 0; i < 100; i++)
+            drive();
+        if (refused) {
+            CHECK_OK(fi_reject(listener.pep, request.info->handle, NULL, 0));
+            fi_freeinfo(request.info);
+        } else {
+            accept_request(&listener, &server, &request, NULL, 0);
+            CHECK(readable(wait_fd(&server.eq->fid), PATIENCE_MS));
+            CHECK_INT(failure(&server), FI_ECONNRESET);
+            side_close(&server);
+        }
+    }
+    side_close(&listener);
+}
+
 static const struct test tests[] = {
     TEST(reject, "fi_reject carries data; the active side reads FI_ECONNREFUSED with it in err_data"),
     TEST(nobody_listening, "nobody listening: one error entry, FI_ECONNREFUSED, with a text"),
@@ -358,6 +439,10 @@ static const struct test tests[] = {
     TEST(refused_can_close, "fi_close in the middle of connecting"),
     TEST(unanswered, "a listener that does not answer: FI_RSTREAM_CONNECT_TIMEOUT_MS, FI_ETIMEDOUT"),
     TEST(unanswered_can_close, "fi_close while the listener does not answer"),
+    TEST(endpoint_gives_up, "closing an endpoint that has not accepted its request gives the request up"),
+    TEST(listener_gives_up, "closing a passive endpoint gives up its requests that were not answered"),
+    TEST(listener_leaves_to_endpoint, "but not those for which there is an endpoint"),
+    TEST(peer_has_left, "a peer that has left: fi_reject and fi_accept answer 0, and one error entry follows the latter"),
 };
 
 const struct section refusals_section = SECTION("refusals", tests);

@@ -1,6 +1,7 @@
 /* Peers that connect and say nothing, in crowds. */
 #include "faults.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -47,6 +48,12 @@ static void visitor(struct peer *self, void *argument)
 
 /* ---- a listener among them ------------------------------------------------------------------ */
 
+/* What the application opens for itself succeeds, whoever connects. */
+static void open_something(void)
+{
+    CHECK_SYS(close((int)CHECK_SYS(open("/dev/null", O_RDONLY))));
+}
+
 /* Waits on the event queue as a server does, for at most `ms`, until `peer` has told something; accepts
  * who comes. Answers whether it has. */
 static bool serve_until(struct meeting *meeting, struct peer *peer, int ms)
@@ -59,6 +66,7 @@ static bool serve_until(struct meeting *meeting, struct peer *peer, int ms)
         struct fid *fid = &meeting->listener.eq->fid;
 
         meeting_events(meeting);
+        open_something();
         if (fi_trywait(meeting->listener.fabric, &fid, 1) == 0)
             CHECK_SYS(poll(fds, 2, (int)(until - now_ms())));
         if (readable(peer->from_peer, 0))
@@ -130,10 +138,45 @@ static void short_of_descriptors(void)
     among(1000, SHORT, 8000);
 }
 
+/* All of a crowd waits at the listener before its event queue is read for the first time: each read takes a
+ * part of it, and the descriptor stays readable until there is nobody left. */
+static void part_by_part(void)
+{
+    const unsigned count = 500, part = 32;
+    struct peer silent;
+    struct bystander bystander;
+    struct meeting meeting;
+    size_t before;
+    int fd;
+
+    peer_start(&silent, crowd, NULL);
+    bystander_open(&bystander);
+    meeting_listen(&meeting, NULL);
+    fd = wait_fd(&meeting.listener.eq->fid);
+    peer_tell(&silent, fid_port(&meeting.listener.pep->fid));
+    peer_tell(&silent, count);
+    CHECK_INT(peer_hear(&silent), count);
+    before = open_descriptors();
+    for (size_t now = before, last; (last = now) < before + count;) {
+        CHECK(readable(fd, 0));
+        check_no_event(meeting.listener.eq);
+        now = open_descriptors();
+        CHECK_BETWEEN(now - last, 1, part);
+    }
+    CHECK(!readable(fd, 0));
+    peer_tell(&silent, 0);
+    peer_gone(&silent);
+    meeting_close(&meeting);
+    bystander_held(&bystander);
+    peer_join(&silent);
+    bystander_close(&bystander);
+}
+
 static const struct test tests[] = {
     TEST(hundreds, "1000 silent peers keep nobody out"),
     TEST(thousands, "more silent peers than handshakes are kept: the oldest make way after a second"),
-    TEST(short_of_descriptors, "more silent peers than descriptors: the oldest make way after a second"),
+    TEST(short_of_descriptors, "more silent peers than descriptors: the oldest make way, and the process can open files throughout"),
+    TEST(part_by_part, "a crowd that waits is taken in parts: no call takes long, and no wake-up is lost"),
 };
 
 const struct section silent_section = SECTION("silent", tests);

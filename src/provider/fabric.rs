@@ -1,8 +1,6 @@
 //! The fabric: devices of one kind, chosen by name, and the event queues of their endpoints.
 
-use std::sync::{Arc, Weak};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::abi::{
     AnyFid, EqAttr, Errno, FabricOps, Fid, InfoRef, NewDomain, NewEventQueue, NewPassiveEndpoint, Result,
@@ -15,21 +13,18 @@ use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::event_queue::EventQueue;
 use super::passive_endpoint::PassiveEndpoint;
-use super::request::Request;
 
 /// An open fabric.
 pub(super) struct Fabric<D: Device> {
     /// Opens the device of a domain, by the domain's name.
     open: fn(&str) -> Result<D>,
     children: Children,
-    /// Connection requests that the application may have read and not answered.
-    requests: Mutex<Vec<Weak<Request<D>>>>,
 }
 
 impl<D: Device> Fabric<D> {
     /// A fabric whose devices `open` opens by the names of their domains.
     pub(super) fn new(open: fn(&str) -> Result<D>) -> Arc<Self> {
-        Arc::new(Self { open, children: Children::default(), requests: Mutex::default() })
+        Arc::new(Self { open, children: Children::default() })
     }
 
     /// The device of the domain that an info names.
@@ -42,24 +37,11 @@ impl<D: Device> Fabric<D> {
     pub(super) fn children(&self) -> &Children {
         &self.children
     }
-
-    /// Gives an unanswered request up when the fabric closes.
-    pub(super) fn remember(&self, request: Weak<Request<D>>) {
-        let mut requests = self.requests.lock();
-        if requests.len() == requests.capacity() {
-            requests.retain(|request| request.strong_count() > 0);
-        }
-        requests.push(request);
-    }
 }
 
 impl<D: Device> Fid for Fabric<D> {
     fn close(&self) -> Result<()> {
-        self.children.require_none()?;
-        for request in self.requests.lock().drain(..).filter_map(|request| request.upgrade()) {
-            request.abandon();
-        }
-        Ok(())
+        self.children.require_none()
     }
 }
 
@@ -69,7 +51,7 @@ impl<D: Device> FabricOps for Fabric<D> {
     }
 
     fn passive_ep(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewPassiveEndpoint> {
-        Ok(NewPassiveEndpoint::passive_endpoint(PassiveEndpoint::open(Arc::clone(self), info)?))
+        Ok(NewPassiveEndpoint::passive_endpoint(PassiveEndpoint::open(self, info)?))
     }
 
     fn eq_open(self: &Arc<Self>, attr: EqAttr) -> Result<NewEventQueue> {

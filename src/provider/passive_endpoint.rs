@@ -19,14 +19,17 @@ use super::fabric::Fabric;
 use super::info;
 use super::offer;
 use super::options::Options;
-use super::request::Request;
+use super::request::{Request, Requests};
 
 /// Connections that may wait for the application if `FI_BACKLOG` does not say otherwise.
 const DEFAULT_BACKLOG: u32 = 1024;
+/// Most requests that one call takes; what announced them stays readable for the next call.
+const ROUND: usize = 16;
+/// Fewest requests that stay the application's to name after their peers have left.
+const KEPT: usize = 1024;
 
 /// An open passive endpoint.
 pub(super) struct PassiveEndpoint<D: Device> {
-    fabric: Arc<Fabric<D>>,
     device: D,
     /// As opened: what connection requests are described after.
     info: Info,
@@ -40,12 +43,13 @@ struct Inner<D: Device> {
     backlog: u32,
     binding: Option<Binding>,
     listener: Option<D::Listener>,
+    requests: Requests<D>,
     membership: Option<Child>,
 }
 
 impl<D: Device> PassiveEndpoint<D> {
     /// Opens a passive endpoint as `info` describes it; without an address in it, on all of IPv4.
-    pub(super) fn open(fabric: Arc<Fabric<D>>, info: InfoRef<'_>) -> Result<Arc<Self>> {
+    pub(super) fn open(fabric: &Fabric<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
         let device = fabric.device(info)?;
         let options = Options::default().with_depths_of(info, &device.attributes())?;
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -59,15 +63,15 @@ impl<D: Device> PassiveEndpoint<D> {
                 backlog: DEFAULT_BACKLOG,
                 binding: None,
                 listener: None,
+                requests: Requests::default(),
                 membership,
             }),
-            fabric,
             device,
         }))
     }
 
     /// Makes an event of a peer's request, or refuses it.
-    fn announce(&self, inner: &Inner<D>, request: D::Request) {
+    fn announce(&self, inner: &mut Inner<D>, request: D::Request) {
         let Some(binding) = &inner.binding else { return };
         let (peer, user_data) = match offer::decode(request.private_data()) {
             Ok(offered) => offered,
@@ -89,7 +93,8 @@ impl<D: Device> PassiveEndpoint<D> {
             }
         };
         request.name(|handle| info.set_handle(handle));
-        self.fabric.remember(Arc::downgrade(&request));
+        // Those that were not read are among the last.
+        inner.requests.remember(&request, KEPT.max(inner.backlog as usize));
         binding.push(Event::ConnReq { fid: binding.fid(), info, data: user_data });
     }
 }
@@ -99,9 +104,9 @@ impl<D: Device> Source for PassiveEndpoint<D> {
         let mut inner = self.inner.lock();
         let waiting = inner.binding.as_ref().map_or(0, Binding::unread);
         let room = (inner.backlog as usize).saturating_sub(waiting);
-        for _ in 0..room {
+        for _ in 0..room.min(ROUND) {
             let Some(request) = inner.listener.as_mut().and_then(Listener::poll) else { break };
-            self.announce(&inner, request);
+            self.announce(&mut inner, request);
         }
         if let Some(binding) = &inner.binding {
             binding.set_deadline(inner.listener.as_ref().and_then(Listener::deadline));
@@ -119,16 +124,10 @@ impl<D: Device> Fid for PassiveEndpoint<D> {
         let mut inner = self.inner.lock();
         inner.listener = None;
         inner.membership = None;
-        let binding = inner.binding.take();
+        inner.binding = None;
+        let requests = std::mem::take(&mut inner.requests);
         drop(inner);
-        for event in binding.iter().flat_map(Binding::take_unread) {
-            if let Event::ConnReq { info, .. } = event
-                && let Some(request) =
-                    info.as_ref().handle().and_then(|handle| handle.downcast::<Request<D>>())
-            {
-                request.abandon();
-            }
-        }
+        requests.abandon();
         Ok(())
     }
 

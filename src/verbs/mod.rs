@@ -228,7 +228,7 @@ pub trait CompletionQueue: Send {
     ) -> Result<()>;
 
     /// Accepts a request on this queue pair. The outcome is told by
-    /// [`CompletionQueue::poll_event`].
+    /// [`CompletionQueue::poll_event`], also where the peer has left.
     fn accept(
         &mut self,
         qp: QpNumber,
@@ -333,8 +333,9 @@ pub trait Listener: Send {
     fn local_address(&self) -> SocketAddr;
 
     /// The next connection request; drives the handshakes. A peer that is slow or silent in its
-    /// handshake holds up nobody else. `None`: ask again when the event target reports its token,
-    /// or at [`Listener::deadline`].
+    /// handshake holds up nobody else, and a crowd of peers does not hold up the caller: what is left to do is
+    /// announced again. `None`: ask again when the event target reports its token, or at
+    /// [`Listener::deadline`].
     fn poll(&mut self) -> Option<Self::Request>;
 
     /// When [`Listener::poll`] wants to be called even if nothing happens.
@@ -350,6 +351,11 @@ pub trait ConnectionRequest: Send {
     fn peer_address(&self) -> SocketAddr;
     /// Where it arrived.
     fn local_address(&self) -> SocketAddr;
+    /// Whether its peer is known to have left: then the request holds nothing of the system's any more, and who
+    /// accepts it meets [`ConnectError::Closed`]. [`Listener::poll`] finds that out, if the transport tells.
+    fn has_left(&self) -> bool {
+        false
+    }
     /// Refuses it, with private data that the peer reads in [`ConnectionEvent::Rejected`].
     fn reject(self, private_data: &[u8]);
 }

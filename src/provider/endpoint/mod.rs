@@ -92,14 +92,18 @@ impl<D: Device> Endpoint<D> {
         let inherited = request.as_ref().map_or_else(Options::default, |request| request.options());
         let attributes = domain.device().attributes();
         let options = inherited.with_depths_of(info, &attributes)?;
+        let (source, destination) = (info.src_addr()?, info.dest_addr()?);
+        if let Some(request) = &request {
+            request.claim();
+        }
         Ok(Arc::new(Self {
             force_iwarp: info::forces_iwarp(info),
-            destination: info.dest_addr()?,
+            destination,
             request,
             handle: OnceLock::new(),
             inner: Mutex::new(Inner {
                 options,
-                source: info.src_addr()?,
+                source,
                 binding: None,
                 wait: None,
                 state: State::Open,
@@ -288,6 +292,10 @@ impl<D: Device> Fid for Endpoint<D> {
         inner.report();
         inner.state = State::Dead;
         inner.membership = None;
+        drop(inner);
+        if let Some(request) = &self.request {
+            request.abandon();
+        }
         Ok(())
     }
 

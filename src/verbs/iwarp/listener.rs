@@ -1,10 +1,13 @@
 //! The passive endpoint: accepts TCP connections and takes each through its MPA request.
 //!
 //! Handshakes run side by side in the listener's own wait set, so that a slow peer costs one
-//! entry and its deadline. At most `HANDSHAKES` run at a time, and while `backlog` requests wait for
-//! [`verbs::Listener::poll`] none begins. Where there is no place for another, or no descriptor, the
-//! oldest handshake gives its own up, once it had its `GRACE`: silent peers keep nobody out. Until
-//! then the listening socket is not watched, and further peers wait in the system's queue.
+//! entry and its deadline. There are as many at a time as the listener's [`Share`] says, and while `backlog`
+//! requests wait for [`verbs::Listener::poll`] none begins. Where there is no place for another, or no
+//! descriptor, the oldest handshake gives its own up, once it had its time ([`share::grace`]): silent peers keep
+//! nobody out. Until then the listening socket is not watched, and further peers wait in the system's queue.
+//!
+//! A call accepts a few peers and leaves the rest there: the listening socket stays readable, and the next call
+//! goes on.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -16,17 +19,17 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::handshake::{Offer, Request, Responder};
+use super::lobby::{Lobby, Place};
 use super::machine::{Agreement, Wire as _};
 use super::mpa::MAX_PRIVATE_DATA;
+use super::share::{self, Share};
 use super::socket::{self, Socket};
 use crate::verbs::{self, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 
-/// Token of the listening socket; handshakes count from 0.
+/// Token of the listening socket; peers count from 0.
 const LISTENING: Token = Token(u64::MAX - 1);
-/// Most handshakes at a time.
-const HANDSHAKES: usize = 1024;
-/// How long a handshake has its place for sure.
-const GRACE: Duration = Duration::from_secs(1);
+/// Most peers that one call accepts.
+const ROUND: usize = 16;
 /// How long accepting pauses when the system has no descriptor or memory for it.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -38,8 +41,10 @@ pub struct Listener {
     options: ConnectOptions,
     wait: Arc<WaitSet>,
     events: EventTarget,
+    share: Share,
     /// In the order of their tokens, and so of their age.
     handshakes: VecDeque<Handshake>,
+    lobby: Arc<Lobby>,
     next: u64,
     ready: VecDeque<ConnectionRequest>,
     watching: bool,
@@ -57,7 +62,7 @@ struct Handshake {
 
 /// A connection that a peer asked for, its request read.
 pub struct ConnectionRequest {
-    socket: Socket,
+    place: Place,
     request: Request,
     peer: SocketAddr,
     local: SocketAddr,
@@ -80,8 +85,10 @@ impl Listener {
             address,
             backlog: usize::try_from(backlog).unwrap_or(usize::MAX).max(1),
             options: options.clone(),
+            lobby: Lobby::new(Arc::clone(&wait)),
             wait,
             events,
+            share: Share::claim(),
             handshakes: VecDeque::new(),
             next: 0,
             ready: VecDeque::new(),
@@ -91,7 +98,7 @@ impl Listener {
         })
     }
 
-    /// Takes all handshakes further, and new connections in.
+    /// Takes handshakes further and new connections in, and closes what peers have left.
     fn look(&mut self) {
         let now = Instant::now();
         self.expire(now);
@@ -110,11 +117,13 @@ impl Listener {
         self.accept(now);
     }
 
-    /// Accepts what waits, as far as there is room.
+    /// Accepts some of those who wait, as far as there is room.
     fn accept(&mut self, now: Instant) {
-        while self.has_room() {
-            let full = self.handshakes.len() >= HANDSHAKES;
-            if full && !(self.has_caller() && self.make_way(now, GRACE)) {
+        let places = self.share.places();
+        let grace = share::grace(places);
+        for _ in 0..ROUND {
+            let full = self.handshakes.len() >= places;
+            if !self.has_room() || full && !(self.has_caller() && self.make_way(now, grace, grace)) {
                 return;
             }
             match socket::accept(self.socket.as_fd(), self.options.keepalive) {
@@ -128,7 +137,7 @@ impl Listener {
                 Err(errno) => {
                     log::warn!("iwarp: cannot accept on {}: {errno}", self.address);
                     let lacking = matches!(errno, Errno::MFILE | Errno::NFILE);
-                    if !(lacking && self.make_way(now, PAUSE)) {
+                    if !(lacking && self.make_way(now, grace, PAUSE)) {
                         self.resume.get_or_insert(now + PAUSE);
                         return;
                     }
@@ -147,10 +156,10 @@ impl Listener {
         socket::has_caller(self.socket.as_fd())
     }
 
-    /// Drops the oldest handshake in favour of another peer; if none is old enough, pauses accepting
-    /// until one is, for at most `longest`. Answers whether one was dropped.
-    fn make_way(&mut self, now: Instant, longest: Duration) -> bool {
-        let left = |oldest: &Handshake| (oldest.begun + GRACE).saturating_duration_since(now);
+    /// Drops the oldest handshake in favour of another peer, if it had its `grace`; otherwise pauses accepting
+    /// until it has, for at most `longest`. Answers whether one was dropped.
+    fn make_way(&mut self, now: Instant, grace: Duration, longest: Duration) -> bool {
+        let left = |oldest: &Handshake| (oldest.begun + grace).saturating_duration_since(now);
         let pause = self.handshakes.front().map_or(longest, left).min(longest);
         if pause.is_zero() {
             self.drop_oldest("its place is needed");
@@ -169,6 +178,7 @@ impl Listener {
 
     fn begin(&mut self, socket: Socket, peer: SocketAddr, now: Instant) {
         let token = Token(self.next);
+        self.next += 1;
         let mut handshake = Handshake { token, begun: now, socket, peer, responder: Responder::default() };
         // Its request may be there already.
         if let Some(outcome) = handshake.advance() {
@@ -178,13 +188,15 @@ impl Listener {
             log::warn!("iwarp: cannot watch the handshake of {peer}: {error}");
             return;
         }
-        self.next += 1;
         self.handshakes.push_back(handshake);
     }
 
-    /// Takes one handshake further.
+    /// Takes one handshake further, or closes what its peer has left behind.
     fn advance(&mut self, token: Token) {
         let Ok(at) = self.handshakes.binary_search_by_key(&token, |handshake| handshake.token) else {
+            if self.lobby.take(token).is_some() {
+                log::info!("iwarp: a peer of {} has left before it was answered", self.address);
+            }
             return;
         };
         let Some(outcome) = self.handshakes[at].advance() else { return };
@@ -196,11 +208,14 @@ impl Listener {
 
     /// Takes the outcome of a handshake.
     fn end(&mut self, handshake: Handshake, outcome: std::result::Result<Request, String>) {
-        let Handshake { socket, peer, responder, .. } = handshake;
+        let Handshake { token, socket, peer, responder, .. } = handshake;
         match outcome {
             Ok(request) => {
                 let local = socket.local_address().unwrap_or(self.address);
-                self.ready.push_back(ConnectionRequest { socket, request, peer, local });
+                match self.lobby.admit(token, socket) {
+                    Ok(place) => self.ready.push_back(ConnectionRequest { place, request, peer, local }),
+                    Err(error) => log::warn!("iwarp: cannot watch the request of {peer}: {error}"),
+                }
             }
             Err(reason) => {
                 log::info!("iwarp: handshake with {peer} failed: {reason}");
@@ -295,9 +310,9 @@ impl ConnectionRequest {
         self.request.revision()
     }
 
-    /// The socket, and the reply that accepts with what it agrees to.
-    pub(super) fn accept(self, offer: &Offer, private_data: &[u8]) -> (Socket, (Vec<u8>, Agreement)) {
-        (self.socket, self.request.accept(offer, private_data))
+    /// The socket, unless the peer has left, and the reply that accepts with what it agrees to.
+    pub(super) fn accept(self, offer: &Offer, private_data: &[u8]) -> (Option<Socket>, (Vec<u8>, Agreement)) {
+        (self.place.leave(), self.request.accept(offer, private_data))
     }
 }
 
@@ -314,10 +329,15 @@ impl verbs::ConnectionRequest for ConnectionRequest {
         self.local
     }
 
+    fn has_left(&self) -> bool {
+        self.place.is_empty()
+    }
+
     fn reject(self, private_data: &[u8]) {
+        let Some(socket) = self.place.leave() else { return };
         let most = super::max_private_data(self.request.revision());
         let private_data = &private_data[..private_data.len().min(most)];
-        send_last(self.socket, &self.request.reject(private_data));
+        send_last(socket, &self.request.reject(private_data));
     }
 }
 

@@ -9,7 +9,7 @@
 //! | bytes | [`mpa`], [`ddp`], [`rdmap`]: checked parse to plain values, and `emit` |
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
-//! | sockets and glue | `socket`, `opening`, `watch`, `bell`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `scratch` |
+//! | sockets and glue | `socket`, `opening`, `watch`, `bell`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
 
 mod bell;
 pub mod ddp;
@@ -17,6 +17,7 @@ mod entries;
 pub mod handshake;
 mod listener;
 mod liveness;
+mod lobby;
 pub mod machine;
 pub mod mpa;
 mod opening;
@@ -25,6 +26,7 @@ mod queue_pair;
 pub mod rdmap;
 pub mod region;
 mod scratch;
+mod share;
 mod socket;
 #[cfg(test)]
 mod tests;

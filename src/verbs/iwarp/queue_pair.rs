@@ -108,6 +108,10 @@ impl QueuePair {
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.opened.is_some() && self.socket.is_none() {
+            // Nothing else tells of it.
+            return Some(Instant::now());
+        }
         match &self.phase {
             Phase::Opening(opening) => Some(opening.deadline()),
             Phase::Open | Phase::Closing { .. } => self.liveness.as_ref().map(Liveness::next),

@@ -125,6 +125,10 @@ impl verbs::ConnectionRequest for ConnectionRequest {
         self.arrival.local_address
     }
 
+    fn has_left(&self) -> bool {
+        self.arrival.port.peer_gone()
+    }
+
     /// Private data beyond what the device carries is cut off.
     fn reject(self, private_data: &[u8]) {
         let length = private_data.len().min(self.max_private_data);

@@ -34,16 +34,20 @@ impl QueuePair {
         self.announce_on(target)
     }
 
-    /// Ends the passive side's handshake with `peer`.
+    /// Ends the passive side's handshake with `peer`, which may have left: then there is no socket.
     pub(in super::super) fn accept(
         &mut self,
-        socket: Socket,
+        socket: Option<Socket>,
         (local, peer): (SocketAddr, SocketAddr),
         opening: Opening,
         target: EventTarget,
         sets: DataSets<'_>,
     ) -> Result<()> {
         (self.local, self.peer) = (Some(local), Some(peer));
+        let Some(socket) = socket else {
+            self.fail(ConnectError::Closed);
+            return Ok(());
+        };
         self.open(socket, opening);
         self.advance(sets);
         self.announce_on(target)

@@ -93,6 +93,50 @@ fn a_frame_with_all_private_data_of_the_protocol_is_understood() {
 }
 
 #[test]
+fn a_peer_that_leaves_before_the_answer_takes_its_socket_along() {
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let ask = || {
+        let mut peer = Peer::dial(listener.local_address());
+        peer.0.write_all(&request(FrameKind::Request, 2, 0, b"")).unwrap();
+        peer
+    };
+    let (first, second) = (ask(), ask());
+    let asked = [next_request(&mut listener, &wait), next_request(&mut listener, &wait)];
+    assert!(!asked[0].has_left() && !asked[1].has_left());
+    drop(first);
+    while !asked[0].has_left() {
+        assert!(wait.wait(Some(Duration::from_secs(5)), &mut Vec::new()).unwrap());
+        assert!(listener.poll().is_none());
+    }
+    assert!(!asked[1].has_left());
+    assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
+    let [left, present] = asked;
+    let mut b = Side::new(Config::default());
+    b.accept(left, b"");
+    // No socket is there to wake who waits.
+    assert!(b.cq.deadline(b.qp).is_some_and(|deadline| deadline <= Instant::now()));
+    assert_eq!(b.event(), ConnectionEvent::Failed(ConnectError::Closed));
+    assert_eq!(b.cq.deadline(b.qp), None);
+    // An answer takes the socket out of the listener's hands.
+    Side::new(Config::default()).accept(present, b"");
+    drop(second);
+    assert!(!wait.wait(Some(Duration::from_millis(50)), &mut Vec::new()).unwrap());
+}
+
+#[test]
+fn a_call_accepts_a_few_of_a_crowd() {
+    let (mut listener, wait) = listen_with(Config::default(), V4, 64, &options());
+    let crowd: Vec<_> = (0..40).map(|_| Peer::dial(listener.local_address())).collect();
+    let mut calls = 0;
+    while wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap() {
+        assert!(listener.poll().is_none());
+        calls += 1;
+    }
+    assert_eq!(calls, 3, "16 at a time");
+    drop(crowd);
+}
+
+#[test]
 fn nobody_listening_is_refused() {
     for address in [V4, V6] {
         let listener = std::net::TcpListener::bind(address).unwrap();
