@@ -3,7 +3,7 @@
 //! A peer can hold up the end of its connection for the whole linger time, and a thread that closes one
 //! endpoint after the other would wait that long for each. So what closes wait comes out of an allowance that all
 //! of the process share: as long as the linger time, and whole again after ten times as long. A hundredth of the
-//! linger time is each close's own, so that peers that answer soon are always waited for.
+//! linger time is each close's own, however late it comes, so that peers that answer soon are always waited for.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -42,15 +42,13 @@ impl Linger {
             LazyLock::new(|| Mutex::new(Allowance::new(Config::get().linger, Instant::now())));
         let now = Instant::now();
         let waited = now - self.begun;
-        if now - self.closed >= self.most {
+        let is_over = || now - self.closed >= self.most || !SHARED.lock().draw(self.pause, now);
+        if waited >= self.most / OWN && is_over() {
             return false;
         }
         if waited < NEAR {
             std::thread::yield_now();
             return true;
-        }
-        if waited >= self.most / OWN && !SHARED.lock().draw(self.pause, now) {
-            return false;
         }
         std::thread::sleep(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
