@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use super::{Error, Result};
@@ -21,26 +22,22 @@ const ALIGNMENT: usize = 16;
 /// most connections use little of their rings. The heap would zero, and so touch, all of it.
 const MAPPED_LEAST: usize = 16 * 1024;
 
-/// A piece of memory with a fixed place and length, owned, shared by [`Arc`].
+/// A piece of memory with a fixed length, owned, shared by [`Arc`].
 ///
-/// Whoever copies must see to it that what is copied is not written by this process at the same
-/// time; queue pairs and their users share one lock for that. Writes of another process or of a
-/// device are outside this program's memory model; they can change what is copied and nothing
-/// else.
+/// Whoever copies must see to it that what is copied is not written by this process, and the memory not
+/// moved to a file, at the same time; queue pairs and their users share one lock for that. Writes of another
+/// process or of a device are outside this program's memory model; they can change what is copied and
+/// nothing else.
 #[derive(Debug)]
 pub struct Memory {
-    base: NonNull<u8>,
+    /// Never null. It changes when the memory moves to a file, which excludes every other use.
+    base: AtomicPtr<u8>,
     layout: Layout,
     /// Whether it is a mapping of its own, and not from the heap.
     mapped: bool,
+    /// Whether a device was told where it lies.
+    pinned: AtomicBool,
 }
-
-// SAFETY: `Memory` owns its allocation and hands out no reference into it; all access goes through
-// bounds-checked copies by raw pointer, so moving or sharing the handle moves no borrow.
-unsafe impl Send for Memory {}
-// SAFETY: as above; the copies are plain memory accesses whose exclusion is the callers' duty as
-// documented, and no call gives out a reference that another thread's copy could invalidate.
-unsafe impl Sync for Memory {}
 
 /// Offset and length that do not lie within a [`Memory`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +63,7 @@ impl Memory {
         // SAFETY: `layout` has a size above zero: `layout` refuses none.
         let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
         let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
-        Ok(Arc::new(Self { base, layout, mapped: mapping.is_some() }))
+        Ok(Self::at(base, layout, mapping.is_some()))
     }
 
     /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have
@@ -76,32 +73,39 @@ impl Memory {
     /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with what the system says.
     pub(super) fn of_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<Arc<Self>> {
         let layout = layout(size)?;
-        // SAFETY: without `MAP_FIXED` the system chooses a place that is free.
-        let base = unsafe { map_file(std::ptr::null_mut(), file, offset, size) }?;
-        Ok(Arc::new(Self { base, layout, mapped: true }))
+        Ok(Self::at(map_file(file, offset, size)?, layout, true))
     }
 
-    /// Puts `file`, as in [`Memory::of_file`], in the place of this memory's pages: its address stays,
-    /// others who map the file see it from then on. What it holds stays if `kept`, and is what the
-    /// file holds otherwise.
+    fn at(base: NonNull<u8>, layout: Layout, mapped: bool) -> Arc<Self> {
+        let base = AtomicPtr::new(base.as_ptr());
+        Arc::new(Self { base, layout, mapped, pinned: AtomicBool::new(false) })
+    }
+
+    /// Moves it to `file`, as in [`Memory::of_file`]: others who map the file see it from then on. What it
+    /// holds stays if `kept`, and is what the file holds otherwise.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::Io`] with what the
-    /// system says. The memory is as before then.
+    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::BadState`] for memory that a
+    /// device knows, [`Error::Io`] with what the system says. The memory is as before then.
     pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
         let size = self.len();
         if !self.mapped {
             let (what, value) = ("size of memory to be shared", size as u64);
             return Err(Error::OutOfRange { what, value, least: MAPPED_LEAST as u64, most: u64::MAX });
         }
-        if kept {
-            let target = Self::of_file(file, offset, size)?;
-            // SAFETY: both are mappings of `size` bytes, and different ones; bytes have no alignment.
-            unsafe { target.base.copy_from_nonoverlapping(self.base, size) };
+        if self.pinned.load(Ordering::Relaxed) {
+            return Err(Error::BadState { state: "known to a device", what: "moving memory" });
         }
-        // SAFETY: `base` is a mapping of its own of `size` bytes, which is unmapped with the value and
-        // not before. Nobody holds a reference into it, and who copies excludes this call.
-        unsafe { map_file(self.base.as_ptr().cast(), file, offset, size) }.map(drop)
+        let target = map_file(file, offset, size)?;
+        if kept {
+            // SAFETY: both are mappings of `size` bytes, and different ones; bytes have no alignment.
+            unsafe { target.copy_from_nonoverlapping(self.base(), size) };
+        }
+        let before = self.base.swap(target.as_ptr(), Ordering::Relaxed);
+        // SAFETY: `before` was a mapping of its own of `size` bytes, and is the base no more. No device was
+        // told of it; nobody holds a reference into it, and who copies excludes this call.
+        unsafe { libc::munmap(before.cast(), size) };
+        Ok(())
     }
 
     /// Length in bytes, never 0.
@@ -111,9 +115,17 @@ impl Memory {
         self.layout.size()
     }
 
-    /// Where it lies: for a device that reads and writes it under this module's rule, by itself.
-    pub(super) fn place(&self) -> NonNull<u8> {
-        self.base
+    /// Where it lies, from now on for good: for a device that reads and writes it under this module's rule, by
+    /// itself.
+    pub(super) fn pin(&self) -> NonNull<u8> {
+        self.pinned.store(true, Ordering::Relaxed);
+        self.base()
+    }
+
+    #[inline]
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: it began as the pointer of a `NonNull`, and only those were put there since.
+        unsafe { NonNull::new_unchecked(self.base.load(Ordering::Relaxed)) }
     }
 
     /// Copies `source` in at `offset`.
@@ -184,7 +196,7 @@ impl Memory {
         match start.checked_add(length) {
             // SAFETY: `start <= start + length <= size`, so the result stays within the allocation
             // or one byte past its end, and the sum cannot overflow.
-            Some(end) if end <= size => Ok(unsafe { self.base.add(start) }),
+            Some(end) if end <= size => Ok(unsafe { self.base().add(start) }),
             _ => Err(error),
         }
     }
@@ -195,10 +207,10 @@ impl Drop for Memory {
         if self.mapped {
             // SAFETY: `base` is a mapping of its own of this very size, nothing refers to it any
             // more, and it is unmapped only here. What could fail, a wrong range, cannot occur.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), self.len()) };
+            unsafe { libc::munmap(self.base().as_ptr().cast(), self.len()) };
         } else {
             // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
-            unsafe { dealloc(self.base.as_ptr(), self.layout) }
+            unsafe { dealloc(self.base().as_ptr(), self.layout) }
         }
     }
 }
@@ -210,23 +222,15 @@ fn layout(size: usize) -> Result<Layout> {
     layout.ok_or(Error::OutOfRange { what, value, least: 1, most })
 }
 
-/// Maps `size` bytes of `file` from `offset` on: at `place`, replacing what is there, or anywhere if it
-/// is null.
-///
-/// # Safety
-/// The pages at `place`, if it is not null, must be the caller's to replace.
-unsafe fn map_file(
-    place: *mut libc::c_void,
-    file: BorrowedFd<'_>,
-    offset: u64,
-    size: usize,
-) -> Result<NonNull<u8>> {
-    let flags = if place.is_null() { libc::MAP_SHARED } else { libc::MAP_SHARED | libc::MAP_FIXED };
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+/// Maps `size` bytes of `file` from `offset` on, at a place that the system chooses.
+fn map_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<NonNull<u8>> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     let refused = |error| Error::Io { what: "mmap", source: error };
     let offset = libc::off_t::try_from(offset).map_err(|error| refused(io::Error::other(error)))?;
-    // SAFETY: the descriptor is open for the call; what the mapping replaces is the caller's duty.
-    let mapped = unsafe { libc::mmap(place, size, protection, flags, file.as_raw_fd(), offset) };
+    // SAFETY: the descriptor is open for the call; a new mapping at a place that the system chooses touches
+    // no memory that is in use.
+    let mapped =
+        unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, file.as_raw_fd(), offset) };
     if mapped == libc::MAP_FAILED {
         return Err(refused(io::Error::last_os_error()));
     }

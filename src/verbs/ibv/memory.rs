@@ -93,7 +93,7 @@ impl Region {
         if access.contains(Access::REMOTE_READ) {
             rights |= sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         }
-        let place = memory.place();
+        let place = memory.pin();
         // SAFETY: the domain is valid; the range is the memory's whole allocation, which `Region` keeps
         // until the device has given it up. What the device writes there is only read by copies.
         let raw = unsafe {
