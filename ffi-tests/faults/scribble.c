@@ -112,6 +112,8 @@ static void one(struct dice *dice, uint64_t seed, void *argument)
     }
     end_start(&end, meeting.server.ep, UINT64_MAX);
     end.unchecked = true;
+    /* Until it begins to write nonsense, and while it does. */
+    AWAIT(PATIENCE_MS, (end_step(&end), readable(scribbler->from_peer, 0)));
     for (until = now_ms() + 3 * LIFE_MS; now_ms() < until;) {
         end_step(&end);
         meeting_events(&meeting);
