@@ -76,6 +76,39 @@ static void few_descriptors(void)
     check(NULL, false);
 }
 
+/* A file that is longer than the process may write would end it by SIGXFSZ. */
+static void file_size_limit(void)
+{
+    struct rlimit limit, low;
+
+    needs_embedded_device();
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    CHECK_SYS(getrlimit(RLIMIT_FSIZE, &limit));
+    low = (struct rlimit){100 << 10, limit.rlim_max};
+    CHECK_SYS(setrlimit(RLIMIT_FSIZE, &low));
+    check(NULL, false);
+    CHECK_SYS(setrlimit(RLIMIT_FSIZE, &limit));
+    check(NULL, true);
+}
+
+/* The user whom the system names where a process has one of another user namespace. */
+static uid_t overflow_user(void)
+{
+    FILE *file = fopen("/proc/sys/kernel/overflowuid", "r");
+    unsigned user;
+
+    CHECK(file != NULL);
+    CHECK_INT(fscanf(file, "%u", &user), 1);
+    fclose(file);
+    return user;
+}
+
+static void become_overflow_user(void)
+{
+    CHECK_SYS(setgid(overflow_user()));
+    CHECK_SYS(setuid(overflow_user()));
+}
+
 static void serve(struct peer *self, void *argument)
 {
     struct side listener, server;
@@ -84,8 +117,7 @@ static void serve(struct peer *self, void *argument)
     (void)argument;
     /* It may not be able to load libraries afterwards. */
     fi_freeinfo(find_peer(IPV4, 1, NULL));
-    CHECK_SYS(setgid(65534));
-    CHECK_SYS(setuid(65534));
+    become_overflow_user();
     side_listen(&listener, IPV4, NULL);
     peer_tell(self, fid_port(&listener.pep->fid));
     request = await_event(listener.eq, FI_CONNREQ);
@@ -100,7 +132,8 @@ static void serve(struct peer *self, void *argument)
     side_close(&listener);
 }
 
-static void other_user(void)
+/* A peer with the overflow user, and a client with its own or with that. */
+static void share_nothing_with_overflow_user(bool both)
 {
     struct side client;
     struct peer peer;
@@ -109,6 +142,10 @@ static void other_user(void)
     if (geteuid() != 0)
         skip("only root can become another user");
     peer_start(&peer, serve, NULL);
+    if (both) {
+        fi_freeinfo(find_peer(IPV4, 1, NULL));
+        become_overflow_user();
+    }
     side_active(&client, IPV4, (unsigned)peer_hear(&peer), NULL);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     await_event(client.eq, FI_CONNECTED);
@@ -121,13 +158,25 @@ static void other_user(void)
     peer_join(&peer);
 }
 
+static void other_user(void)
+{
+    share_nothing_with_overflow_user(false);
+}
+
+static void unknown_users(void)
+{
+    share_nothing_with_overflow_user(true);
+}
+
 static const struct test tests[] = {
     TEST(is_used, "two ends on one host share memory, and give it back"),
     TEST(is_off, "FI_RSTREAM_SHM=0: no memory is shared"),
     TEST(not_with_iwarp_words, "FI_PROTO_IWARP: no memory is shared"),
     TEST(small_rings, "rings of less than 16 KiB are not shared"),
     TEST(few_descriptors, "a process that has few descriptors left keeps them"),
+    TEST(file_size_limit, "a process whose files may not be as long shares no memory"),
     TEST(other_user, "processes of two users share no memory"),
+    TEST(unknown_users, "processes with the user that stands for any unknown one share no memory"),
 };
 
 const struct section sharing_section = SECTION("shared memory", tests);

@@ -2,6 +2,7 @@
 #include "raw.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -90,9 +91,40 @@ static void no_memory_for_what_waits(void)
     bystander_close(&bystander);
 }
 
+/* Takes all memory that the system still commits to this process, but for `left`. */
+static void commit_all(size_t left)
+{
+    const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    void *kept = mmap(NULL, left, protection, flags, -1, 0);
+
+    CHECK(kept != MAP_FAILED);
+    while (mmap(NULL, MIB, protection, flags, -1, 0) != MAP_FAILED)
+        ;
+    CHECK_SYS(munmap(kept, left));
+}
+
+/* A file in memory gets its pages when they are first used. A system that then has none left ends the process. */
+static void no_memory_at_first_use(void)
+{
+    const struct settings settings = {.recv_ring = 64 * MIB};
+    FILE *file = fopen("/proc/sys/vm/overcommit_memory", "r");
+    struct pair pair;
+
+    CHECK(file != NULL);
+    if (fgetc(file) != '2')
+        skip("vm.overcommit_memory is not 2");
+    fclose(file);
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    pair_open(&pair, IPV4, &settings);
+    commit_all(16 * MIB);
+    transfer(pair.client.ep, pair.server.ep, 60 * MIB);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(no_memory_for_the_ring, "no memory for a ring: -FI_ENOMEM, and a smaller one does"),
     TEST(no_memory_for_what_waits, "no memory for what the socket does not take: -FI_ECONNRESET on that connection"),
+    TEST(no_memory_at_first_use, "a system that commits no more memory than it has: every ring has its own"),
 };
 
 const struct section memory_section = SECTION("memory", tests);

@@ -4,7 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -12,10 +12,10 @@ use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use rustix::process::{Resource, getrlimit};
 
 use super::channel::{Bells, Channel};
-use super::segment::{Segment, Side, peer_user};
+use super::conditions::{is_affordable, is_memory_certain, is_same_user};
+use super::segment::{Segment, Side};
 use crate::verbs::{Memory, MemoryRegion};
 
 /// What the active side says of where it can be met.
@@ -55,12 +55,6 @@ struct Greeting {
 const ADDRESS: usize = 16 + 2;
 /// Connections to the Unix socket that are looked at: the visitor's, and strangers' before it.
 const VISITORS: usize = 4;
-/// Shared memory takes two descriptors for each connection, and is a convenience. A process keeps what it
-/// has beyond one in so many of those that it may have,
-const SPARE: u64 = 32;
-/// or beyond this many, if they are no more than one in so many.
-const SPARE_LEAST: (u64, u64) = (256, 4);
-
 impl Invitation {
     /// Bytes of an invitation.
     pub const LENGTH: usize = size_of::<Name>() + size_of::<Secret>() + 4 + 4;
@@ -112,7 +106,7 @@ impl Meeting {
     /// host, or something is missing.
     #[must_use]
     pub fn open(target: Target, remote: SocketAddr) -> Option<(Self, Invitation)> {
-        if !is_here(remote) {
+        if !is_here(remote) || !is_memory_certain() {
             return None;
         }
         let (mut name, mut secret) = (Name::default(), Secret::default());
@@ -166,7 +160,7 @@ impl Channel {
         (own, peers): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
         let (name, secret, key, size) = invitation.parse()?;
-        if size == 0 || !is_one_host(own.ip(), peers.ip()) {
+        if size == 0 || !is_one_host(own.ip(), peers.ip()) || !is_memory_certain() {
             return None;
         }
         let visit = unix_socket()?;
@@ -251,20 +245,6 @@ fn bell() -> Option<OwnedFd> {
 fn address(name: Name) -> Option<SocketAddrUnix> {
     let text = format!("rstream-{:016x}", u64::from_be_bytes(name));
     SocketAddrUnix::new_abstract_name(text.as_bytes()).ok()
-}
-
-/// Whether the process at the other end has this one's user.
-fn is_same_user(socket: BorrowedFd<'_>) -> bool {
-    peer_user(socket) == Some(rustix::process::geteuid().as_raw())
-}
-
-/// Whether a process that was given this descriptor has enough others left. The system gives the
-/// lowest number that is free.
-fn is_affordable(descriptor: BorrowedFd<'_>) -> bool {
-    let number = u64::from(descriptor.as_raw_fd().unsigned_abs());
-    let (least, share) = SPARE_LEAST;
-    let spare = |most: u64| (most / SPARE).max(least.min(most / share));
-    getrlimit(Resource::Nofile).current.is_none_or(|most| number < spare(most))
 }
 
 /// Whether `remote` is an address of this host: then it is its own way to itself.

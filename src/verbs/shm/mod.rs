@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `message`, `lane` | one direction: a ring of messages, and the way in which its reader sleeps and is woken |
 //! | `segment` | the file that both map: lanes, and the memory that each side lets the other write |
+//! | `conditions` | what the system and the peer's user have to be |
 //! | `meeting` | how two processes that hold a connection come to share a segment |
 //! | `channel` | both lanes, the peer's memory, and the wake-ups |
 //!
@@ -24,6 +25,7 @@
 //! comes from a peer, and the size of the segment is sealed.
 
 mod channel;
+mod conditions;
 mod lane;
 mod meeting;
 mod message;

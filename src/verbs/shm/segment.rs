@@ -6,10 +6,11 @@
 //! ```
 //!
 //! Each part begins on a page. The file is sealed against any change of its size before anybody maps
-//! it, so that no access to it can fail later.
+//! it, and lies in memory that the system gives when it is first used (see `conditions`), so that no access
+//! to it can fail later.
 
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -17,12 +18,16 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::conditions::is_permitted;
 use super::lane::{Lane, Line};
 use super::sync::{AtomicU32, Ordering};
 use crate::verbs::{Error, Memory, Result};
 
 /// Seals of a segment.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Longest region: a peer's wish costs this process no more.
+const LONGEST: u32 = 256 << 20;
 
 /// Which side of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,9 +76,17 @@ pub(super) struct LaneOf {
 impl Segment {
     /// A new segment for regions of these sizes.
     pub(super) fn new(regions: [u32; 2]) -> Result<Self> {
+        let longest = regions[0].max(regions[1]);
+        if longest > LONGEST {
+            let (what, value, most) = ("size of shared memory", longest.into(), LONGEST.into());
+            return Err(Error::OutOfRange { what, value, least: 0, most });
+        }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("rstream", flags).map_err(Error::io("memfd_create"))?;
         let segment = Self { file, regions };
+        if !is_permitted(segment.size()) {
+            return Err(Error::io("ftruncate")(Errno::FBIG));
+        }
         rustix::fs::ftruncate(&segment.file, segment.size()).map_err(Error::io("ftruncate"))?;
         rustix::fs::fcntl_add_seals(&segment.file, SEALS).map_err(Error::io("F_ADD_SEALS"))?;
         Ok(segment)
@@ -81,10 +94,14 @@ impl Segment {
 
     /// The segment in a file that came from a peer. `None`: it is none, or its size could change.
     pub(super) fn of_peer(file: OwnedFd, regions: [u32; 2]) -> Option<Self> {
+        // Only files in memory have seals: no other file system is asked for anything.
+        let seals = rustix::fs::fcntl_get_seals(&file).ok()?;
+        // Huge pages have seals too, but other borders than `offset` counts on.
+        let has_pages = rustix::fs::fstatfs(&file).ok()?.f_type == libc::TMPFS_MAGIC;
+        let size = u64::try_from(rustix::fs::fstat(&file).ok()?.st_size).ok()?;
         let segment = Self { file, regions };
-        let seals = rustix::fs::fcntl_get_seals(&segment.file).ok()?;
-        let size = rustix::fs::fstat(&segment.file).ok()?.st_size;
-        (seals.contains(SEALS) && u64::try_from(size) == Ok(segment.size())).then_some(segment)
+        let fits = size == segment.size() && regions.iter().all(|&region| region <= LONGEST);
+        (seals.contains(SEALS) && has_pages && fits).then_some(segment)
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -109,7 +126,8 @@ impl Segment {
         Memory::of_file(self.file(), self.offset(side), self.regions[side as usize] as usize)
     }
 
-    /// Makes `memory` the region of `side`: what it holds stays if `kept`.
+    /// Makes `memory` the region of `side`: what it holds stays if `kept`. As every call that writes to memory, it
+    /// excludes all others.
     pub(super) fn adopt(&self, side: Side, memory: &Memory, kept: bool) -> Result<()> {
         memory.move_to_file(self.file(), self.offset(side), kept)
     }
@@ -180,20 +198,6 @@ impl Deref for LaneOf {
     }
 }
 
-/// The user whom the process at the other end of a Unix socket had when it connected or listened
-/// (`SO_PEERCRED`).
-pub(super) fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length`
-    // bytes to `peer`, which has as many and holds integers only, and the length written to `length`.
-    let answer = unsafe {
-        let (peer, length) = ((&raw mut peer).cast(), &raw mut length);
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, peer, length)
-    };
-    (answer == 0 && length as usize == size_of::<libc::ucred>()).then_some(peer.uid)
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -262,8 +266,41 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_huge_pages_is_refused() {
+        let regions = [(2 << 20) - (64 << 10), 2 << 20];
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // It needs no huge page, only a system that knows them.
+        let Ok(file) = rustix::fs::memfd_create("test", flags) else { return };
+        rustix::fs::ftruncate(&file, 4 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+        assert!(Segment::of_peer(file, regions).is_none());
+    }
+
+    #[test]
+    fn regions_have_a_bound() {
+        assert!(Segment::new([LONGEST, LONGEST]).is_ok());
+        for regions in [[LONGEST + 1, 1], [1, LONGEST + 1], [u32::MAX, u32::MAX]] {
+            assert!(Segment::new(regions).is_err());
+            let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+            let size = Segment { file: file.try_clone().unwrap(), regions }.size();
+            rustix::fs::ftruncate(&file, size).unwrap();
+            rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+            assert!(Segment::of_peer(file, regions).is_none());
+        }
+    }
+
+    #[test]
     fn memory_of_the_heap_stays_where_it_is() {
         let segment = Segment::new([100, 100]).unwrap();
         assert!(segment.adopt(Side::Active, &Memory::zeroed(100).unwrap(), true).is_err());
+    }
+
+    #[test]
+    fn memory_that_a_device_knows_stays_where_it_is() {
+        let segment = Segment::new([20_000, 20_000]).unwrap();
+        let own = Memory::zeroed(20_000).unwrap();
+        let place = own.pin();
+        assert!(segment.adopt(Side::Active, &own, true).is_err());
+        assert_eq!(own.pin(), place);
     }
 }
