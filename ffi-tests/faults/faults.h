@@ -13,6 +13,7 @@ extern const struct section proxied_section;
 extern const struct section killed_section;
 extern const struct section hostile_section;
 extern const struct section scribble_section;
+extern const struct section shared_section;
 extern const struct section silent_section;
 extern const struct section unanswered_section;
 extern const struct section closing_section;

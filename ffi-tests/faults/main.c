@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 static const struct section *const sections[] = {
-    &proxied_section, &killed_section, &hostile_section, &scribble_section, &silent_section,
-    &unanswered_section, &closing_section, &descriptors_section, &memory_section,
+    &proxied_section, &killed_section, &hostile_section, &scribble_section, &shared_section,
+    &silent_section, &unanswered_section, &closing_section, &descriptors_section, &memory_section,
 };
 
 /* What glibc's allocator caches counts as in use, so that the heap tells nothing to the byte. */

@@ -3,7 +3,7 @@
 //!
 //! A visit that is right is accepted, and one with another secret or for another connection is not. Whatever
 //! the peer writes afterwards, what this side takes from it lies within its own ring, and what this side
-//! posts lies where it said in the peer's.
+//! posts lies where it said in the peer's. No call waits, whatever the peer does with the socket that notifies.
 
 #![no_main]
 
@@ -21,7 +21,6 @@ use rstream_fi::verbs::{
     Access, Completion, CompletionKind, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
     QpCapabilities, QpNumber, RecvRequest, RemoteAddress, SendRequest,
 };
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
@@ -60,10 +59,10 @@ enum Visit {
     Cut {
         length: u8,
     },
-    /// So many descriptors, of these kinds.
+    /// So many descriptors: files that are right, or sockets.
     Descriptors {
-        bells: u8,
-        socket: bool,
+        count: u8,
+        sockets: bool,
     },
     /// A file of another size or with other seals.
     File {
@@ -90,6 +89,10 @@ enum Step {
     Post { address: u16, length: u16, immediate: bool, count: u8 },
     /// This side goes to sleep.
     Arm,
+    /// The peer sends so many messages of this length by the notifier.
+    Notify { count: u16, length: u8 },
+    /// The peer closes the notifier.
+    Close,
 }
 
 fn ends() -> (SocketAddr, SocketAddr) {
@@ -116,11 +119,12 @@ fn greeting(invitation: &Invitation) -> Vec<u8> {
 }
 
 impl Visit {
-    /// Hands a segment over. Answers it, and whether it has to be accepted or refused, if that is certain.
-    fn make(&self, invitation: &Invitation) -> (OwnedFd, Option<bool>) {
+    /// Hands a segment over. Answers it, the socket that notifies from now on, and whether it has to be accepted
+    /// or refused, if that is certain.
+    fn make(&self, invitation: &Invitation) -> (OwnedFd, OwnedFd, Option<bool>) {
         let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let mut greeting = greeting(invitation);
-        let (mut size, mut seals, mut bells, mut socket_instead) = (SEGMENT, all, 2, false);
+        let (mut size, mut seals, mut count, mut sockets) = (SEGMENT, all, 1, false);
         let certain = match *self {
             Self::Right => Some(true),
             Self::Changed { at, by } => {
@@ -132,9 +136,9 @@ impl Visit {
                 greeting.truncate(usize::from(length) % GREETING);
                 Some(false)
             }
-            Self::Descriptors { bells: some, socket } => {
-                (bells, socket_instead) = (some % 4, socket);
-                if bells == 2 && !socket { Some(true) } else { Some(false) }
+            Self::Descriptors { count: some, sockets: instead } => {
+                (count, sockets) = (usize::from(some % 5), instead);
+                Some(count == 1 && !sockets)
             }
             Self::File { size: some, seals: bits } => {
                 size = u64::from(some) % (2 * SEGMENT);
@@ -145,18 +149,16 @@ impl Visit {
         };
         let file = file(size, seals);
         let address =
-            format!("rstream-{:016x}", u64::from_be_bytes(*invitation.as_bytes().first_chunk().unwrap()));
+            format!("rstream-2-{:016x}", u64::from_be_bytes(*invitation.as_bytes().first_chunk().unwrap()));
         let address = SocketAddrUnix::new_abstract_name(address.as_bytes()).unwrap();
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         rustix::net::connect(&socket, &address).unwrap();
-        let bells: Vec<_> = (0..bells).map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap()).collect();
-        let mut descriptors = vec![if socket_instead { socket.as_fd() } else { file.as_fd() }];
-        descriptors.extend(bells.iter().map(AsFd::as_fd));
+        let descriptors = vec![if sockets { socket.as_fd() } else { file.as_fd() }; count];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        assert!(count == 0 || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
         rustix::net::sendmsg(&socket, &[IoSlice::new(&greeting)], &mut control, SendFlags::empty()).unwrap();
-        (file, certain)
+        (file, socket, certain)
     }
 }
 
@@ -233,7 +235,8 @@ fuzz_target!(|input: Input| {
     let ring =
         domain.register(Memory::zeroed(SIZE).unwrap(), Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
     let (meeting, invitation) = Meeting::open(Target::of(&ring), ends().1).unwrap();
-    let (file, certain) = input.visit.make(&invitation);
+    let (file, notifier, certain) = input.visit.make(&invitation);
+    let mut notifier = Some(notifier);
     let channel = meeting.attend(ends(), true);
     assert!(certain.is_none_or(|accepted| accepted == channel.is_some()));
     let Some(channel) = channel else { return };
@@ -261,6 +264,8 @@ fuzz_target!(|input: Input| {
     rustix::io::pread(&file, &mut joined, JOINED).unwrap();
     assert_eq!(u32::from_ne_bytes(joined), 1);
     let mut said: u64 = 0;
+    // A message of no bytes looks like the end of the notifier.
+    let mut empty = false;
     for step in &input.steps {
         match *step {
             Step::Say { kind, offset, far, length, word } => {
@@ -289,7 +294,19 @@ fuzz_target!(|input: Input| {
             }
             Step::Arm => {
                 end.channel.arm();
+                assert!(notifier.is_none() || !end.channel.is_alone() || empty);
             }
+            Step::Notify { count, length } => {
+                let Some(socket) = &notifier else { continue };
+                empty |= count > 0 && length == 0;
+                for _ in 0..count {
+                    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                    if rustix::net::send(socket, &[0; 255][..length.into()], flags).is_err() {
+                        break;
+                    }
+                }
+            }
+            Step::Close => notifier = None,
         }
     }
     // The own ring is the file's, whatever was written there.

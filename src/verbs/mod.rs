@@ -263,7 +263,8 @@ pub trait CompletionQueue: Send {
     }
 
     /// After [`ConnectionEvent::Established`] on the side that invited: whether the peer says that it
-    /// came. The connection works the same whatever comes of it.
+    /// came. The connection works the same whatever comes of it. Poll afterwards, as after
+    /// [`CompletionQueue::attach`].
     fn meet(&mut self, _qp: QpNumber, _visited: bool) {}
 
     /// Whether memory is shared with the peer, so that messages cost next to nothing but their copies.
@@ -312,9 +313,10 @@ pub trait CompletionQueue: Send {
     /// that nothing is left to do until the wait set says so.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
-    /// From now on `wait` is readable when [`CompletionQueue::poll`] would do something. Several
-    /// sets are not supported: a later call replaces the earlier set. [`Signal::Queue`] of the set is
-    /// this queue's as long as it lives.
+    /// From now on `wait` becomes readable when [`CompletionQueue::poll`] would do something, as after
+    /// [`CompletionQueue::arm`]. Of what is there already it may not tell: poll once more. Several sets are not
+    /// supported: a later call replaces the earlier set. [`Signal::Queue`] of the set is this queue's as long
+    /// as it lives.
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// Asks for the next wake-up on the attached set; call it when `poll` answered 0 and the caller

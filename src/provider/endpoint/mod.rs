@@ -188,6 +188,10 @@ impl<D: Device> Inner<D> {
                 link.cq.attach(Arc::clone(&wait)).map_err(errno_of)?;
             }
             self.wait = Some(wait);
+            // The device tells of what comes from now on.
+            if let State::Connected(connection) = &mut self.state {
+                connection.progress();
+            }
         }
         self.wait.as_ref().ok_or(Errno::EIO)
     }

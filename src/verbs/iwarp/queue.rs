@@ -357,7 +357,7 @@ impl verbs::CompletionQueue for CompletionQueue {
             }
         }
         for pair in &mut self.pairs {
-            self.attached.iter().for_each(|set| pair.watch_bell(set));
+            self.attached.iter().for_each(|set| pair.watch_notifier(set));
         }
         self.follow();
         Ok(())
@@ -368,7 +368,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         self.bell.arm();
         let mut waiting = !self.ready.is_empty();
         for pair in &mut self.pairs {
-            waiting |= pair.arm();
+            waiting |= pair.arm(self.attached.as_deref());
         }
         Ok(waiting)
     }

@@ -232,7 +232,7 @@ impl QueuePair {
 
     /// Takes the socket out of a data set that is one no more.
     pub(super) fn part(&mut self, set: &WaitSet) {
-        self.unwatch_bell(set);
+        self.unwatch_notifier(set);
         if let Some(socket) = &self.socket {
             self.watch.part(socket, set);
         }
@@ -307,7 +307,7 @@ impl QueuePair {
 
     fn leave_sets(&mut self, sets: DataSets<'_>) {
         if let Some(attached) = sets.attached {
-            self.unwatch_bell(attached);
+            self.unwatch_notifier(attached);
         }
         if let Some(socket) = &self.socket {
             self.watch.leave(socket.as_fd(), sets);

@@ -1,11 +1,12 @@
 //! Both directions between two processes that share a segment, as a queue pair uses them.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::lane::{Reader, SLOTS, Writer};
 use super::meeting::Target;
 use super::message::{Garbage, MAX_OFFSET, Message};
+use super::notifier::Notifier;
 use super::segment::{Board, LaneOf, Side};
 use crate::verbs::{Operation, Payload, SendRequest};
 
@@ -20,17 +21,9 @@ pub struct Channel {
     key: u32,
     /// The peer's memory, which this side writes.
     peer: Target,
-    bells: Bells,
-    /// Whether a wake-up was ever asked for.
-    armed: bool,
+    notifier: Notifier,
     /// Position of the connection's stream that the peer was told of last.
     told: u64,
-}
-
-/// Eventfds that wake each side.
-pub(super) struct Bells {
-    pub(super) own: OwnedFd,
-    pub(super) peers: OwnedFd,
 }
 
 /// What comes next from the peer.
@@ -48,7 +41,7 @@ pub enum Next {
 
 impl Channel {
     /// The end of `side`, whose memory has `key`.
-    pub(super) fn new(board: &Arc<Board>, side: Side, key: u32, peer: Target, bells: Bells) -> Self {
+    pub(super) fn new(board: &Arc<Board>, side: Side, key: u32, peer: Target, notifier: Notifier) -> Self {
         Self {
             board: Arc::clone(board),
             joined: side == Side::Active,
@@ -56,8 +49,7 @@ impl Channel {
             input: Reader::new(board.lane(side.other())),
             key,
             peer,
-            bells,
-            armed: false,
+            notifier,
             told: 0,
         }
     }
@@ -87,9 +79,7 @@ impl Channel {
         for request in requests {
             self.write(request);
         }
-        if self.output.must_wake() {
-            ring(&self.bells.peers);
-        }
+        self.output.wake(&self.notifier);
         true
     }
 
@@ -117,30 +107,22 @@ impl Channel {
         self.input.take();
     }
 
-    /// Readable when the peer has written something since [`Channel::arm`].
+    /// Readable when the peer has written something since [`Channel::arm`], and once the peer has closed
+    /// its end, see [`Channel::is_alone`].
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bells.own.as_fd()
+    pub fn notifier(&self) -> BorrowedFd<'_> {
+        self.notifier.as_fd()
     }
 
-    /// Asks the peer for a wake-up when it writes. Answers whether something is there already.
+    /// Asks the peer for a notification when it writes. Answers whether something is there already.
     pub fn arm(&mut self) -> bool {
-        if self.armed && self.input.is_asleep() {
-            return self.input.peek().is_some();
-        }
-        if self.armed {
-            // The peer has rung, or is about to: then it wakes this side for nothing.
-            let _ = rustix::io::read(&self.bells.own, &mut [0; 8]);
-        }
-        self.armed = true;
-        self.input.fall_asleep()
+        self.input.fall_asleep(&mut self.notifier)
     }
 
-    /// Has the bell tell of what comes from now on, and of what is there.
-    pub fn arm_at_first(&mut self) {
-        if self.arm() {
-            ring(&self.bells.own);
-        }
+    /// Whether the peer will never notify again, so that [`Channel::notifier`] stays readable.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.notifier.has_ended()
     }
 
     fn is_joined(&mut self) -> bool {
@@ -184,9 +166,4 @@ impl Channel {
             _ => {}
         }
     }
-}
-
-fn ring(bell: &OwnedFd) {
-    // It fails only for a bell that has rung too often to count: that one is heard.
-    let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }

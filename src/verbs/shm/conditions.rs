@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Shared memory takes two descriptors for each connection, and is a convenience. A process keeps what it
+/// Shared memory takes a descriptor for each connection, and is a convenience. A process keeps what it
 /// has beyond one in so many of those that it may have,
 const SPARE: u64 = 32;
 /// or beyond this many, if they are no more than one in so many.

@@ -1,5 +1,4 @@
-//! One direction of shared memory: a ring of messages with one writer and one reader, and the way in
-//! which the reader sleeps and is woken.
+//! One direction of shared memory: a ring of messages with one writer and one reader.
 //!
 //! The reader looks at the slot that comes next, and not at an index of the writer's: a message costs
 //! one cache line on its way. A bit of the slot, the lap, is 1 in the writer's first round, 0 in its
@@ -8,15 +7,13 @@
 //!
 //! Nothing that the other side wrote is trusted: a count that cannot be makes the lane full for good,
 //! words that mean nothing are [`Garbage`].
-//!
-//! **Sleeping.** The reader says that it is about to sleep, then looks once more; the writer writes,
-//! then looks whether the reader sleeps. With a full fence in between on both sides at least one of
-//! them sees the other.
 
 use std::ops::Deref;
 
 use super::message::{Garbage, LAP, Message};
-use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use super::notifier::Notify;
+use super::sync::{AtomicU64, Ordering};
+use super::waking::Asleep;
 
 /// Slots of a lane. More messages than that on their way take the connection's stream.
 pub const SLOTS: usize = if cfg!(loom) { 2 } else { 512 };
@@ -26,8 +23,7 @@ pub const SLOTS: usize = if cfg!(loom) { 2 } else { 512 };
 pub(super) struct Lane {
     /// Messages taken, counted by the reader.
     taken: Line<AtomicU64>,
-    /// Not 0 while the reader wants to be woken.
-    asleep: Line<AtomicU32>,
+    asleep: Line<Asleep>,
     slots: [Slot; SLOTS],
 }
 
@@ -98,12 +94,10 @@ impl<L: Deref<Target = Lane>> Writer<L> {
         self.written += 1;
     }
 
-    /// After writing: whether the reader sleeps and this side has to wake it. Answers `true` once.
+    /// After writing: notifies the reader if it sleeps.
     #[inline]
-    pub(super) fn must_wake(&self) -> bool {
-        fence(Ordering::SeqCst);
-        let asleep = &self.lane.asleep.0;
-        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::AcqRel) != 0
+    pub(super) fn wake(&self, notifier: &impl Notify) {
+        self.lane.asleep.0.wake(notifier);
     }
 }
 
@@ -130,17 +124,10 @@ impl<L: Deref<Target = Lane>> Reader<L> {
         self.lane.taken.0.store(self.taken, Ordering::Release);
     }
 
-    /// Asks the writer to wake this side for what it writes from now on. Answers whether a message is
-    /// there already, for which nobody may wake.
-    pub(super) fn fall_asleep(&self) -> bool {
-        self.lane.asleep.0.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        self.peek().is_some()
-    }
-
-    /// Whether the writer has been asked for a wake-up and has not begun it.
-    pub(super) fn is_asleep(&self) -> bool {
-        self.lane.asleep.0.load(Ordering::Acquire) != 0
+    /// Asks the writer to notify this side of what it writes from now on. Answers whether a message is
+    /// there already.
+    pub(super) fn fall_asleep(&self, notifier: &mut impl Notify) -> bool {
+        self.lane.asleep.0.fall_asleep(notifier, || self.peek().is_some())
     }
 }
 
@@ -150,7 +137,7 @@ impl Default for Lane {
         let slot = |_| Slot { head: AtomicU64::new(0), body: AtomicU64::new(0) };
         Self {
             taken: Line(AtomicU64::new(0)),
-            asleep: Line(AtomicU32::new(0)),
+            asleep: Line(Asleep::default()),
             slots: std::array::from_fn(slot),
         }
     }

@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::channel::{Bells, Channel};
+use super::channel::Channel;
 use super::conditions::{is_affordable, is_memory_certain, is_same_user};
+use super::notifier::Notifier;
 use super::segment::{Segment, Side};
 use crate::verbs::{Memory, MemoryRegion};
 
@@ -55,6 +55,7 @@ struct Greeting {
 const ADDRESS: usize = 16 + 2;
 /// Connections to the Unix socket that are looked at: the visitor's, and strangers' before it.
 const VISITORS: usize = 4;
+
 impl Invitation {
     /// Bytes of an invitation.
     pub const LENGTH: usize = size_of::<Name>() + size_of::<Secret>() + 4 + 4;
@@ -125,18 +126,18 @@ impl Meeting {
     pub fn attend(self, ends: (SocketAddr, SocketAddr), kept: bool) -> Option<Channel> {
         for _ in 0..VISITORS {
             let visitor = net::accept_with(&self.listener, FLAGS).ok()?;
-            if let Some(channel) = self.receive(&visitor, ends, kept) {
+            if let Some(channel) = self.receive(visitor, ends, kept) {
                 return Some(channel);
             }
         }
         None
     }
 
-    fn receive(&self, visitor: &OwnedFd, ends: (SocketAddr, SocketAddr), kept: bool) -> Option<Channel> {
+    fn receive(&self, visitor: OwnedFd, ends: (SocketAddr, SocketAddr), kept: bool) -> Option<Channel> {
         if !is_same_user(visitor.as_fd()) {
             return None;
         }
-        let (greeting, [file, own, peers]) = receive(visitor.as_fd())?;
+        let (greeting, file) = receive(visitor.as_fd())?;
         if greeting.secret != self.secret || greeting.addresses != encode(ends) {
             return None;
         }
@@ -146,7 +147,7 @@ impl Meeting {
         segment.adopt(Side::Active, &self.target.memory, kept).ok()?;
         board.join();
         let peer = Target { key: greeting.key, memory };
-        Some(Channel::new(&board, Side::Active, self.target.key, peer, Bells { own, peers }))
+        Some(Channel::new(&board, Side::Active, self.target.key, peer, Notifier::new(visitor)))
     }
 }
 
@@ -168,18 +169,14 @@ impl Channel {
         if !is_same_user(visit.as_fd()) {
             return None;
         }
-        let bells = Bells { own: bell()?, peers: bell()? };
-        if !is_affordable(bells.peers.as_fd()) {
-            return None;
-        }
         let segment = Segment::new([size, target.size()?]).ok()?;
         let board = segment.board().ok()?;
         let memory = segment.region(Side::Active).ok()?;
         segment.adopt(Side::Passive, &target.memory, false).ok()?;
         let greeting =
             Greeting { secret, addresses: encode((peers, own)), key: target.key, size: target.size()? };
-        greeting.send(visit.as_fd(), [segment.file(), bells.peers.as_fd(), bells.own.as_fd()])?;
-        Some(Self::new(&board, Side::Passive, target.key, Target { key, memory }, bells))
+        greeting.send(visit.as_fd(), segment.file())?;
+        Some(Self::new(&board, Side::Passive, target.key, Target { key, memory }, Notifier::new(visit)))
     }
 }
 
@@ -198,12 +195,13 @@ impl Greeting {
         })
     }
 
-    /// Sends it, with the segment, the bell of its receiver and that of its sender.
-    fn send(&self, socket: BorrowedFd<'_>, descriptors: [BorrowedFd<'_>; 3]) -> Option<()> {
+    /// Sends it, with the segment.
+    fn send(&self, socket: BorrowedFd<'_>, segment: BorrowedFd<'_>) -> Option<()> {
         let (key, size) = (self.key.to_be_bytes(), self.size.to_be_bytes());
         let parts: [&[u8]; 4] = [&self.secret, &self.addresses, &key, &size];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [segment];
         let added = control.push(SendAncillaryMessage::ScmRights(&descriptors));
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let sent = net::sendmsg(socket, &parts.map(IoSlice::new), &mut control, flags);
@@ -212,9 +210,9 @@ impl Greeting {
 }
 
 /// What a visitor hands over.
-fn receive(socket: BorrowedFd<'_>) -> Option<(Greeting, [OwnedFd; 3])> {
+fn receive(socket: BorrowedFd<'_>) -> Option<(Greeting, OwnedFd)> {
     let mut bytes = [0; Greeting::LENGTH];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).ok()?;
@@ -226,7 +224,8 @@ fn receive(socket: BorrowedFd<'_>) -> Option<(Greeting, [OwnedFd; 3])> {
     }
     let whole = received.bytes == Greeting::LENGTH;
     let greeting = Greeting::parse(&bytes).filter(|_| whole)?;
-    Some((greeting, descriptors.try_into().ok()?))
+    let [segment] = descriptors.try_into().ok()?;
+    Some((greeting, segment))
 }
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -237,13 +236,9 @@ fn unix_socket() -> Option<OwnedFd> {
     is_affordable(socket.as_fd()).then_some(socket)
 }
 
-fn bell() -> Option<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
-}
-
 /// The place that a name names: nothing of it is in the file system.
 fn address(name: Name) -> Option<SocketAddrUnix> {
-    let text = format!("rstream-{:016x}", u64::from_be_bytes(name));
+    let text = format!("rstream-2-{:016x}", u64::from_be_bytes(name));
     SocketAddrUnix::new_abstract_name(text.as_bytes()).ok()
 }
 

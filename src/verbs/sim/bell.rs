@@ -65,7 +65,7 @@ impl Bell {
         }
     }
 
-    /// Makes `wait` follow from now on, starting with what is there.
+    /// Makes `wait` follow from now on, starting with what is there; the next wake-up is asked for.
     pub(super) fn attach(&self, wait: Arc<WaitSet>) -> Result<()> {
         let mut state = self.state.lock();
         // The attached set's own signal is its owner's to use; ours stands in it as a source.
@@ -73,6 +73,7 @@ impl Bell {
         wait.add(own.as_fd(), BELL, Interest::Read)?;
         own.signal(Signal::Owner, state.ready || !state.rung.is_empty())?;
         state.wait = Some(own);
+        state.armed = true;
         Ok(())
     }
 

@@ -19,7 +19,7 @@ pub(super) struct Shared {
     blind: u8,
     /// Whether the caller was about to sleep: what wakes it may be the stream.
     slept: bool,
-    /// Whether the bell stands in the attached set.
+    /// Whether the notifier stands in the attached set.
     watched: bool,
 }
 
@@ -84,7 +84,7 @@ impl QueuePair {
     fn share(&mut self, channel: Option<Channel>, sets: DataSets<'_>) {
         self.shared = channel.map(Shared::new);
         if let Some(attached) = sets.attached {
-            self.watch_bell(attached);
+            self.watch_notifier(attached);
         }
     }
 
@@ -105,10 +105,15 @@ impl QueuePair {
     }
 
     /// Asks for the next wake-up by the peer. Answers whether something is there already.
-    pub(in super::super) fn arm(&mut self) -> bool {
+    pub(in super::super) fn arm(&mut self, attached: Option<&WaitSet>) -> bool {
         let Some(shared) = &mut self.shared else { return false };
         shared.slept = true;
-        shared.channel.arm()
+        let found = shared.channel.arm();
+        if let (true, Some(attached)) = (shared.channel.is_alone(), attached) {
+            // The connection tells of the peer's end.
+            self.unwatch_notifier(attached);
+        }
+        found
     }
 
     /// Whether memory is shared with the peer: then it has to be looked at without being found ready.
@@ -116,25 +121,25 @@ impl QueuePair {
         self.shared.is_some()
     }
 
-    /// Has the peer's wake-ups make `set` readable.
-    pub(in super::super) fn watch_bell(&mut self, set: &WaitSet) {
+    /// Has the peer's notifications make `set` readable, from the next message on.
+    pub(in super::super) fn watch_notifier(&mut self, set: &WaitSet) {
         let Some(shared) = &mut self.shared else { return };
-        match set.add(shared.channel.bell(), Token(0), Interest::Read) {
+        match set.add(shared.channel.notifier(), Token(0), Interest::Read) {
             Ok(()) => {
                 shared.watched = true;
-                shared.channel.arm_at_first();
+                self.arm(Some(set));
             }
             Err(error) => log::warn!("iwarp: cannot watch queue pair {}: {error}", self.number.0),
         }
     }
 
-    /// Takes the bell out of `set`. Closing it would not: the peer has it too.
-    pub(super) fn unwatch_bell(&mut self, set: &WaitSet) {
+    /// Takes the notifier out of `set`.
+    pub(super) fn unwatch_notifier(&mut self, set: &WaitSet) {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.watched)
         {
             // It is there: `watched` said so.
-            let _ = set.remove(shared.channel.bell());
+            let _ = set.remove(shared.channel.notifier());
         }
     }
 }

@@ -195,7 +195,9 @@ fn sleepers_are_woken() {
         if !early {
             a.send_bytes(0, IMMEDIATE, b"");
             b.cq.attach(Arc::clone(&wait)).unwrap();
-            assert!(wait.wait(Some(PATIENCE), &mut Vec::new()).unwrap(), "it was there before");
+            b.poll();
+            assert_eq!(b.completions.len(), 1, "it was there before");
+            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
         }
         for id in 0..100 {
             b.poll();
@@ -204,6 +206,11 @@ fn sleepers_are_woken() {
             }
             a.send_bytes(id, if id % 3 == 0 { SEND } else { IMMEDIATE }, b"");
             assert!(wait.wait(Some(PATIENCE), &mut Vec::new()).unwrap(), "asleep for ever");
+            b.poll();
+            while b.cq.arm().unwrap() {
+                b.poll();
+            }
+            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
         }
         b.poll();
         while b.cq.arm().unwrap() {

@@ -1,7 +1,7 @@
 //! The lane under loom, which runs each model in every order that the memory model allows.
 
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicBool;
+use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
 use super::*;
@@ -60,50 +60,60 @@ fn a_message_carries_the_bytes_before_it() {
     });
 }
 
-/// A reader that goes to sleep and a writer that writes: either the reader sees the message, or the
-/// writer sees the sleeper.
-#[test]
-fn no_wake_up_is_lost() {
-    loom::model(|| {
-        let (mut writer, mut reader) = lane();
-        let rung = Arc::new(AtomicBool::new(false));
-        let bell = Arc::clone(&rung);
-        let writing = thread::spawn(move || {
-            writer.write(Message::Stream(7));
-            if writer.must_wake() {
-                bell.store(true, Ordering::Release);
-            }
-        });
-        let seen = reader.fall_asleep();
-        writing.join().unwrap();
-        assert!(seen || rung.load(Ordering::Acquire), "asleep with a message and without a wake-up");
-        assert!(take(&mut reader));
-    });
+/// Both ends of a notifier: a count that makes its reader readable while it is not 0.
+#[derive(Clone, Default)]
+struct Counter(Arc<AtomicU32>);
+
+impl Counter {
+    fn is_readable(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
 }
 
-/// The same over two messages, with a reader that is woken and goes to sleep again.
+impl Notify for Counter {
+    fn notify(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn take(&mut self) {
+        // Only the reader takes.
+        if self.is_readable() {
+            self.0.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// A reader that sleeps and is woken, also late, while a writer writes: it is never asleep with a message for
+/// which no notification came, and once it has taken all, each notification that is left ends one sleep.
 #[test]
-fn no_second_wake_up_is_lost() {
+fn sleepers_are_notified_and_then_sleep() {
+    const COUNT: u64 = 2;
     loom::model(|| {
         let (mut writer, mut reader) = lane();
-        let rings = Arc::new(AtomicU32::new(0));
-        let bell = Arc::clone(&rings);
+        let mut notifier = Counter::default();
+        let peer = notifier.clone();
         let writing = thread::spawn(move || {
-            for number in 0..2 {
+            for number in 0..COUNT {
                 writer.write(Message::Stream(number + 7));
-                if writer.must_wake() {
-                    bell.fetch_add(1, Ordering::AcqRel);
-                }
+                writer.wake(&peer);
             }
         });
-        while take(&mut reader) {}
-        let mut seen = reader.fall_asleep();
-        if seen {
+        // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be anywhere.
+        for _ in 0..2 {
             while take(&mut reader) {}
-            seen = reader.fall_asleep();
+            while reader.fall_asleep(&mut notifier) {
+                take(&mut reader);
+            }
         }
         writing.join().unwrap();
-        let left = reader.peek().is_some();
-        assert!(!left || seen || rings.load(Ordering::Acquire) > 0, "asleep for good");
+        assert!(reader.peek().is_none() || notifier.is_readable(), "asleep with a message");
+        for _ in 0..COUNT {
+            if notifier.is_readable() {
+                while take(&mut reader) {}
+                assert!(!reader.fall_asleep(&mut notifier));
+            }
+        }
+        assert_eq!(reader.taken, COUNT);
+        assert!(!notifier.is_readable(), "awake for ever");
     });
 }

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::*;
@@ -57,16 +58,37 @@ fn any_words_are_read_without_harm() {
     }
 }
 
+/// Counts notifications.
+#[derive(Default)]
+struct Counter(Cell<u32>);
+
+impl Notify for Counter {
+    fn notify(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+
+    fn take(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
 #[test]
-fn who_sleeps_is_woken_once() {
+fn who_sleeps_is_notified_once() {
     let (_, mut writer, mut reader) = lane();
+    let mut notifier = Counter::default();
     writer.write(Message::Stream(0));
-    assert!(!writer.must_wake(), "nobody sleeps");
-    assert!(reader.fall_asleep(), "there is a message");
+    writer.wake(&notifier);
+    assert_eq!(notifier.0.get(), 0, "nobody sleeps");
+    assert!(reader.fall_asleep(&mut notifier), "there is a message");
     reader.take();
-    assert!(!reader.fall_asleep() && reader.is_asleep());
+    assert!(!reader.fall_asleep(&mut notifier));
     writer.write(Message::Stream(1));
-    assert!(writer.must_wake() && !writer.must_wake() && !reader.is_asleep());
+    writer.wake(&notifier);
+    writer.wake(&notifier);
+    assert_eq!(notifier.0.get(), 1);
+    reader.take();
+    assert!(!reader.fall_asleep(&mut notifier));
+    assert_eq!(notifier.0.get(), 0, "who sleeps again has taken it");
 }
 
 /// Two threads and many rounds, as a check of the real atomics; the models try every order.

@@ -1,5 +1,7 @@
 use std::io::IoSlice;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::*;
 use crate::verbs::shm::{Message, Next};
 use crate::verbs::{Operation, Payload, RemoteAddress, SendRequest};
@@ -86,18 +88,27 @@ fn what_was_sent_before_by_the_stream_comes_first() {
 }
 
 #[test]
-fn who_sleeps_is_woken_by_its_bell() {
+fn who_sleeps_is_notified() {
     let (mut active, mut passive, _) = channels();
     let operation = Operation::Send { immediate: Some(1), invalidate: None, solicited: false };
     let request = SendRequest { id: 0, signaled: false, operation, payload: Payload::Inline(&[]) };
-    let rings = |channel: &Channel| rustix::io::read(channel.bell(), &mut [0; 8]).is_ok();
-    assert!(active.post(&[request], 0, 0) && !rings(&passive), "it does not sleep");
+    let is_notified = |channel: &Channel| {
+        let mut polled = [PollFd::from_borrowed_fd(channel.notifier(), PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    };
+    assert!(active.post(&[request], 0, 0) && !is_notified(&passive), "it does not sleep");
     assert!(passive.arm(), "something is there");
     passive.take();
     assert!(!passive.arm());
-    assert!(active.post(&[request], 0, 0) && rings(&passive));
-    assert!(active.post(&[request], 0, 0) && !rings(&passive), "it is awake");
-    assert!(passive.arm(), "two are there");
+    assert!(active.post(&[request], 0, 0) && is_notified(&passive));
+    assert!(
+        passive.arm() && !is_notified(&passive),
+        "it has taken the notification, and one message is there"
+    );
+    drop(active);
+    assert!(is_notified(&passive) && !passive.is_alone());
+    passive.arm();
+    assert!(passive.is_alone(), "nobody notifies any more");
 }
 
 #[test]

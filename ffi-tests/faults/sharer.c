@@ -1,0 +1,295 @@
+#include "sharer.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "../iwarp_wire.h"
+
+/* ---- docs/protocol.md: connection data ------------------------------------------------------ */
+
+#define KEY 9
+#define RING 17
+#define RECEIVES 21
+#define VERSION 23
+#define EXTENSION 25
+#define FEATURES 26
+#define USER_LENGTH 30
+/* Length of the invitation, where there is no user data; the invitation. */
+#define INVITED 31
+#define INVITATION 32
+#define END_OF_STREAM 1
+#define IMMEDIATE 2
+#define SHARED_MEMORY 4
+/* IRD and ORD of 1, either side may send first, after a write of no bytes (RFC 6581). */
+#define PEER_TO_PEER 0x80018001u
+
+/* What this side says of its receives. */
+#define OWN_RECEIVES 2000
+
+/* ---- docs/shared-memory.md ------------------------------------------------------------------- */
+
+#define NAME 8
+#define SECRET 16
+#define ADDRESS 18
+#define INVITATION_LENGTH (NAME + SECRET + 8)
+#define GREETING (SECRET + 2 * ADDRESS + 8)
+
+#define PART ((size_t)64 << 10)
+/* A segment of huge pages is a whole number of them, and the second ring begins with one. */
+#define HUGE_PAGE ((size_t)2 << 20)
+#define ACTIVE_LANE 128
+#define PASSIVE_LANE (128 + 8448)
+/* In a lane. */
+#define TAKEN 0
+#define ASLEEP 128
+#define SLOTS 256
+#define COUNT 512
+#define WRITE_WITH_IMMEDIATE 2
+
+static size_t parts(size_t bytes)
+{
+    return (bytes + PART - 1) / PART * PART;
+}
+
+/* The connection data of a side with a ring of this size, with or without an invitation. */
+static size_t offer(uint8_t *data, uint32_t ring, const uint8_t *invitation)
+{
+    size_t length = INVITATION + (invitation ? INVITATION_LENGTH : 0);
+
+    memset(data, 0, INVITATION);
+    data[0] = (uint8_t)(length - 1);
+    put_be(data + KEY, 0x1234, 8);
+    put_be(data + RING, ring, 4);
+    put_be(data + RECEIVES, OWN_RECEIVES, 2);
+    data[VERSION] = 2;
+    data[EXTENSION] = 1;
+    put_be(data + FEATURES, END_OF_STREAM | IMMEDIATE | SHARED_MEMORY, 4);
+    if (invitation) {
+        data[INVITED] = INVITATION_LENGTH;
+        memcpy(data + INVITATION, invitation, INVITATION_LENGTH);
+    }
+    return length;
+}
+
+static socklen_t meeting_place(struct sockaddr_un *place, const uint8_t *name)
+{
+    char text[sizeof place->sun_path];
+    int length = snprintf(text, sizeof text, "rstream-2-%016llx", (unsigned long long)get_be(name, NAME));
+
+    memset(place, 0, sizeof *place);
+    place->sun_family = AF_UNIX;
+    memcpy(place->sun_path + 1, text, (size_t)length);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+/* An address of the TCP connection as the greeting has it. */
+static void put_address(uint8_t *at, int fd, int (*name)(int, struct sockaddr *, socklen_t *))
+{
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+
+    CHECK_SYS(name(fd, (struct sockaddr *)&address, &length));
+    memset(at, 0, 10);
+    memset(at + 10, 0xff, 2);
+    memcpy(at + 12, &address.sin_addr, 4);
+    memcpy(at + 16, &address.sin_port, 2);
+}
+
+/* Sends the greeting with these descriptors. */
+static void greet(int socket, const uint8_t *greeting, const int *descriptors, size_t count)
+{
+    struct iovec bytes = {(void *)greeting, GREETING};
+    union {
+        struct cmsghdr header;
+        uint8_t space[CMSG_SPACE(3 * sizeof(int))];
+    } control = {.header = {CMSG_LEN(count * sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
+
+    if (count > 0) {
+        memcpy(CMSG_DATA(&control.header), descriptors, count * sizeof(int));
+        message.msg_control = &control;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    }
+    CHECK_INT(CHECK_SYS(sendmsg(socket, &message, MSG_NOSIGNAL)), GREETING);
+}
+
+/* A file of `size` bytes without a name. */
+static int memory_file(size_t size, unsigned flags)
+{
+    int file = memfd_create("sharer", MFD_ALLOW_SEALING | flags);
+
+    if (file >= 0)
+        CHECK_SYS(ftruncate(file, (off_t)size));
+    return file;
+}
+
+static int sealed(int file)
+{
+    if (file >= 0)
+        CHECK_SYS(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    return file;
+}
+
+/* Makes the gift for a segment of `size` bytes; -1: this system has none of the kind. */
+static int make(enum gift gift, size_t size)
+{
+    int ends[2];
+
+    switch (gift) {
+    case SHORT_SEGMENT:
+        return sealed(memory_file(size - PART, 0));
+    case UNSEALED:
+        return memory_file(size, 0);
+    case HUGE_PAGES:
+        return sealed(memory_file(size, MFD_HUGETLB));
+    case PIPE:
+        CHECK_SYS(pipe(ends));
+        close(ends[0]);
+        return ends[1];
+    case EVENTFD:
+        return eventfd(0, 0);
+    case PROC_FILE:
+        return open("/proc/self/maps", O_RDONLY);
+    case SOCKET:
+        CHECK_SYS(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        close(ends[0]);
+        return ends[1];
+    default:
+        return sealed(memory_file(size, 0));
+    }
+}
+
+/* Follows the invitation of the endpoint that asked for the connection. */
+static void visit(struct sharer *sharer, enum gift gift, const uint8_t *invitation)
+{
+    uint8_t greeting[GREETING];
+    struct sockaddr_un place;
+    socklen_t length = meeting_place(&place, invitation);
+    int descriptors[3];
+    size_t count = gift == NOTHING ? 0 : gift == MANY ? 3 : 1;
+
+    sharer->size = PART + parts(sharer->victims_ring) + parts(sharer->ring);
+    descriptors[0] = make(gift, sharer->size);
+    descriptors[1] = descriptors[2] = descriptors[0];
+    sharer->notifier = (int)CHECK_SYS(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    CHECK_SYS(connect(sharer->notifier, (struct sockaddr *)&place, length));
+    memcpy(greeting, invitation + NAME, SECRET);
+    put_address(greeting + SECRET, sharer->tcp, getpeername);
+    put_address(greeting + SECRET + ADDRESS, sharer->tcp, getsockname);
+    put_be(greeting + GREETING - 8, 0x1234, 4);
+    put_be(greeting + GREETING - 4, sharer->ring, 4);
+    /* Without it nothing is handed over, which is not shared either. */
+    if (descriptors[0] >= 0)
+        greet(sharer->notifier, greeting, descriptors, count);
+    if (gift == SEGMENT) {
+        sharer->segment = mmap(NULL, sharer->size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[0], 0);
+        CHECK(sharer->segment != MAP_FAILED);
+    }
+    if (descriptors[0] >= 0)
+        close(descriptors[0]);
+}
+
+bool sharer_open(struct sharer *sharer, enum gift gift)
+{
+    const struct settings settings = {.recv_ring = gift == HUGE_PAGES ? HUGE_PAGE - PART : 32768};
+    uint8_t frame[MPA_HEADER + 512], data[INVITATION];
+    const uint8_t *theirs;
+    unsigned port;
+    int listener = tcp_listen(&port);
+    size_t length;
+
+    memset(sharer, 0, sizeof *sharer);
+    sharer->victims_ring = (uint32_t)settings.recv_ring;
+    sharer->ring = gift == HUGE_PAGES ? HUGE_PAGE : 32768;
+    side_active(&sharer->victim, IPV4, port, &settings);
+    CHECK_OK(fi_connect(sharer->victim.ep, sharer->victim.info->dest_addr, NULL, 0));
+    sharer->tcp = tcp_accept(listener);
+    CHECK_SYS(close(listener));
+    mpa_read(sharer->tcp, frame, sizeof frame);
+    theirs = mpa_data(frame, &length);
+    CHECK_INT(length, INVITATION + INVITATION_LENGTH);
+    CHECK_INT(theirs[INVITED], INVITATION_LENGTH);
+    visit(sharer, gift, theirs + INVITATION);
+    length = mpa_frame(frame, MPA_REPLY, 2, PEER_TO_PEER, data, offer(data, sharer->ring, NULL));
+    CHECK_INT(CHECK_SYS(send(sharer->tcp, frame, length, MSG_NOSIGNAL)), length);
+    await_event(sharer->victim.eq, FI_CONNECTED);
+    return sharer->segment && __atomic_load_n((uint32_t *)sharer->segment, __ATOMIC_ACQUIRE) != 0;
+}
+
+void sharer_close(struct sharer *sharer)
+{
+    if (sharer->notifier >= 0)
+        close(sharer->notifier);
+    close(sharer->tcp);
+    side_close(&sharer->victim);
+    if (sharer->segment)
+        CHECK_SYS(munmap(sharer->segment, sharer->size));
+}
+
+/* ---- the lanes ------------------------------------------------------------------------------- */
+
+void sharer_write(struct sharer *sharer, size_t length)
+{
+    uint64_t *slot = (uint64_t *)(sharer->segment + PASSIVE_LANE + SLOTS + sharer->messages % COUNT * 16);
+    uint64_t lap = ~(sharer->messages / COUNT) & 1, at = sharer->bytes % sharer->victims_ring;
+
+    CHECK(at + length <= sharer->victims_ring);
+    memcpy(sharer->segment + PART + at, pattern(sharer->bytes, length), length);
+    __atomic_store_n(slot + 1, (uint64_t)length << 32, __ATOMIC_RELAXED);
+    __atomic_store_n(slot, at << 8 | WRITE_WITH_IMMEDIATE << 1 | lap, __ATOMIC_RELEASE);
+    sharer->messages++;
+    sharer->bytes += length;
+}
+
+bool sharer_must_notify(struct sharer *sharer)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return __atomic_exchange_n((uint32_t *)(sharer->segment + PASSIVE_LANE + ASLEEP), 0, __ATOMIC_ACQ_REL) != 0;
+}
+
+bool sharer_notify(struct sharer *sharer)
+{
+    return send(sharer->notifier, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+}
+
+void sharer_sleep(struct sharer *sharer)
+{
+    __atomic_store_n((uint32_t *)(sharer->segment + ACTIVE_LANE + ASLEEP), 1, __ATOMIC_SEQ_CST);
+}
+
+void sharer_taken(struct sharer *sharer, uint64_t messages)
+{
+    __atomic_store_n((uint64_t *)(sharer->segment + ACTIVE_LANE + TAKEN), messages, __ATOMIC_RELEASE);
+}
+
+/* ---- the other role ---------------------------------------------------------------------------- */
+
+bool sharer_invite(struct meeting *meeting, uint32_t ring)
+{
+    uint8_t frame[MPA_HEADER + 512], data[INVITATION + INVITATION_LENGTH], invitation[INVITATION_LENGTH] = {0};
+    int tcp = tcp_connect(fid_port(&meeting->listener.pep->fid));
+    int listener = (int)CHECK_SYS(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    struct sockaddr_un place;
+    const uint8_t *theirs;
+    uint32_t features;
+    size_t length;
+
+    put_be(invitation, (uint64_t)now_us(), NAME);
+    put_be(invitation + INVITATION_LENGTH - 4, ring, 4);
+    CHECK_SYS(bind(listener, (struct sockaddr *)&place, meeting_place(&place, invitation)));
+    CHECK_SYS(listen(listener, 1));
+    length = mpa_frame(frame, MPA_REQUEST, 2, PEER_TO_PEER, data, offer(data, 32768, invitation));
+    CHECK_INT(CHECK_SYS(send(tcp, frame, length, MSG_NOSIGNAL)), length);
+    wire_write(tcp, 0, 0, NULL, 0);
+    AWAIT(PATIENCE_MS, (meeting_events(meeting), meeting->server_up));
+    mpa_read(tcp, frame, sizeof frame);
+    theirs = mpa_data(frame, &length);
+    CHECK_AT_LEAST(length, INVITED);
+    features = (uint32_t)get_be(theirs + FEATURES, 4);
+    close(listener);
+    close(tcp);
+    return features & SHARED_MEMORY;
+}

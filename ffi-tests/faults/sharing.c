@@ -1,0 +1,185 @@
+/* A peer on the same host that shares memory and notifies late, always, never, or wrongly, or hands over what is no
+ * segment. Nothing of it blocks, ends or wakes the other side for long. */
+#include "../sleeper.h"
+#include "sharer.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* A sleep that nothing ends. */
+#define SLEEP_US 30000
+/* A call that waits for nobody. */
+#define AT_ONCE_MS 500
+/* More notifications than wait at a socket. */
+#define NOTIFICATIONS 100000
+
+static struct sleeper total;
+
+static void prepare(struct bystander *bystander)
+{
+    CHECK(signal(SIGPIPE, SIG_DFL) != SIG_ERR);
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "100", 1));
+    bystander_open(bystander);
+}
+
+static void finish(struct sharer *sharer, struct bystander *bystander)
+{
+    bystander_check(bystander);
+    sharer_close(sharer);
+    bystander_held(bystander);
+    bystander_close(bystander);
+    sleeper_check(&total);
+}
+
+/* Every call of the endpoint returns at once, with what there is. */
+static void calls_return(struct sharer *sharer)
+{
+    uint8_t bytes[64];
+    int64_t start = now_ms();
+    ssize_t got;
+
+    do
+        got = recv_once(sharer->victim.ep, bytes, sizeof bytes);
+    while (got > 0);
+    CHECK_RET(got, -FI_EAGAIN);
+    CHECK_RET(send_once(sharer->victim.ep, "x", 1), 1);
+    check_no_event(sharer->victim.eq);
+    CHECK(!must_not_wait(&sharer->victim));
+    CHECK_BETWEEN(now_ms() - start, 0, AT_ONCE_MS);
+}
+
+/* The writer stands still between the flag and the notification. The reader finds the message meanwhile and sleeps
+ * again. */
+static void late_notifications(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+    uint8_t bytes[8];
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
+    for (unsigned round = 0; round < 20; round++) {
+        bool due;
+
+        sharer_write(&sharer, sizeof bytes);
+        due = sharer_must_notify(&sharer);
+        CHECK(due);
+        CHECK_RET(recv_once(sharer.victim.ep, bytes, sizeof bytes), sizeof bytes);
+        CHECK_RET(recv_once(sharer.victim.ep, bytes, sizeof bytes), -FI_EAGAIN);
+        CHECK(sharer_notify(&sharer));
+        CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 1));
+    }
+    finish(&sharer, &bystander);
+}
+
+static void floods(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+    unsigned count = 0;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    (void)wait_fd(&sharer.victim.ep->fid);
+    while (count < NOTIFICATIONS && sharer_notify(&sharer))
+        count++;
+    printf("%u notifications are kept\n", count);
+    CHECK_BETWEEN(count, 1, NOTIFICATIONS - 1);
+    calls_return(&sharer);
+    sharer_write(&sharer, 8);
+    calls_return(&sharer);
+    /* Each ends one sleep. */
+    CHECK(sleep_idle(&(struct sleeper){0}, &sharer.victim, SLEEP_US, count));
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
+    finish(&sharer, &bystander);
+}
+
+static void closes_the_notifier(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    (void)wait_fd(&sharer.victim.ep->fid);
+    CHECK_SYS(close(sharer.notifier));
+    sharer.notifier = -1;
+    sharer_sleep(&sharer);
+    calls_return(&sharer);
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 1));
+    sharer_write(&sharer, 8);
+    calls_return(&sharer);
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
+    finish(&sharer, &bystander);
+}
+
+static void never_listens(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    for (unsigned sent = 0; sent < 1500; sent++) {
+        sharer_sleep(&sharer);
+        calls_return(&sharer);
+        sharer_taken(&sharer, sent);
+    }
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
+    finish(&sharer, &bystander);
+}
+
+static void wrong_files(void)
+{
+    static const char *const names[GIFTS] = {"segment",    "short segment", "unsealed memory", "huge pages", "pipe",
+                                             "eventfd",    "file of /proc", "socket",          "nothing",    "three"};
+    struct bystander bystander;
+
+    prepare(&bystander);
+    for (enum gift gift = SHORT_SEGMENT; gift < GIFTS; gift++) {
+        struct sharer sharer;
+
+        note("%s", names[gift]);
+        CHECK(!sharer_open(&sharer, gift));
+        calls_return(&sharer);
+        CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
+        bystander_check(&bystander);
+        sharer_close(&sharer);
+        bystander_held(&bystander);
+    }
+    bystander_close(&bystander);
+    sleeper_check(&total);
+}
+
+static void boundless_ring(void)
+{
+    struct bystander bystander;
+    const uint32_t rings[] = {32768, UINT32_MAX, UINT32_C(1) << 31, 0};
+
+    prepare(&bystander);
+    for (unsigned i = 0; i < sizeof rings / sizeof rings[0]; i++) {
+        struct meeting meeting;
+
+        note("ring of %u bytes", rings[i]);
+        meeting_listen(&meeting, NULL);
+        CHECK_INT(sharer_invite(&meeting, rings[i]), i == 0);
+        meeting_close(&meeting);
+        bystander_held(&bystander);
+    }
+    bystander_check(&bystander);
+    bystander_close(&bystander);
+}
+
+static const struct test tests[] = {
+    TEST(late_notifications, "notifications that come late: each ends one sleep"),
+    TEST(floods, "a flood of notifications: each that is kept ends one sleep"),
+    TEST(closes_the_notifier, "a notifier that the peer closes wakes nobody"),
+    TEST(never_listens, "a peer that takes no notification holds nobody"),
+    TEST(wrong_files, "what is no segment is not shared, and the connection goes on without"),
+    TEST(boundless_ring, "an invitation that names a ring beyond any bound is not followed"),
+};
+
+const struct section shared_section = SECTION("shared memory", tests);
