@@ -18,6 +18,7 @@ extern const struct section unsupported_section;
 extern const struct section states_section;
 extern const struct section ending_section;
 extern const struct section waiting_section;
+extern const struct section idle_section;
 extern const struct section patience_section;
 extern const struct section threads_section;
 extern const struct section event_threads_section;
