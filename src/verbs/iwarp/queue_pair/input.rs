@@ -18,7 +18,7 @@ const READ: usize = 16 * 1024;
 /// Bytes asked for behind a payload that goes straight to its place: its trailer and the headers
 /// that follow; what comes of the next payload with it has to be copied.
 const REST: usize = 1024;
-/// Messages taken from shared memory with one call, if nothing depends on taking all.
+/// Completions after which no more messages are taken from shared memory, if nothing depends on taking all.
 const MESSAGES: usize = 16;
 
 impl QueuePair {
@@ -84,11 +84,16 @@ impl QueuePair {
         })
     }
 
-    /// Takes at most `most` messages from shared memory. Answers what comes next there.
-    fn take_messages(&mut self, most: usize, sink: &mut impl Sink) -> Result<Next, Fault> {
+    /// Takes all messages that are in shared memory, but for those behind `most` completions. Answers what
+    /// comes next there.
+    fn take_messages(&mut self, most: usize, sink: &mut Counting<'_, impl Sink>) -> Result<Next, Fault> {
         let Some(shared) = &mut self.shared else { return Ok(Next::Nothing) };
         let channel = &mut shared.channel;
-        for _ in 0..most {
+        let enough = sink.count + most;
+        for _ in 0..SLOTS {
+            if sink.count >= enough {
+                break;
+            }
             match channel.next(self.machine.consumed()) {
                 Next::Message(message) => {
                     self.machine.arrive(message, channel.key(), sink)?;
@@ -102,7 +107,7 @@ impl QueuePair {
     }
 
     /// Takes bytes of the stream in, each after the messages that belong before it.
-    fn feed(&mut self, mut input: &[u8], sink: &mut impl Sink) -> Result<(), Fault> {
+    fn feed(&mut self, mut input: &[u8], sink: &mut Counting<'_, impl Sink>) -> Result<(), Fault> {
         while !input.is_empty() {
             // All that can have been there before these bytes.
             let length = match self.take_messages(SLOTS, sink)? {
@@ -117,7 +122,7 @@ impl QueuePair {
     }
 
     /// The stream is over: takes the messages that were there before.
-    fn end_of_input(&mut self, sink: &mut impl Sink) -> End {
+    fn end_of_input(&mut self, sink: &mut Counting<'_, impl Sink>) -> End {
         match self.take_messages(SLOTS, sink) {
             // Something of the stream is missing.
             Ok(Next::Stream(_)) => End::System(Errno::CONNRESET),
@@ -127,7 +132,7 @@ impl QueuePair {
     }
 
     /// `end`, after the messages that were there before.
-    fn drained(&mut self, end: End, sink: &mut impl Sink) -> End {
+    fn drained(&mut self, end: End, sink: &mut Counting<'_, impl Sink>) -> End {
         self.take_messages(SLOTS, sink).map_or_else(End::Fault, |_| end)
     }
 

@@ -220,6 +220,26 @@ fn sleepers_are_woken() {
     }
 }
 
+/// Messages that complete nothing do not hide the one behind them from a side that polls, arms, polls and sleeps.
+#[test]
+fn what_completes_nothing_hides_nothing() {
+    let (mut a, mut b) = sharing();
+    let wait = Arc::new(WaitSet::new().unwrap());
+    b.cq.attach(Arc::clone(&wait)).unwrap();
+    let plain = Operation::Write { remote: b.remote(0), immediate: None };
+    for id in 0..SLOTS as u64 - 10 {
+        a.send_bytes(id, plain, b"x");
+        a.poll();
+    }
+    a.send_bytes(1000, IMMEDIATE, b"");
+    b.poll();
+    if b.cq.arm().unwrap() {
+        b.poll();
+    }
+    let woken = wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+    assert!(woken || b.completions.len() == 1, "asleep with a message");
+}
+
 /// Who was invited and did not come, or was not invited: the connection is as ever.
 #[test]
 fn without_a_visit_the_connection_carries_on() {
