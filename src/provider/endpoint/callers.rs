@@ -38,6 +38,11 @@ impl Callers {
     pub(super) fn is_another(&self, direction: Direction) -> bool {
         self.0[direction as usize].is_some_and(|thread| thread != Thread::current())
     }
+
+    /// Whether the last call in this direction came from the calling thread.
+    pub(super) fn is_this(&self, direction: Direction) -> bool {
+        self.0[direction as usize] == Some(Thread::current())
+    }
 }
 
 impl Thread {
@@ -54,12 +59,12 @@ mod tests {
     #[test]
     fn threads_are_told_apart_by_direction() {
         let mut callers = Callers::default();
-        assert!(!callers.is_another(Direction::Send), "nobody called");
+        assert!(!callers.is_another(Direction::Send) && !callers.is_this(Direction::Send), "nobody called");
         callers.note(Direction::Send);
-        assert!(!callers.is_another(Direction::Send), "this thread did");
+        assert!(!callers.is_another(Direction::Send) && callers.is_this(Direction::Send));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                assert!(callers.is_another(Direction::Send));
+                assert!(callers.is_another(Direction::Send) && !callers.is_this(Direction::Send));
                 callers.note(Direction::Receive);
             });
         });

@@ -63,17 +63,21 @@ impl<D: Device> Endpoint<D> {
         mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
     ) -> Result<usize> {
         let mut outcome = if inner.callers.is_another(direction.other()) {
-            self.give_way(inner, direction, &mut call)
+            yield_and_look(inner, &mut call)
         } else {
             look_again(inner, direction, &mut call)
         };
+        // A thread that has not called yet may be about to.
+        if outcome == BLOCKED && !inner.callers.is_this(direction.other()) {
+            outcome = self.give_way(inner, direction, &mut call);
+        }
         if outcome == BLOCKED && inner.connected()?.arm()? {
             outcome = call(inner.connected()?);
         }
         outcome
     }
 
-    /// Lets the thread of the other direction go first, see [`super::callers`].
+    /// Lets the thread of the other direction go first while the descriptor is readable for it.
     fn give_way(
         &self,
         inner: &mut MutexGuard<'_, Inner<D>>,
@@ -81,13 +85,6 @@ impl<D: Device> Endpoint<D> {
         mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
     ) -> Result<usize> {
         let mut outcome = BLOCKED;
-        for _ in 0..YIELDS {
-            if outcome != BLOCKED {
-                return outcome;
-            }
-            MutexGuard::unlocked(inner, std::thread::yield_now);
-            outcome = call(inner.connected()?);
-        }
         for pause in PAUSES {
             if outcome != BLOCKED || !inner.connected()?.is_ready_for(direction.other()) {
                 break;
@@ -100,6 +97,22 @@ impl<D: Device> Endpoint<D> {
         }
         outcome
     }
+}
+
+/// Calls again a few times, other threads in between.
+fn yield_and_look<D: Device>(
+    inner: &mut MutexGuard<'_, Inner<D>>,
+    mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
+) -> Result<usize> {
+    let mut outcome = BLOCKED;
+    for _ in 0..YIELDS {
+        MutexGuard::unlocked(inner, std::thread::yield_now);
+        outcome = call(inner.connected()?);
+        if outcome != BLOCKED {
+            break;
+        }
+    }
+    outcome
 }
 
 /// Calls again and again before the caller sleeps, while that is likely to pay. Another thread that
