@@ -324,8 +324,8 @@ impl Stream {
     /// readable.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let received = self.peer_ended || !self.receiver.is_open();
-        self.transport != Transport::Up || self.peer_closed || (self.send_shut && received)
+        let received = || self.peer_ended || !self.receiver.is_open();
+        self.transport != Transport::Up || self.peer_closed || (self.send_shut && received())
     }
 
     /// Whether every control message that says how we end was handed out, or nobody waits for it.
