@@ -20,6 +20,22 @@ vm_itself() {
     status=0
     scripts/vm.sh -d '' -t 15 sleep 1000 || status=$?
     ((status == 124))
+    if unshare --user --map-root-user --mount true; then
+        beside_modules "$found" scripts/vm.sh -d siw rdma link | grep 'siw1/1 state ACTIVE'
+    else
+        echo "skipped vm_beside_modules: this machine allows no user namespaces"
+    fi
+}
+
+# beside_modules FOLDER COMMAND...: on a machine that has modules of the virtual machine's kernel, as current
+# Debian 12 has: in a mount namespace, with layers in the folder.
+beside_modules() {
+    unshare --user --map-root-user --mount bash -ec '
+        mount -t tmpfs tmpfs "$0"
+        mkdir "$0/upper" "$0/work"
+        mount -t overlay -o "lowerdir=/usr/lib,upperdir=$0/upper,workdir=$0/work" overlay /usr/lib
+        mkdir -p "/usr/lib/modules/$(<target/vm/version)/kernel"
+        exec "$@"' "$@"
 }
 
 # Every line of scripts/vm/manifest.

@@ -24,8 +24,9 @@ done <"$run/writable"
 
 source "$run/settings"
 source "$scripts/devices.sh"
+# Over what the host has there, which may be modules of the same version without these devices.
 mkdir -p /lib/modules
-ln -sfn "$vm/root/lib/modules/$(uname -r)" /lib/modules/
+mount --bind "$vm/root/lib/modules" /lib/modules
 ulimit -l unlimited
 ulimit -n 65536
 
