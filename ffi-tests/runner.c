@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* After this many seconds a test counts as hanging. */
+/* After this many seconds, or as many since it last said that it gets on, a test counts as hanging. */
 #define LIMIT_S 90
 
 struct counts {
@@ -29,6 +29,11 @@ void note(const char *format, ...)
     va_end(arguments);
 }
 
+void still_moving(void)
+{
+    alarm(LIMIT_S);
+}
+
 static void run_child(const struct test *test, int output)
 {
     /* A group of its own, so that what the test started can be ended with it. */
@@ -38,7 +43,7 @@ static void run_child(const struct test *test, int output)
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     close(output);
-    alarm(LIMIT_S);
+    still_moving();
     test->run();
     exit(0);
 }
@@ -81,7 +86,7 @@ static void run_test(const struct test *test, struct counts *counts)
         counts->failed++;
         printf("FAILED %s - %s\n", test->name, test->line);
         if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-            printf("    still running after %d s\n", LIMIT_S);
+            printf("    nothing moved for %d s\n", LIMIT_S);
         else if (WIFSIGNALED(status))
             printf("    ended by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
         else

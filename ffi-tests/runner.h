@@ -28,6 +28,9 @@ struct section {
 /* Says where the test is: printed if it fails, crashes or hangs. */
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Says that the test gets on: its limit counts from here. For a test that moves much. */
+void still_moving(void);
+
 /* main() of a test program: reads the command line, runs what it names, prints a line for each test
  * and the counts, and answers the exit status. */
 int run_sections(int argc, char **argv, const struct section *const *sections, size_t count);

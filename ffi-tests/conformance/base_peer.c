@@ -207,7 +207,7 @@ static void close_all(struct connection *connection)
 /* Both directions at once, more than any ring holds. */
 static void exchange(struct connection *connection)
 {
-    size_t out = 0, back = 0, got = 0, received = 0;
+    size_t out = 0, back = 0, got = 0, received = 0, before = 0;
     static uint8_t buffer[CALL_MAX];
     int64_t until = now_ms() + PATIENCE_MS;
 
@@ -216,6 +216,10 @@ static void exchange(struct connection *connection)
         size_t length;
 
         CHECK(now_ms() < until);
+        if (received + got > before) {
+            before = received + got;
+            until = now_ms() + PATIENCE_MS;
+        }
         if (out < MUCH) {
             count = send_once(connection->side.ep, pattern(out, 50000), MUCH - out < 50000 ? MUCH - out : 50000);
             if (count != -FI_EAGAIN)

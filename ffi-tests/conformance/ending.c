@@ -102,7 +102,7 @@ static void shut_after_accept(void)
     struct fi_eq_cm_entry entry;
     uint32_t kind = 0;
     ssize_t got = -FI_EAGAIN;
-    int64_t until = now_ms() + PATIENCE_MS;
+    int64_t until;
 
     /* The accepting side ends before the other side has come further, and then reads its event
      * queue only; the other side hears of the end. */
@@ -111,6 +111,7 @@ static void shut_after_accept(void)
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     request = await_event(listener.eq, FI_CONNREQ);
     accept_request(&listener, &server, &request, NULL, 0);
+    until = now_ms() + PATIENCE_MS;
     for (bool connected = false; got == -FI_EAGAIN;) {
         CHECK(now_ms() < until);
         if (fi_eq_read(server.eq, &kind, &entry, sizeof entry, 0) > 0 && kind == FI_CONNECTED)

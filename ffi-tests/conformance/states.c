@@ -149,7 +149,7 @@ static void receive_side_shut(void)
 {
     struct pair pair;
     size_t sent = 0;
-    int64_t until = now_ms() + PATIENCE_MS;
+    int64_t until;
 
     /* What came and what comes is discarded; the peer never stalls. */
     pair_open(&pair, IPV4, NULL);
@@ -157,6 +157,7 @@ static void receive_side_shut(void)
     sleep_ms(20);
     CHECK_OK(fi_shutdown(pair.server.ep, FI_RECV));
     check_recv(pair.server.ep, 0);
+    until = now_ms() + PATIENCE_MS;
     while (sent < 20 * 32768) {
         ssize_t took = send_once(pair.client.ep, pattern(sent, 4096), 4096);
 
@@ -167,6 +168,7 @@ static void receive_side_shut(void)
         }
         CHECK_BETWEEN(took, 1, 4096);
         sent += (size_t)took;
+        until = now_ms() + PATIENCE_MS;
     }
     check_recv(pair.server.ep, 0);
     /* The other way is as before. */

@@ -324,6 +324,7 @@ static void sleeping_stream(size_t ring, uint32_t protocol, uint64_t length)
 
         CHECK_BETWEEN(took, 1, part);
         sent += (uint64_t)took;
+        still_moving();
     }
     CHECK_OK(fi_shutdown(client.ep, FI_SEND));
     CHECK_INT(peer_hear(&peer), sent);
@@ -333,6 +334,7 @@ static void sleeping_stream(size_t ring, uint32_t protocol, uint64_t length)
 
 static void no_lost_wake_up(void)
 {
+    no_keepalive();
     sleeping_stream(4096, FI_PROTO_RSTREAM, 20 << 20);
     sleeping_stream(32768, FI_PROTO_IWARP, 20 << 20);
     sleeping_stream(97, FI_PROTO_RSTREAM, 1 << 20);
