@@ -2,6 +2,7 @@
 #include "conformance.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 
 /* Whoever reads the event queue hears within a second of what befell its device, and of a peer's within twice the
@@ -223,6 +224,81 @@ static void asleep_sending(void)
     asleep(true);
 }
 
+/* ---- a device that refuses requests ---------------------------------------------------------- */
+
+/* What ffi-tests/refuse_posts.c goes by. */
+static bool *refusal(const char *name)
+{
+    bool *refuses = dlsym(RTLD_DEFAULT, name);
+
+    needs_rdma_device();
+    if (!refuses)
+        skip("refuse_posts.so is not preloaded");
+    return refuses;
+}
+
+/* What of `sent` bytes arrived, and then the loss; the same process can connect again. */
+static void check_lost(struct pair *pair, size_t sent)
+{
+    size_t received = 0;
+    uint8_t byte;
+    ssize_t got;
+
+    while ((got = recv_wait(pair->server.ep, &byte, 1)) == 1)
+        CHECK_BYTES(&byte, pattern(received++, 1), 1);
+    CHECK_RET(got, -FI_ECONNRESET);
+    CHECK(received <= sent);
+    CHECK_RET(recv_wait(pair->client.ep, &byte, 1), -FI_ECONNRESET);
+    pair_close(pair);
+    check_usable();
+}
+
+static void refused_receives(void)
+{
+    bool *refuses = refusal("refuse_receives");
+    struct pair pair;
+    size_t sent = 0;
+
+    pair_open(&pair, IPV4, NULL);
+    *refuses = true;
+    /* More than the receiving side has receives. */
+    for (ssize_t took = 1; sent < 1000 && took == 1; sent += took == 1) {
+        AWAIT(PATIENCE_MS, (took = send_once(pair.client.ep, pattern(sent, 1), 1)) != -FI_EAGAIN);
+        (void)fi_recvmsg(pair.server.ep, &(struct fi_msg){0}, FI_PEEK);
+    }
+    *refuses = false;
+    check_lost(&pair, sent);
+}
+
+static void refused_sends(void)
+{
+    bool *refuses = refusal("refuse_sends");
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    CHECK_RET(send_once(pair.client.ep, pattern(0, 100), 100), 100);
+    *refuses = true;
+    CHECK_RET(send_once(pair.client.ep, pattern(100, 5000), 5000), -FI_ECONNRESET);
+    *refuses = false;
+    check_lost(&pair, 100);
+}
+
+static void refused_at_first(void)
+{
+    bool *refuses = refusal("refuse_receives");
+    struct side listener, client;
+
+    side_listen(&listener, IPV4, NULL);
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    *refuses = true;
+    CHECK_RET(fi_enable(client.ep), -FI_ENOMEM);
+    *refuses = false;
+    CHECK_OK(fi_enable(client.ep));
+    side_close(&client);
+    side_close(&listener);
+    check_usable();
+}
+
 static const struct test tests[] = {
     TEST(port_down, "a port that goes down: -FI_ECONNRESET and FI_SHUTDOWN; attempts: FI_EHOSTUNREACH"),
     TEST(port_up_again, "a port that came up again is as it was, for what was open meanwhile too"),
@@ -230,6 +306,9 @@ static const struct test tests[] = {
     TEST(removed_while_connecting, "a device that is removed while connecting: FI_ENODEV"),
     TEST(asleep_idle, "a host that vanishes, for one asleep on nothing but the endpoint's descriptor"),
     TEST(asleep_sending, "the same with bytes on their way"),
+    TEST(refused_at_first, "a device without memory for receives: -FI_ENOMEM from fi_enable, which can be called again"),
+    TEST(refused_receives, "a device that takes some of the receives and refuses the rest: -FI_ECONNRESET on both sides"),
+    TEST(refused_sends, "a device that refuses to send: -FI_ECONNRESET on both sides"),
 };
 
 const struct section rdma_section = SECTION("rdma devices", tests);

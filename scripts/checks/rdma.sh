@@ -19,12 +19,17 @@ rdma_verbs() {
     scripts/vm.sh -t 1200 "$program" --test-threads 2
 }
 
+# Its section "rdma devices" has the device refuse requests.
+conformance_on() {
+    on_device "$1" env LD_PRELOAD="$programs/gcc/refuse_posts.so" "$programs/gcc/conformance"
+}
+
 conformance_siw() {
-    on_device siw "$programs/gcc/conformance"
+    conformance_on siw
 }
 
 conformance_rxe() {
-    on_device rxe "$programs/gcc/conformance"
+    conformance_on rxe
 }
 
 # A selection that fits the speed of an emulated machine.

@@ -12,8 +12,8 @@ use std::time::Instant;
 use crate::abi::{Errno, Figures, Result};
 use crate::stream::{Arrival, RecvState, SendEnd, Stream, WordFormat};
 use crate::verbs::{
-    BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Device,
-    RemoteAddress,
+    self, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent,
+    Device, RemoteAddress,
 };
 
 use super::error::errno_of;
@@ -405,12 +405,18 @@ impl<D: Device> Connection<D> {
         true
     }
 
-    /// Posts again the receives that messages used.
+    /// Posts again the receives that messages used. A refusal ends the connection: the peer may count on each.
     fn post_used_receives(&mut self) {
-        for slots in self.used.chunks(REPOST_CHAIN) {
-            if !self.ended {
-                // A refusal here means that the connection has just ended; its event says why.
-                let _ = self.link.post_receives(&mut slots.iter().copied());
+        if !self.ended {
+            let link = &mut self.link;
+            let posted = self
+                .used
+                .chunks(REPOST_CHAIN)
+                .try_for_each(|slots| link.post_receives(&mut slots.iter().copied()));
+            match posted {
+                // The connection ends already; its event says why.
+                Ok(()) | Err(verbs::Error::BadState { .. }) => {}
+                Err(error) => self.fail(&error),
             }
         }
         self.used.clear();
@@ -502,11 +508,11 @@ impl<D: Device> Connection<D> {
     }
 
     /// Ends the connection because the device refused a post.
-    fn fail(&mut self, error: &crate::verbs::Error) {
+    fn fail(&mut self, error: &verbs::Error) {
         // A post that meets a connection in its end is no news: the event says more.
         self.poll_events();
         if !self.ended {
-            log::warn!(target: "ep_data", "connection ended, the device refused to send: {error}");
+            log::warn!(target: "ep_data", "connection ended, the device refused a request: {error}");
             self.cut();
         }
     }

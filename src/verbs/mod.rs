@@ -299,10 +299,11 @@ pub trait CompletionQueue: Send {
     /// The peer's address, once there is a connection.
     fn peer_address(&self, qp: QpNumber) -> Option<SocketAddr>;
 
-    /// Posts receives, in order. All or none: [`Error::QueueFull`] if they do not fit.
+    /// Posts receives, in order. All or none: [`Error::QueueFull`] if they do not fit. A device that takes some
+    /// and refuses the rest breaks the connection, and answers why.
     fn post_recv(&mut self, qp: QpNumber, requests: &[RecvRequest]) -> Result<()>;
 
-    /// Posts sends, in order. All or none: [`Error::QueueFull`] if they do not fit. Inline payload
+    /// Posts sends, in order. All or none, as [`CompletionQueue::post_recv`]. Inline payload
     /// may be reused when the call returns. With `more` the device may hold the requests back to
     /// send them with what follows; any later call that drives the queue pair sends them. Where the
     /// device has no memory for what must wait, it answers [`Error::Io`] and the connection is broken.

@@ -192,6 +192,29 @@ fn a_broken_connection_is_a_reset_for_both() {
     }
 }
 
+/// A receive that is not posted again would be missing for good.
+#[test]
+fn a_refused_receive_is_a_reset() {
+    let fabric = sim::Fabric::new();
+    let device = |plan| Faulty::new(fabric.device(sim::Config::infiniband()), plan);
+    let refusing = device(Plan { queue_full: 1000, ..Plan::none() });
+    let [mut left, mut right] = connect(&device(Plan::none()), &refusing, [Options::default(); 2], false);
+    let messages = u32::from(Options::default().recv_depth) / 2;
+    for _ in 0..messages {
+        assert_eq!(left.inject(b"x"), Ok(1));
+        right.progress();
+        if right.is_over() {
+            break;
+        }
+    }
+    assert!(right.is_over(), "it goes on after {messages} messages");
+    while right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true) == Ok(1) {}
+    left.progress();
+    for connection in [&mut left, &mut right] {
+        assert_eq!(connection.peek_receive(), Err(Errno::ECONNRESET));
+    }
+}
+
 /// What a device says of the end, completions and event, need not come together.
 #[test]
 fn an_end_without_completions_wakes() {

@@ -127,7 +127,7 @@ impl QueuePair {
         self.id = Some(id);
         self.state = State::Attempting(Stage::Resolving, attempt);
         if let Err(error) = begun {
-            self.fail(connect_error(error));
+            self.fail(connect_error(&error));
         }
         Ok(())
     }
@@ -290,7 +290,7 @@ impl QueuePair {
         };
         match (went_on, &mut self.state) {
             (Ok(next), State::Attempting(stage, _)) => *stage = next,
-            (Err(error), _) => self.fail(connect_error(error)),
+            (Err(error), _) => self.fail(connect_error(&error)),
             _ => {}
         }
     }

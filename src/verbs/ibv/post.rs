@@ -28,16 +28,19 @@ const PAGE: usize = 4096;
 const NO_PIECE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
 
 impl QueuePair {
-    /// Posts receives: all or none.
+    /// Posts receives: all or none, or the connection breaks.
     pub(super) fn post_recv(&mut self, requests: &[RecvRequest]) -> Result<()> {
         if matches!(self.state, State::Closing | State::Ended) {
             return Err(Error::BadState { state: self.state.name(), what: "post_recv" });
         }
         let (depth, used) = (self.granted.recv_depth, self.receives.outstanding());
         require_room(depth, depth.saturating_sub(used), requests.len())?;
-        requests.chunks(CHAIN).try_for_each(|chunk| self.post_receives(chunk))
+        let before = self.receives.posted();
+        let posted = requests.chunks(CHAIN).try_for_each(|chunk| self.post_receives(chunk));
+        self.all_or_none(posted, self.receives.posted() == before)
     }
 
+    /// Posts at most [`CHAIN`] receives; of a refused one those before it.
     fn post_receives(&mut self, requests: &[RecvRequest]) -> Result<()> {
         let mut pieces = [NO_PIECE; CHAIN];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
@@ -58,24 +61,37 @@ impl QueuePair {
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is valid; the chain and its pieces are live and copied by the call. The
         // device checks the pieces against regions, which keep their memory.
-        check("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw(), next, &raw mut bad) })?;
-        for request in requests {
+        let posted = check("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw(), next, &raw mut bad) });
+        for request in &requests[..taken(&posted, &chain[..requests.len()], bad)] {
             self.receives.push(Posted::User { id: request.id, kind: CompletionKind::Recv, signaled: true });
         }
-        Ok(())
+        posted
     }
 
-    /// Posts sends: all or none.
+    /// Posts sends: all or none, or the connection breaks.
     pub(super) fn post_send(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
         if !matches!(self.state, State::Established) {
             return Err(Error::BadState { state: self.state.name(), what: "post_send" });
         }
         require_room(self.granted.send_depth, self.send_room(), requests.len())?;
         requests.iter().try_for_each(|request| self.check_send(request))?;
-        if requests.len() <= SHORT_CHAIN {
-            return self.post_sends::<SHORT_CHAIN>(requests);
+        let before = self.sends.posted();
+        let posted = if requests.len() <= SHORT_CHAIN {
+            self.post_sends::<SHORT_CHAIN>(requests)
+        } else {
+            requests.chunks(CHAIN).try_for_each(|chunk| self.post_sends::<CHAIN>(chunk))
+        };
+        self.all_or_none(posted, self.sends.posted() == before)
+    }
+
+    /// What posting a list answers. A refusal of which there are not `none` posted breaks the connection.
+    fn all_or_none(&mut self, posted: Result<()>, none: bool) -> Result<()> {
+        if let Err(error) = &posted
+            && !none
+        {
+            self.give_up(error);
         }
-        requests.chunks(CHAIN).try_for_each(|chunk| self.post_sends::<CHAIN>(chunk))
+        posted
     }
 
     fn check_send(&self, request: &SendRequest<'_>) -> Result<()> {
@@ -105,7 +121,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts at most `N` sends.
+    /// Posts at most `N` sends; of a refused one those before it.
     fn post_sends<const N: usize>(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut pieces = [[NO_PIECE; SEND_SEGMENTS]; N];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
@@ -138,13 +154,13 @@ impl QueuePair {
             }
             describe(work, request.operation);
         }
-        self.hand_over(&mut chain[..requests.len()])?;
+        let (taken, posted) = self.hand_over(&mut chain[..requests.len()]);
         self.probed = false;
-        for request in requests {
+        for request in &requests[..taken] {
             let &SendRequest { id, signaled, operation, .. } = request;
             self.sends.push(Posted::User { id, kind: kind_of(operation), signaled });
         }
-        Ok(())
+        posted
     }
 
     /// Whether the device has to be asked for a completion although nobody wants it. Soft iWARP gives pages of
@@ -182,7 +198,7 @@ impl QueuePair {
             }
             None => describe(work, Operation::Write { remote, immediate: None }),
         }
-        match self.hand_over(&mut chain) {
+        match self.hand_over(&mut chain).1 {
             Ok(()) => {
                 self.sends.push(Posted::Probe);
                 self.liveness.probe_posted(Instant::now());
@@ -199,21 +215,30 @@ impl QueuePair {
         self.probe.as_ref().map(segment)
     }
 
-    /// Links the work requests and posts them.
-    fn hand_over(&mut self, chain: &mut [sys::ibv_send_wr]) -> Result<()> {
+    /// Links the work requests and posts them; answers how many the device took, and whether it refused one.
+    fn hand_over(&mut self, chain: &mut [sys::ibv_send_wr]) -> (usize, Result<()>) {
         let mut next = std::ptr::null_mut();
         for work in chain.iter_mut().rev() {
             work.next = next;
             next = work;
         }
         if next.is_null() {
-            return Ok(());
+            return (0, Ok(()));
         }
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is valid; the chain and its pieces are live and copied by the call, and
         // so is the payload of inline requests. Other payload is named by keys that the device checks
         // against regions, which keep their memory.
-        check("ibv_post_send", unsafe { sys::ibv_post_send(self.raw(), next, &raw mut bad) })
+        let posted = check("ibv_post_send", unsafe { sys::ibv_post_send(self.raw(), next, &raw mut bad) });
+        (taken(&posted, chain, bad), posted)
+    }
+}
+
+/// How many requests of a chain the device took: all, or those before the `bad` one.
+fn taken<W>(posted: &Result<()>, chain: &[W], bad: *const W) -> usize {
+    match posted {
+        Ok(()) => chain.len(),
+        Err(_) => chain.iter().position(|work| std::ptr::eq(work, bad)).unwrap_or(0),
     }
 }
 

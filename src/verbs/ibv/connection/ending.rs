@@ -1,7 +1,8 @@
 //! The end of a connection: lost, ended by either side, or given up.
 
+use super::failure::connect_error;
 use super::{QueuePair, State};
-use crate::verbs::{BreakReason, ConnectionEvent};
+use crate::verbs::{BreakReason, ConnectionEvent, Error};
 
 impl QueuePair {
     /// The connection broke. Unless the peer ended it: that may be what it broke of.
@@ -11,6 +12,15 @@ impl QueuePair {
         }
         if matches!(self.state, State::Established | State::Closing) {
             self.end(Some(ConnectionEvent::Broken(reason)));
+        }
+    }
+
+    /// The device took a part of what was to be posted: nothing can follow in order.
+    pub(in super::super) fn give_up(&mut self, error: &Error) {
+        match self.state {
+            State::Idle | State::Attempting(..) => self.fail(connect_error(error)),
+            State::Established | State::Closing => self.lose(BreakReason::Local(error.to_string())),
+            State::Ended => {}
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) fn failure(event: kind::Type, status: i32, attempt: &Attempt) -> Conn
 }
 
 /// Why an attempt failed, by the call that did.
-pub(super) fn connect_error(error: Error) -> ConnectError {
+pub(super) fn connect_error(error: &Error) -> ConnectError {
     match error {
         Error::Io { source, .. } => match source.raw_os_error() {
             Some(libc::ECONNREFUSED) => ConnectError::Refused,
