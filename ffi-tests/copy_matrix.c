@@ -221,6 +221,21 @@ static void add_queue_sizes(struct matrix *matrix)
     }
 }
 
+/* A peer that grants many times the send ring: the ring is used again while TCP still has what it held. */
+static void add_uneven_rings(struct matrix *matrix)
+{
+    static const size_t rings[] = {8 * KIB, 32 * KIB};
+
+    for (size_t r = 0; r < sizeof rings / sizeof rings[0]; r++) {
+        struct copy_case *one = add(matrix, "reuse", 65536, 65536);
+
+        one->settings.send_ring = rings[r];
+        one->settings.recv_ring = MIB;
+        one->length = 8 * MIB;
+        extend_name(one, "r", rings[r]);
+    }
+}
+
 static void add_large(struct matrix *matrix)
 {
     static const size_t sizes[] = {65536, 262139, MIB, 4 * MIB};
@@ -289,6 +304,7 @@ int main(int argc, char **argv)
         add_call_sizes(&matrix);
         add_ring_sizes(&matrix);
         add_queue_sizes(&matrix);
+        add_uneven_rings(&matrix);
     }
     for (size_t i = 0; i < matrix.count; i++) {
         if (!wanted(&matrix.cases[i], argv + first, argc - first))

@@ -40,6 +40,9 @@ rdma_copy_cases=(
 rdma_copies() {
     on_device siw "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
     on_device rxe "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
+    # The send ring is used again while TCP still has what it held.
+    on_device siw bash -ec '$TEST_FAULT slow; exec "$@"' - \
+        "$programs/gcc/copy_matrix" reuse-65536-65536-r8192 reuse-65536-65536-r32768
 }
 
 # Faults of devices in the middle of a copy.

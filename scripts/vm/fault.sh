@@ -2,6 +2,7 @@
 # Inside the virtual machine: what befalls the devices of a kind, for programs that go on meanwhile.
 #
 #   scripts/vm/fault.sh KIND drop      what either device sends is lost, and nobody is told
+#   scripts/vm/fault.sh KIND slow      what either device sends takes 10 ms, and one packet of a hundred is lost
 #   scripts/vm/fault.sh KIND down      the port of the second device goes down
 #   scripts/vm/fault.sh KIND up        and comes up again
 #   scripts/vm/fault.sh KIND remove    the second device is taken away, once every program has let go of it
@@ -14,7 +15,7 @@ kind=$1
 exec 9>"/run/$kind.lock"
 flock 9
 
-# queue VERB...: what either end does with packets to send. The kernel has a queue that eats them.
+# queue VERB...: what either end does with packets to send. The kernel has queues that lose and delay them.
 queue() {
     tc qdisc "$1" dev "$kind-0" root "${@:2}"
     tc qdisc "$1" dev "$kind-1" root "${@:2}"
@@ -40,6 +41,7 @@ mend() {
 
 case $2 in
     drop) queue add blackhole ;;
+    slow) modprobe sch_netem && queue add netem delay 10ms loss 1% limit 10000 ;;
     down) ip link set "$kind-1" down ;;
     up) ports_up ;;
     remove) rdma link del "${kind}1" >/dev/null & ;;

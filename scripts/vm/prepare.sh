@@ -66,6 +66,11 @@ for parameter in mpa_crc_required mpa_crc_strict peer_to_peer; do
 done
 sed -i 's/^u_char mpa_version = .*/&\nmodule_param(mpa_version, byte, 0644);/' "$siw/siw_main.c"
 grep -q 'module_param(mpa_version,' "$siw/siw_main.c"
+# siw of Linux 6.1.192 asks TCP by a flag to take pages without a copy, and that TCP does not know the flag and
+# copies. Here siw makes the call of Linux 6.1.0 instead, by which TCP takes the pages.
+sed -i -e 's/tcp_sendmsg_locked(sk, &msg, bytes);/do_tcp_sendpages(sk, page[i], offset, bytes, msg.msg_flags \& ~MSG_SPLICE_PAGES);/' \
+    -e 's/^\t*bytes -= rv;/&\n offset += rv;/' "$siw/siw_qp_tx.c"
+grep -q 'do_tcp_sendpages(' "$siw/siw_qp_tx.c"
 # The headers stand elsewhere than in an installed system.
 echo "include $root/usr/src/$common/Makefile" >"$root/usr/src/$headers/Makefile"
 make -s -C "$root/usr/src/$headers" M="$siw" modules >"$folder/siw.log" 2>&1 ||
