@@ -10,6 +10,7 @@
 # A quiet machine, please: the load at the start is written beside the figures.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cargo.sh
 
 rounds=5 seconds=0.5 curve_rounds=3 curve_seconds=0.2 sizes=64..1M trips=20000 connections=9000 vm=''
 for argument in "$@"; do

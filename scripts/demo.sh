@@ -5,6 +5,7 @@
 #   scripts/demo.sh [BYTES]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cargo.sh
 
 bytes=${1:-1073741824}
 folder=target/demo

@@ -5,6 +5,7 @@
 #   scripts/rdma-ratio.sh [ROUNDS [KIND...]]     (5 rounds, siw and rxe unless given)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cargo.sh
 
 rounds=${1:-5}
 kinds=("${@:2}")

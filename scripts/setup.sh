@@ -2,6 +2,7 @@
 # Installs what building and testing need: Debian packages by apt-get, if any is missing. Running it
 # again changes nothing. Rust itself is not installed here.
 set -euo pipefail
+source "$(dirname "$0")/cargo.sh"
 
 packages=(
     libfabric-dev libfabric-bin pkg-config gcc g++ clang libclang-dev make
@@ -34,7 +35,7 @@ else
 fi
 
 if ! command -v cargo >/dev/null; then
-    echo "setup: no cargo: install Rust first" >&2
+    echo "setup: no cargo in PATH or ${CARGO_HOME:-$HOME/.cargo}/bin: install Rust first (https://rustup.rs)" >&2
     exit 1
 fi
 if [[ ! -d $(rustc --print sysroot)/lib/rustlib/src/rust/library ]] && command -v rustup >/dev/null; then

@@ -6,6 +6,7 @@
 #   scripts/test.sh [STEP]...     only the named steps (names as in the table)
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/cargo.sh
 
 logs=$PWD/target/test
 programs=$PWD/target/c
@@ -109,6 +110,7 @@ with_provider() {
     FI_PROVIDER_PATH=$provider FI_PROVIDER=rstream "$@"
 }
 
+scripts/setup.sh
 for file in scripts/checks/*.sh; do
     # shellcheck source=/dev/null
     source "$file"
@@ -116,7 +118,6 @@ done
 
 # ---- all of them ----------------------------------------------------------------------------
 
-scripts/setup.sh
 echo
 step formatting formatting
 step lints lints

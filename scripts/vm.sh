@@ -46,6 +46,8 @@ trap 'rm -rf "$run"' EXIT
 
 {
     declare -px
+    # As root, who finds programs in more folders, and with temporary files in the machine's own memory.
+    echo 'PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin; unset TMPDIR'
     printf 'cd %q || exit 125\n' "$PWD"
     printf '%q ' exec "$@"
 } >"$run/job"
