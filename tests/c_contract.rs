@@ -52,18 +52,28 @@ fn parameters_are_listed() {
 /// without it, the order included.
 #[test]
 fn other_providers_are_left_alone() {
+    let own = own_providers();
+    let with_ours = format!("{}:{own}", support::provider_folder().display());
     for endpoint in ["FI_EP_MSG", "FI_EP_RDM", "FI_EP_DGRAM"] {
-        let answer = |with: bool| {
+        let answer = |folders: &str| {
             let mut command = Command::new("fi_info");
-            command.env_remove("FI_PROVIDER").env_remove("FI_PROVIDER_PATH").args(["-v", "-t", endpoint]);
-            if with {
-                command.env("FI_PROVIDER_PATH", support::provider_folder());
-            }
+            command.env_remove("FI_PROVIDER").env("FI_PROVIDER_PATH", folders).args(["-v", "-t", endpoint]);
             let output = command.output().expect("fi_info starts");
             (output.status.code(), without_addresses(&output.stdout))
         };
-        assert_eq!(answer(true), answer(false), "{endpoint}");
+        assert_eq!(answer(&with_ours), answer(&own), "{endpoint}");
     }
+}
+
+/// The folder in which libfabric looks for loadable providers by itself.
+fn own_providers() -> String {
+    let output = Command::new("fi_info").env_remove("FI_PROVIDER_PATH").arg("-e").output();
+    let output = output.expect("fi_info starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let help = text.split_once("# FI_PROVIDER_PATH:").and_then(|(_, after)| after.lines().nth(1));
+    let folder = help.and_then(|help| help.rsplit_once("(default: "));
+    let (_, folder) = folder.unwrap_or_else(|| panic!("no default of FI_PROVIDER_PATH in {text}"));
+    folder.trim_end_matches(')').to_owned()
 }
 
 /// What differs from run to run: pointers, and addresses that are made of process ids.

@@ -33,7 +33,12 @@ fi_info_checks() {
     with_provider "$programs/gcc/info_probe" rstream | grep 'protocol FI_PROTO_RSTREAM '
     with_provider "$programs/gcc/info_probe" iwarp | grep 'protocol FI_PROTO_IWARP '
     with_provider fi_info -e | grep 'FI_RSTREAM_'
-    others_unchanged fi_info ""
+    others_unchanged fi_info "$(own_providers)"
+}
+
+# The folder in which the installed libfabric looks for loadable providers by itself.
+own_providers() {
+    env -u FI_PROVIDER_PATH fi_info -e | sed -n '/^# FI_PROVIDER_PATH:/{n;s/.*(default: \(.*\))$/\1/p}'
 }
 
 # others_unchanged FI_INFO FOLDER: who asks for other endpoints sees and logs what it does without the

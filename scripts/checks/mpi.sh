@@ -58,7 +58,8 @@ mpi() {
     mpi_build openmpi "$tools/openmpi/bin/mpicc"
     mpi_build mpich "$tools/mpich/bin/mpicc"
 
-    local run=(mpirun.openmpi --oversubscribe -n 2) own=''
+    local run=(mpirun.openmpi --oversubscribe -n 2) own
+    own=$(own_providers)
     mpi_same debian-openmpi-ofi "$own" "${run[@]}" "${over_tcp[@]}" "$jobs/debian-openmpi" libfabric.so
     mpi_same debian-openmpi-asked "$own" "${run[@]}" "${asked[@]}" "$jobs/debian-openmpi"
 
