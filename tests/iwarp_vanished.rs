@@ -5,6 +5,8 @@
 //! down there: from then on nothing arrives, and nobody says so. Where the system allows no
 //! namespaces, it says that it was skipped.
 
+mod support;
+
 use std::io::IoSlice;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use rstream_fi::verbs::{
     EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
     QpCapabilities, QpNumber, RemoteAddress, Segment, SendRequest, Token, WaitSet,
 };
+use support::skip;
 
 const INSIDE: &str = "RSTREAM_TEST_NAMESPACE";
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -113,13 +116,12 @@ fn a_vanished_host_is_noticed_within_twice_the_keepalive() {
     if std::env::var_os(INSIDE).is_some() {
         return vanish();
     }
+    let test = "a_vanished_host_is_noticed_within_twice_the_keepalive";
     let namespace = ["--net", "--map-root-user"];
     let allowed = Command::new("unshare").args(namespace).args(["ip", "link"]).output();
     if !allowed.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no network namespace of its own can be made here");
-        return;
+        return skip(test, "no network namespace of its own can be made here");
     }
-    let test = "a_vanished_host_is_noticed_within_twice_the_keepalive";
     let output = Command::new("unshare")
         .args(namespace)
         .arg(std::env::current_exe().unwrap())
