@@ -13,24 +13,57 @@ use parking_lot::RwLock;
 
 use super::sys;
 
-type Entry = Arc<dyn Any + Send + Sync>;
+type Value = Arc<dyn Any + Send + Sync>;
+
+struct Entry {
+    value: Value,
+    /// Somebody closes it.
+    claimed: bool,
+}
 
 static LIVE: RwLock<BTreeMap<usize, Entry>> = RwLock::new(BTreeMap::new());
 
 /// From now on `fid` names `value`.
-pub(super) fn insert(fid: *mut sys::fid, value: Entry) {
-    LIVE.write().insert(fid.addr(), value);
+pub(super) fn insert(fid: *mut sys::fid, value: Value) {
+    LIVE.write().insert(fid.addr(), Entry { value, claimed: false });
 }
 
-/// `fid` names nothing any more. Answers whether it did: for one of several callers only.
-pub(super) fn remove(fid: *mut sys::fid) -> bool {
+/// `fid` names nothing any more.
+pub(super) fn remove(fid: *mut sys::fid) {
     let entry = LIVE.write().remove(&fid.addr());
     // Dropped only here, after the lock was given back: the value may own fids of its own.
-    entry.is_some()
+    drop(entry);
 }
 
 /// What `fid` names, if it is one of these.
 pub(super) fn find<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Arc<T>> {
-    let entry = Arc::clone(LIVE.read().get(&fid.addr())?);
-    entry.downcast().ok()
+    let value = Arc::clone(&LIVE.read().get(&fid.addr())?.value);
+    value.downcast().ok()
+}
+
+/// The right to close what a fid names. One caller at a time has it; dropped, it leaves the object open.
+pub(super) struct Claim(*mut sys::fid);
+
+/// Claims what `fid` names, if it is a `T` that nobody else closes.
+pub(super) fn claim<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Claim> {
+    let mut live = LIVE.write();
+    let entry = live.get_mut(&fid.addr()).filter(|entry| !entry.claimed && entry.value.is::<T>())?;
+    entry.claimed = true;
+    Some(Claim(fid))
+}
+
+impl Claim {
+    /// The fid names nothing any more.
+    pub(super) fn remove(self) {
+        remove(self.0);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // After `remove` there is no entry.
+        if let Some(entry) = LIVE.write().get_mut(&self.0.addr()) {
+            entry.claimed = false;
+        }
+    }
 }

@@ -93,12 +93,11 @@ pub(in crate::abi) const fn unsupported() -> *const sys::fi_ops {
 }
 
 unsafe extern "C" fn close<S: FidStruct, T: Fid>(fid: *mut sys::fid) -> c_int {
-    if registry::find::<T>(fid).is_none() {
-        return -Errno::EINVAL.number();
-    }
+    // One of several callers has the claim. The others do not read the object, which may be gone.
+    let Some(claim) = registry::claim::<T>(fid) else { return -Errno::EINVAL.number() };
     let object = fid.cast::<Object<S, T>>();
     // SAFETY: the registry knows `fid`, so it is an object that was not closed, and this shim is in
-    // the table of objects of this very type.
+    // the table of objects of this very type. Only who has the claim frees it.
     let poisoned = unsafe { (*object).poisoned.load(Ordering::Relaxed) };
     // A poisoned value cannot be trusted to close in good order; it can only be let go.
     if !poisoned {
@@ -109,11 +108,9 @@ unsafe extern "C" fn close<S: FidStruct, T: Fid>(fid: *mut sys::fid) -> c_int {
         }
     }
     border::call_free(|| {
-        if !registry::remove(fid) {
-            return Err(Errno::EINVAL);
-        }
-        // SAFETY: made by `Box::into_raw` in `New::hand_out`. Only one caller is answered that it
-        // removed the registry's entry, so it is freed once.
+        claim.remove();
+        // SAFETY: made by `Box::into_raw` in `New::hand_out`. Only who has the claim frees it, and
+        // the registry no longer knows it, so nobody gets another claim.
         drop(unsafe { Box::from_raw(object) });
         Ok(())
     })

@@ -1,5 +1,7 @@
 //! Objects: opening, closing, naming, poisoning.
 
+use std::sync::Barrier;
+
 use super::header::rstream_endpoint_ops;
 use super::*;
 
@@ -115,6 +117,66 @@ fn closing_frees_once() {
     // SAFETY: the table is static; the shim looks the closed fid up and does not follow it.
     assert_eq!(unsafe { (*ops).close.unwrap()(fabric.cast()) }, int(Errno::EINVAL));
     assert!(AnyFid(fabric.cast()).downcast::<Lone<1>>().is_none());
+}
+
+/// A fabric whose `close` takes its time, as one that lingers, and then answers what it is told to.
+#[derive(Default)]
+struct Slow {
+    inside: AtomicUsize,
+    together: AtomicUsize,
+    busy: AtomicBool,
+    dropped: Arc<AtomicUsize>,
+}
+
+impl Fid for Slow {
+    fn close(&self) -> Result<()> {
+        self.together.fetch_max(self.inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(1));
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        if self.busy.load(Ordering::SeqCst) { Err(Errno::EBUSY) } else { Ok(()) }
+    }
+}
+
+impl FabricOps for Slow {}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn one_of_several_that_close_at_once_does() {
+    const THREADS: usize = 4;
+    for round in 0..200 {
+        let value = Arc::new(Slow::default());
+        let busy = round % 4 == 0;
+        value.busy.store(busy, Ordering::SeqCst);
+        let fabric = New::fabric(Arc::clone(&value)).hand_out(ptr::null_mut());
+        // SAFETY: a live object of ours; its table is static.
+        let close = unsafe { (*(*fabric).fid.ops).close.unwrap() };
+        let (start, address) = (Barrier::new(THREADS), fabric.expose_provenance());
+        let answers = std::thread::scope(|scope| {
+            let race = || {
+                start.wait();
+                // SAFETY: the shim looks the fid up before it follows it.
+                unsafe { close(ptr::with_exposed_provenance_mut(address)) }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(race)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+        });
+        let count = |answer| answers.iter().filter(|&&given| given == answer).count();
+        assert_eq!(value.together.load(Ordering::SeqCst), 1, "one at a time: {answers:?}");
+        assert_eq!(count(0), usize::from(!busy), "{answers:?}");
+        assert_eq!(count(0) + count(int(Errno::EBUSY)) + count(int(Errno::EINVAL)), THREADS, "{answers:?}");
+        if busy {
+            value.busy.store(false, Ordering::SeqCst);
+            assert_eq!(fid_slot!(fabric.close()), 0, "it stayed open");
+        }
+        let dropped = Arc::clone(&value.dropped);
+        drop(value);
+        assert_eq!(dropped.load(Ordering::SeqCst), 1);
+    }
 }
 
 #[test]
