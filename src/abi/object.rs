@@ -206,6 +206,14 @@ pub struct FidHandle {
     pub(super) context: *mut c_void,
 }
 
+#[cfg(test)]
+impl FidHandle {
+    /// One that names nothing.
+    pub fn of_nothing() -> Self {
+        Self { fid: ptr::null_mut(), context: ptr::null_mut() }
+    }
+}
+
 // SAFETY: two addresses that are given back to C and never followed from here.
 unsafe impl Send for FidHandle {}
 // SAFETY: as above.

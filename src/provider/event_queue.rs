@@ -52,7 +52,7 @@ struct Queue {
     sources: HashMap<Token, Bound>,
     /// The deadlines of all sources, earliest first.
     deadlines: BTreeSet<(Instant, Token)>,
-    /// What the timer is set to.
+    /// What the timer was set to last. An expired timer is readable until it is set again.
     armed: Option<Instant>,
     /// Calls that drive the sources now; the last of them to end puts the signal in step.
     driving: usize,
@@ -100,11 +100,8 @@ impl EventQueue {
 
     fn drive_ready<R>(&self, ready: &mut Vec<Token>, then: impl FnOnce(&mut Queue) -> R) -> R {
         ready.retain(|&token| token != TIMER);
-        {
-            let mut queue = self.queue.lock();
-            queue.driving += 1;
-            ready.extend(queue.expired(Instant::now()));
-        }
+        let driving = Driving::begin(self);
+        ready.extend(self.queue.lock().expired(Instant::now()));
         ready.sort_unstable();
         ready.dedup();
         for token in ready.drain(..) {
@@ -113,11 +110,7 @@ impl EventQueue {
                 source.drive();
             }
         }
-        self.arm_timer();
-        self.change(|queue| {
-            queue.driving -= 1;
-            then(queue)
-        })
+        driving.end(then)
     }
 
     /// Sets the timer to the earliest deadline, or stops it.
@@ -154,6 +147,34 @@ impl EventQueue {
     }
 }
 
+/// A call that drives the sources. However it ends, timer and signal are in step afterwards.
+struct Driving<'q>(&'q EventQueue);
+
+impl<'q> Driving<'q> {
+    fn begin(queue: &'q EventQueue) -> Self {
+        queue.queue.lock().driving += 1;
+        Self(queue)
+    }
+
+    /// Ends the call, and looks at the queue before the signal changes.
+    fn end<R>(self, then: impl FnOnce(&mut Queue) -> R) -> R {
+        let queue = self.0;
+        std::mem::forget(self);
+        queue.arm_timer();
+        queue.change(|queue| {
+            queue.driving -= 1;
+            then(queue)
+        })
+    }
+}
+
+impl Drop for Driving<'_> {
+    /// A source panicked.
+    fn drop(&mut self) {
+        Driving(self.0).end(|_| ());
+    }
+}
+
 impl Queue {
     /// Whether something can be read.
     fn has_news(&self) -> bool {
@@ -186,9 +207,6 @@ impl Queue {
         {
             self.set_deadline(token, None);
             expired.push(token);
-        }
-        if self.armed.is_some_and(|at| at <= now) {
-            self.armed = None;
         }
         expired
     }
@@ -318,3 +336,6 @@ impl EqOps for EventQueue {
         reason::text(prov_errno)
     }
 }
+
+#[cfg(test)]
+mod tests;
