@@ -22,6 +22,8 @@ extern const struct section idle_section;
 extern const struct section patience_section;
 extern const struct section threads_section;
 extern const struct section event_threads_section;
+extern const struct section cancelling_section;
+extern const struct section forking_section;
 extern const struct section bad_input_section;
 extern const struct section footprint_section;
 extern const struct section figures_section;

@@ -247,6 +247,41 @@ static void sender_leaves(void)
     pair_close(&pair);
 }
 
+static void *close_once(void *argument)
+{
+    CHECK_OK(fi_close(argument));
+    return NULL;
+}
+
+static void closed_by_several(void)
+{
+    /* What the socket does not take keeps the close waiting, until the peer is driven. */
+    const struct settings settings = {.send_ring = 16 << 20, .recv_ring = 16 << 20};
+    const size_t part = 1 << 20;
+    struct pair pair;
+    struct fid *fid;
+    pthread_t thread;
+    size_t sent = 0;
+    ssize_t took;
+
+    needs_embedded_device();
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "0", 1));
+    pair_open(&pair, IPV4, &settings);
+    while ((took = send_once(pair.client.ep, pattern(sent, part), part)) > 0)
+        sent += (size_t)took;
+    CHECK_RET(took, -FI_EAGAIN);
+    fid = &pair.client.ep->fid;
+    CHECK_INT(pthread_create(&thread, NULL, close_once, fid), 0);
+    sleep_ms(100);
+    for (unsigned i = 0; i < 3; i++)
+        CHECK_RET(fi_close(fid), -FI_EINVAL);
+    pair.client.ep = NULL;
+    recv_pattern(pair.server.ep, 0, sent);
+    CHECK_RET(recv_wait(pair.server.ep, &(uint8_t){0}, 1), 0);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(both_ways, "sending in one thread and receiving in another never deadlocks"),
     TEST(asleep_both_ways, "two threads asleep on one descriptor, one for each direction: a wake-up for one keeps the other from neither sleep nor work"),
@@ -254,6 +289,7 @@ static const struct test tests[] = {
     TEST(any_call, "any call from any thread on any object"),
     TEST(connect_at_once, "connections made and closed in several threads at once"),
     TEST(shutdown_wakes_reader, "a shutdown in one thread wakes a reader in another"),
+    TEST(closed_by_several, "of several threads that close an object at once one closes it, the others get -FI_EINVAL"),
 };
 
 const struct section threads_section = SECTION("threads", tests);

@@ -2,8 +2,9 @@
 //!
 //! [`call`] recovers the value behind a fid, runs the body, and turns its outcome into what the
 //! slot's C signature returns. [`protect`] holds the only `catch_unwind`: a panic in a call is
-//! logged, poisons the object, and answers `-FI_EIO`, as do all later calls on that object, except
-//! that it can still be closed.
+//! logged, poisons the object, and answers `-FI_EIO`, as do all later calls on that object. In a child
+//! of the process that made an object, every call on it answers `-FI_EOPBADSTATE`. Either can still be
+//! closed.
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};
@@ -12,8 +13,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::object::{FidStruct, Object};
-use super::{Errno, Result};
+use super::cancel::PutOff;
+use super::object::{FidStruct, Object, POISONED};
+use super::{Errno, Result, fork};
 
 /// What a slot returns to C, made from what its body answers.
 pub(super) trait Reply<V> {
@@ -64,6 +66,7 @@ pub(super) fn protect<V>(body: impl FnOnce() -> V) -> std::result::Result<V, Pan
 
 /// Runs the body of a call that is on no object.
 pub(super) fn call_free<V, R: Reply<V>>(body: impl FnOnce() -> Result<V>) -> R {
+    let _put_off = PutOff::begin();
     R::reply(protect(body).unwrap_or(Err(Errno::EIO)))
 }
 
@@ -72,8 +75,25 @@ pub(super) fn call_free<V, R: Reply<V>>(body: impl FnOnce() -> Result<V>) -> R {
 /// # Safety
 /// `fid` is null, or points to a live `Object<S, T>`, which nobody closes during the call: C code
 /// got here through the op table of such an object, and `fi_close(3)` forbids the rest.
-#[inline]
 pub(super) unsafe fn call<S, T, P, V, R>(fid: *mut P, body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>) -> R
+where
+    S: FidStruct,
+    R: Reply<V>,
+{
+    let _put_off = PutOff::begin();
+    // SAFETY: the caller's promise.
+    unsafe { call_at_once::<S, T, P, V, R>(fid, body) }
+}
+
+/// [`call`] for a body that comes upon no cancellation point: it spares putting cancellation off.
+///
+/// # Safety
+/// As for [`call`].
+#[inline]
+pub(super) unsafe fn call_at_once<S, T, P, V, R>(
+    fid: *mut P,
+    body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>,
+) -> R
 where
     S: FidStruct,
     R: Reply<V>,
@@ -82,14 +102,29 @@ where
         return R::reply(Err(Errno::EINVAL));
     }
     let object = fid.cast::<Object<S, T>>();
+    // SAFETY: `object` is live for the call (see above), and C code does not know the field.
+    let usable_in = unsafe { (*object).usable_in.load(Ordering::Relaxed) };
+    if usable_in != fork::generation() {
+        return R::reply(Err(if usable_in == POISONED { Errno::EIO } else { Errno::EOPBADSTATE }));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { enter::<S, T, V, R>(object, body) }
+}
+
+/// Runs the body of a call on an object in whatever state it is.
+///
+/// # Safety
+/// `object` is live, and nobody else closes it during the call.
+#[inline]
+pub(super) unsafe fn enter<S: FidStruct, T, V, R: Reply<V>>(
+    object: *mut Object<S, T>,
+    body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>,
+) -> R {
     // SAFETY: `object` is live for the call (see above). The references are to fields that C code
     // does not know and that change only as `Sync` types do.
-    let (poisoned, state, value) = unsafe { (&(*object).poisoned, &(*object).state, &(*object).value) };
-    if poisoned.load(Ordering::Relaxed) {
-        return R::reply(Err(Errno::EIO));
-    }
+    let (usable_in, state, value) = unsafe { (&(*object).usable_in, &(*object).state, &(*object).value) };
     let outcome = protect(|| body(value, state)).unwrap_or_else(|Panicked| {
-        poisoned.store(true, Ordering::Relaxed);
+        usable_in.store(POISONED, Ordering::Relaxed);
         Err(Errno::EIO)
     });
     R::reply(outcome)

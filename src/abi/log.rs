@@ -8,6 +8,7 @@ use std::ffi::CString;
 
 use ::log::{Level, LevelFilter, Metadata, Record};
 
+use super::cancel::PutOff;
 use super::{provider, sys};
 
 struct FabricLog;
@@ -79,6 +80,8 @@ impl ::log::Log for FabricLog {
         text.push('\n');
         let text = c_text(&text);
         let (level, subsystem) = (level_of(record.level()), subsystem_of(record.target()));
+        // libfabric writes to standard error.
+        let _put_off = PutOff::begin();
         // SAFETY: the provider's struct is static and complete; all texts are NUL-terminated and
         // live through the call; `%s` takes the one argument that there is.
         unsafe {

@@ -9,6 +9,7 @@
 //! | `info/` | `struct fi_info`, read and made |
 //! | `event`, `option`, `address`, `buffer` | what calls give and take: events, option values, socket addresses, bytes |
 //! | `provider` | `struct fi_provider`, the entry |
+//! | `cancel`, `fork` | threads that are cancelled and processes that fork |
 //! | `log`, `params` | libfabric's logging and parameters |
 //! | `errno`, `header`, `sys` | error numbers, our own constants, libfabric's types and constants |
 //! | `constants` | those of libfabric's constants that concern a provider |
@@ -20,9 +21,11 @@
 mod address;
 mod border;
 mod buffer;
+mod cancel;
 pub mod constants;
 pub mod errno;
 pub mod event;
+mod fork;
 pub mod header;
 pub mod info;
 mod log;
@@ -34,6 +37,7 @@ mod provider;
 mod registry;
 pub mod sys;
 
+pub use cancel::put_off;
 pub use errno::{Errno, Result};
 pub use event::{ErrorEvent, ErrorOut, Event, EventOut};
 pub use header::rstream_figures as Figures;

@@ -9,12 +9,12 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 
 use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, FigureOps, MsgOps};
-use super::{registry, sys};
+use super::{fork, registry, sys};
 
 /// A C fid struct: begins with `struct fid`.
 ///
@@ -56,22 +56,25 @@ unsafe impl FidStruct for sys::fid_eq {
     type State = EqState;
 }
 
+/// A call panicked: what the value holds may be half changed.
+pub(super) const POISONED: u32 = 0;
+
 /// What lies behind a C pointer of ours.
 #[repr(C)]
 pub(super) struct Object<S: FidStruct, T> {
     /// First, so that a pointer to it is a pointer to the object. C code writes into it
     /// (`fid.context`, `fid_fabric.api_version`), so nobody ever has a reference to it.
     fid: UnsafeCell<S>,
-    /// A call panicked: what the value holds may be half changed.
-    pub(super) poisoned: AtomicBool,
+    /// The generation of the process that made it ([`fork::generation`]), or [`POISONED`].
+    pub(super) usable_in: AtomicU32,
     pub(super) state: S::State,
     pub(super) value: Arc<T>,
 }
 
 impl<S: FidStruct, T> Object<S, T> {
     pub(super) fn boxed(fid: S, value: Arc<T>) -> Box<Self> {
-        let poisoned = AtomicBool::new(false);
-        Box::new(Self { fid: UnsafeCell::new(fid), poisoned, state: S::State::default(), value })
+        let usable_in = AtomicU32::new(fork::generation());
+        Box::new(Self { fid: UnsafeCell::new(fid), usable_in, state: S::State::default(), value })
     }
 }
 

@@ -19,7 +19,7 @@ use super::buffer::text;
 use super::info::{FabricAttr, InfoList, InfoRef};
 use super::object::NewFabric;
 use super::ops::domain::open;
-use super::{Errno, Result, border, log, sys};
+use super::{Errno, Result, border, fork, log, sys};
 
 /// Name of the provider, by which applications ask for it and by which its parameters and log
 /// lines are named.
@@ -49,6 +49,10 @@ pub trait Provider: Sync {
     /// `-FI_EINVAL` for a fabric that there is not.
     fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric>;
 
+    /// Called in the child of each `fork`, before it does anything else: the objects that it finds are its
+    /// parent's.
+    fn forked(&self) {}
+
     /// Called once, when libfabric ends.
     fn cleanup(&self) {}
 }
@@ -77,6 +81,13 @@ pub(super) fn raw() -> *mut sys::fi_provider {
     MEMORY.0.get()
 }
 
+/// Tells the provider that this process is a new child.
+pub(super) fn forked() {
+    if let Some(provider) = PROVIDER.get() {
+        provider.forked();
+    }
+}
+
 /// Answers `fi_prov_ini`: starts logging and `provider`. Later calls answer the same again.
 pub fn entry(provider: &'static dyn Provider) -> *mut sys::fi_provider {
     let outcome: c_int = border::call_free(|| {
@@ -90,6 +101,7 @@ pub fn entry(provider: &'static dyn Provider) -> *mut sys::fi_provider {
                 (*raw()).fi_version = sys::fi_version();
             }
             log::start();
+            fork::watch();
             provider.init();
             provider
         });

@@ -6,10 +6,9 @@
 //! The calls that move data do not come here: their fid arrives through its own op table.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use parking_lot::RwLock;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::sys;
 
@@ -21,23 +20,37 @@ struct Entry {
     claimed: bool,
 }
 
-static LIVE: RwLock<BTreeMap<usize, Entry>> = RwLock::new(BTreeMap::new());
+type Live = BTreeMap<usize, Entry>;
+
+/// Not of `parking_lot`, which keeps the threads that wait for any lock in one table: a thread of the parent may
+/// have held that up when the process forked.
+static LIVE: RwLock<Live> = RwLock::new(Live::new());
+
+fn read() -> RwLockReadGuard<'static, Live> {
+    // Nothing panics with the lock held.
+    LIVE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write() -> RwLockWriteGuard<'static, Live> {
+    // As above.
+    LIVE.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// From now on `fid` names `value`.
 pub(super) fn insert(fid: *mut sys::fid, value: Value) {
-    LIVE.write().insert(fid.addr(), Entry { value, claimed: false });
+    write().insert(fid.addr(), Entry { value, claimed: false });
 }
 
 /// `fid` names nothing any more.
 pub(super) fn remove(fid: *mut sys::fid) {
-    let entry = LIVE.write().remove(&fid.addr());
+    let entry = write().remove(&fid.addr());
     // Dropped only here, after the lock was given back: the value may own fids of its own.
     drop(entry);
 }
 
 /// What `fid` names, if it is one of these.
 pub(super) fn find<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Arc<T>> {
-    let value = Arc::clone(&LIVE.read().get(&fid.addr())?.value);
+    let value = Arc::clone(&read().get(&fid.addr())?.value);
     value.downcast().ok()
 }
 
@@ -46,10 +59,27 @@ pub(super) struct Claim(*mut sys::fid);
 
 /// Claims what `fid` names, if it is a `T` that nobody else closes.
 pub(super) fn claim<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Claim> {
-    let mut live = LIVE.write();
+    let mut live = write();
     let entry = live.get_mut(&fid.addr()).filter(|entry| !entry.claimed && entry.value.is::<T>())?;
     entry.claimed = true;
     Some(Claim(fid))
+}
+
+thread_local! {
+    /// The lock of a thread that has frozen the registry.
+    static FROZEN: Cell<Option<RwLockWriteGuard<'static, Live>>> = const { Cell::new(None) };
+}
+
+/// Waits until nobody is in the registry, and lets nobody in until the same thread calls [`thaw`].
+pub(super) fn freeze() {
+    let lock = write();
+    // A thread that ends keeps none.
+    let _ = FROZEN.try_with(|frozen| frozen.set(Some(lock)));
+}
+
+/// Ends what [`freeze`] began.
+pub(super) fn thaw() {
+    let _ = FROZEN.try_with(Cell::take);
 }
 
 impl Claim {
@@ -62,7 +92,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         // After `remove` there is no entry.
-        if let Some(entry) = LIVE.write().get_mut(&self.0.addr()) {
+        if let Some(entry) = write().get_mut(&self.0.addr()) {
             entry.claimed = false;
         }
     }

@@ -9,7 +9,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Instant;
 
-use crate::abi::{Errno, Figures, Result};
+use crate::abi::{self, Errno, Figures, Result};
 use crate::stream::{Arrival, RecvState, SendEnd, Stream, WordFormat};
 use crate::verbs::{
     self, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent,
@@ -519,7 +519,7 @@ impl<D: Device> Connection<D> {
 
     fn cut(&mut self) {
         self.ended = true;
-        self.link.cq.abort(self.link.qp);
+        abi::put_off(|| self.link.cq.abort(self.link.qp));
         self.stream.on_broken();
     }
 }

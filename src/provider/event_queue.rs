@@ -117,7 +117,8 @@ impl EventQueue {
     fn arm_timer(&self) {
         let mut queue = self.queue.lock();
         let earliest = queue.deadlines.first().map(|&(at, _)| at);
-        if queue.armed == earliest {
+        // The timer of an inherited queue is the parent's.
+        if queue.armed == earliest || self.wait.is_inherited() {
             return;
         }
         queue.armed = earliest;

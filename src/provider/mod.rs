@@ -31,6 +31,7 @@ mod route;
 mod wait;
 
 use crate::abi::{FabricAttr, InfoList, InfoRef, NewFabric, Provider, Result, params};
+use crate::verbs::process;
 
 /// The provider that libfabric loads.
 pub(crate) struct Rstream;
@@ -40,6 +41,10 @@ impl Provider for Rstream {
         if let Err(error) = params::define(config::PARAMS) {
             log::warn!(target: "core", "parameters cannot be defined: {error}");
         }
+    }
+
+    fn forked(&self) {
+        process::forked();
     }
 
     fn getinfo(

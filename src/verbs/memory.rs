@@ -182,8 +182,11 @@ impl Memory {
         message.msg_iovlen = pieces.len() as _;
         // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces
         // that live through the call: the first lies within our allocation (checked by `range`),
-        // the second is an exclusive borrow. The kernel writes nowhere else.
-        let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        // the second is an exclusive borrow. The kernel writes nowhere else. The C library's `recvmsg` is
+        // the same call and a cancellation point besides, from which Rust cannot be unwound.
+        let received = unsafe {
+            libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT)
+        };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 

@@ -27,10 +27,11 @@ pub mod ibv;
 #[forbid(unsafe_code)]
 pub mod iwarp;
 pub mod memory;
+#[forbid(unsafe_code)]
+pub mod process;
 pub mod shm;
 #[forbid(unsafe_code)]
 pub mod sim;
-#[forbid(unsafe_code)]
 mod ticks;
 #[forbid(unsafe_code)]
 mod wait;
@@ -155,6 +156,10 @@ pub trait Device: Send + Sync + 'static {
     type Listener: Listener<Request = Self::Request>;
     /// A connection that a peer asked for.
     type Request: ConnectionRequest;
+
+    /// Whether sending, receiving and looking for completions may come upon a cancellation point of the C
+    /// library (`pthreads(7)`). [`CompletionQueue::abort`] always may.
+    const CANCELLATION_POINTS: bool;
 
     /// What this device can do.
     fn attributes(&self) -> DeviceAttributes;

@@ -4,9 +4,12 @@
 //! stand in another set, in `poll`, `select` or `epoll`. A set can also be made readable by hand
 //! ([`WaitSet::signal`]): an eventfd that is always readable stands in it from the start, and is
 //! listened to while the set is signalled. Nothing is opened for a signal, so that it cannot fail
-//! where descriptors have run out, and a few sets share one such eventfd. (Not all: the kernel lets
-//! a file stand in at most 1000 sets, and in fewer when these stand in others.)
+//! where descriptors have run out, and a few sets of a thread share one such eventfd. (Not all: the kernel
+//! lets a file stand in at most 1000 sets, and in fewer when these stand in others.)
+//!
+//! A child of the process that made a set shares it with its parent, so nothing changes a set there.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,6 +19,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
+use super::process::Maker;
 use super::{Error, Result};
 
 /// What a source of a [`WaitSet`] is known by.
@@ -66,6 +70,7 @@ const SHARED_BY: usize = 8;
 #[derive(Debug)]
 pub struct WaitSet {
     epoll: OwnedFd,
+    maker: Maker,
     /// Who signals, as bits; changed with the lock below.
     signals: AtomicU8,
     /// The eventfd behind the signal. Locked while the interest in it changes.
@@ -80,24 +85,40 @@ impl WaitSet {
         let silent = epoll::EventFlags::empty();
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(SIGNAL), silent)
             .map_err(Error::io("epoll_ctl add"))?;
-        Ok(Self { epoll, signals: AtomicU8::new(0), bell: Mutex::new(bell) })
+        let maker = Maker::this_process();
+        Ok(Self { epoll, maker, signals: AtomicU8::new(0), bell: Mutex::new(bell) })
+    }
+
+    /// Whether it is the set of a parent of this process.
+    #[must_use]
+    pub fn is_inherited(&self) -> bool {
+        !self.maker.is_this_process()
     }
 
     /// Adds a source. It leaves the set by itself when its descriptor is closed.
     pub fn add(&self, source: BorrowedFd<'_>, token: Token, interest: Interest) -> Result<()> {
         debug_assert_ne!(token.0, SIGNAL, "reserved token");
+        if self.is_inherited() {
+            return Ok(());
+        }
         epoll::add(&self.epoll, source, epoll::EventData::new_u64(token.0), interest.flags())
             .map_err(Error::io("epoll_ctl add"))
     }
 
     /// Changes the interest in a source of the set.
     pub fn modify(&self, source: BorrowedFd<'_>, token: Token, interest: Interest) -> Result<()> {
+        if self.is_inherited() {
+            return Ok(());
+        }
         epoll::modify(&self.epoll, source, epoll::EventData::new_u64(token.0), interest.flags())
             .map_err(Error::io("epoll_ctl mod"))
     }
 
     /// Takes a source out.
     pub fn remove(&self, source: BorrowedFd<'_>) -> Result<()> {
+        if self.is_inherited() {
+            return Ok(());
+        }
         epoll::delete(&self.epoll, source).map_err(Error::io("epoll_ctl del"))
     }
 
@@ -107,7 +128,7 @@ impl WaitSet {
         let bit = who as u8;
         let with = |signals: u8| if on { signals | bit } else { signals & !bit };
         let before = self.signals.load(Ordering::Acquire);
-        if with(before) == before {
+        if with(before) == before || self.is_inherited() {
             return Ok(());
         }
         let bell = self.bell.lock();
@@ -152,17 +173,20 @@ impl AsFd for WaitSet {
 
 /// An eventfd that is readable for ever, for one more set.
 fn shared_bell() -> Result<Arc<OwnedFd>> {
-    /// The one handed out last, and to how many sets.
-    static LAST: Mutex<(Weak<OwnedFd>, usize)> = Mutex::new((Weak::new(), 0));
-    let mut last = LAST.lock();
-    if let Some(bell) = last.0.upgrade()
-        && last.1 < SHARED_BY
-    {
-        last.1 += 1;
-        return Ok(bell);
+    thread_local! {
+        /// The one handed out last, and to how many sets. A lock around one for all threads could be taken
+        /// by another thread when the process forks, and then nobody gives it back in the child.
+        static LAST: Cell<(Weak<OwnedFd>, usize)> = const { Cell::new((Weak::new(), 0)) };
     }
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let bell = Arc::new(eventfd(1, flags).map_err(Error::io("eventfd"))?);
-    *last = (Arc::downgrade(&bell), 1);
+    // A thread that ends has none any more: then the set gets one of its own.
+    let (last, sets) = LAST.try_with(Cell::take).unwrap_or_default();
+    let (bell, sets) = match last.upgrade() {
+        Some(bell) if sets < SHARED_BY => (bell, sets + 1),
+        _ => {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            (Arc::new(eventfd(1, flags).map_err(Error::io("eventfd"))?), 1)
+        }
+    };
+    let _ = LAST.try_with(|last| last.set((Arc::downgrade(&bell), sets)));
     Ok(bell)
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Slot;
-use crate::abi::object::{AnyFid, FidHandle, FidStruct, Object};
+use crate::abi::cancel::PutOff;
+use crate::abi::object::{AnyFid, FidHandle, FidStruct, Object, POISONED};
 use crate::abi::{Errno, Result, border, registry, sys};
 
 /// What every object can do.
@@ -19,7 +20,8 @@ pub trait Fid: Send + Sync + 'static {
     }
 
     /// `fi_close`: after success the application no longer has the object, and the border drops the
-    /// value; others that hold it keep it. Until then the border holds the [`Arc`] more than once,
+    /// value; others that hold it keep it. Also called in a child of the process that opened it, where
+    /// it must change nothing that both share. Until then the border holds the [`Arc`] more than once,
     /// so its count does not tell whether anyone else needs the object.
     ///
     /// # Errors
@@ -96,13 +98,14 @@ unsafe extern "C" fn close<S: FidStruct, T: Fid>(fid: *mut sys::fid) -> c_int {
     // One of several callers has the claim. The others do not read the object, which may be gone.
     let Some(claim) = registry::claim::<T>(fid) else { return -Errno::EINVAL.number() };
     let object = fid.cast::<Object<S, T>>();
+    let _put_off = PutOff::begin();
     // SAFETY: the registry knows `fid`, so it is an object that was not closed, and this shim is in
     // the table of objects of this very type. Only who has the claim frees it.
-    let poisoned = unsafe { (*object).poisoned.load(Ordering::Relaxed) };
+    let usable_in = unsafe { (*object).usable_in.load(Ordering::Relaxed) };
     // A poisoned value cannot be trusted to close in good order; it can only be let go.
-    if !poisoned {
+    if usable_in != POISONED {
         // SAFETY: as above.
-        let answer: c_int = unsafe { border::call::<S, T, _, _, _>(fid, |value, _| value.close()) };
+        let answer: c_int = unsafe { border::enter(object, |value, _| value.close()) };
         if answer < 0 {
             return answer;
         }

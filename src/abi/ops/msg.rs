@@ -23,6 +23,10 @@ pub const IOV_LIMIT: usize = 8;
 /// What an active endpoint can do with bytes. No call waits for the peer, but for the moment that it may take to
 /// answer.
 pub trait MsgOps: Fid {
+    /// Whether a call may come upon a cancellation point of the C library. Where it may not, it is spared
+    /// the price of putting cancellation off; rare ones do so themselves ([`crate::abi::put_off`]).
+    const CANCELLATION_POINTS: bool;
+
     /// `fi_send`, `fi_sendv`, `fi_sendmsg`: takes bytes and answers how many. At most
     /// [`IOV_LIMIT`] pieces, whose lengths together are at most `isize::MAX`.
     ///
@@ -77,8 +81,15 @@ pub(in crate::abi) const fn table<T: MsgOps>() -> *const sys::fi_ops_msg {
 /// As for [`border::call`].
 #[inline]
 unsafe fn call<T: MsgOps>(fid: *mut sys::fid_ep, body: impl FnOnce(&T) -> Result<usize>) -> isize {
+    let body = |endpoint: &Arc<T>, (): &()| body(endpoint);
     // SAFETY: the caller's promise.
-    unsafe { border::call::<sys::fid_ep, T, _, _, _>(fid, |endpoint: &Arc<T>, ()| body(endpoint)) }
+    unsafe {
+        if T::CANCELLATION_POINTS {
+            border::call::<sys::fid_ep, T, _, _, _>(fid, body)
+        } else {
+            border::call_at_once::<sys::fid_ep, T, _, _, _>(fid, body)
+        }
+    }
 }
 
 unsafe extern "C" fn recv<T: MsgOps>(

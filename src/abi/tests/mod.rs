@@ -202,6 +202,8 @@ impl FigureOps for Endpoint {
 }
 
 impl MsgOps for Endpoint {
+    const CANCELLATION_POINTS: bool = true;
+
     fn send(&self, data: &[IoSlice<'_>], flags: u64) -> Result<usize> {
         self.note(format!("send {:?} {flags}", data.iter().map(|slice| slice.len()).collect::<Vec<_>>()));
         match data.iter().map(|slice| slice.len()).sum() {

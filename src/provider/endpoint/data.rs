@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::MutexGuard;
 
-use crate::abi::{Errno, MsgOps, Result, constants};
+use crate::abi::{self, Errno, MsgOps, Result, constants};
 use crate::verbs::Device;
 
 use super::super::config::Config;
@@ -36,7 +36,7 @@ impl<D: Device> Endpoint<D> {
     ) -> Result<usize> {
         let mut inner = self.inner.lock();
         if matches!(inner.state, State::Connecting(..)) {
-            inner.progress(self);
+            abi::put_off(|| inner.progress(self));
         }
         let mut outcome = call(inner.connected()?);
         if inner.wait.is_some() {
@@ -139,6 +139,8 @@ fn look_again<D: Device>(
 }
 
 impl<D: Device> MsgOps for Endpoint<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
     fn send(&self, data: &[IoSlice<'_>], flags: u64) -> Result<usize> {
         if flags & !FLAGS != 0 {
             return Err(Errno::EBADFLAGS);

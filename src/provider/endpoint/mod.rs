@@ -24,6 +24,7 @@ use crate::abi::{
     AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, FigureOps, Figures, InfoRef, OptionOut,
     Result,
 };
+use crate::verbs::process::Maker;
 use crate::verbs::{CompletionQueue, Device, Signal, WaitSet};
 
 use super::children::Child;
@@ -49,6 +50,7 @@ pub(super) struct Endpoint<D: Device> {
     /// The connection request that this endpoint is to accept.
     request: Option<Arc<Request<D>>>,
     handle: OnceLock<FidHandle>,
+    maker: Maker,
     inner: Mutex<Inner<D>>,
     /// Notified by each call, for one that gives way to another thread.
     news: Condvar,
@@ -101,6 +103,7 @@ impl<D: Device> Endpoint<D> {
             destination,
             request,
             handle: OnceLock::new(),
+            maker: Maker::this_process(),
             inner: Mutex::new(Inner {
                 options,
                 source,
@@ -291,9 +294,13 @@ impl<D: Device> Fid for Endpoint<D> {
     }
 
     fn close(&self) -> Result<()> {
-        self.linger();
+        // In a child of the process that made it, the connection is the parent's to end.
+        if self.maker.is_this_process() {
+            self.linger();
+            self.inner.lock().report();
+        }
         let mut inner = self.inner.lock();
-        inner.report();
+        inner.binding = None;
         inner.state = State::Dead;
         inner.membership = None;
         drop(inner);

@@ -38,6 +38,8 @@ impl<D: Device> Faulty<D> {
 }
 
 impl<D: Device> Device for Faulty<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
     type Pd = D::Pd;
     type Mr = D::Mr;
     type Cq = CompletionQueue<D::Cq>;

@@ -17,12 +17,14 @@ use socket2::{SockAddr, SockAddrStorage};
 
 use super::device::{check, check_pointer, name_of, set_nonblocking};
 use super::library::{Library, library};
+use crate::verbs::process::Maker;
 use crate::verbs::{Error, Result};
 
 pub(super) use sys::rdma_cm_event_type as kind;
 
 /// An event channel.
 pub(super) struct Channel {
+    maker: Maker,
     library: &'static Library,
     raw: NonNull<sys::rdma_event_channel>,
 }
@@ -67,7 +69,7 @@ impl Channel {
         // SAFETY: no requirements.
         let raw =
             check_pointer("rdma_create_event_channel", unsafe { (library.rdma_create_event_channel)() })?;
-        let channel = Self { library, raw };
+        let channel = Self { maker: Maker::this_process(), library, raw };
         set_nonblocking(channel.as_fd())?;
         Ok(Arc::new(channel))
     }
@@ -123,6 +125,9 @@ impl AsFd for Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if !self.maker.is_this_process() {
+            return;
+        }
         // SAFETY: the channel is closed once, after every identifier on it: each held it.
         unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) };
     }
@@ -277,6 +282,9 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
+        if !self.channel.maker.is_this_process() {
+            return;
+        }
         // SAFETY: the identifier is given up once. The call waits until its events are acknowledged;
         // all that were read are.
         let answer = unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };

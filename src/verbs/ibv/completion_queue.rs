@@ -131,6 +131,9 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        if !self.context.maker.is_this_process() {
+            return;
+        }
         let library = self.context.library;
         // SAFETY: no queue pair reports here any more, every wake-up taken was acknowledged, and both
         // are given up once, the queue before its channel.

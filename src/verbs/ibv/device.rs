@@ -14,6 +14,7 @@ use rdma_sys as sys;
 
 use super::cm::{Channel, Id};
 use super::library::{Library, library};
+use crate::verbs::process::Maker;
 use crate::verbs::{BreakReason, DeviceAttributes, Error, Result, Transport};
 
 /// Most inline bytes that are asked for: more makes every entry of the send queue larger, and
@@ -39,6 +40,8 @@ pub(super) struct AsyncEvent {
 
 /// An opened device.
 pub(super) struct Context {
+    /// What a child of this process inherits is left to it: nothing made from the context is given up there.
+    pub(super) maker: Maker,
     pub(super) library: &'static Library,
     raw: NonNull<sys::ibv_context>,
     /// As the kernel calls it: `mlx5_0`, `rxe0`, `siw0`.
@@ -115,6 +118,7 @@ impl Context {
         let mut open = OPEN.lock();
         // One that is gone is not the one that has its name now.
         if let Some(context) = open.get(name).and_then(Weak::upgrade)
+            && context.maker.is_this_process()
             && context.fault(0) != Some(BreakReason::DeviceGone)
         {
             return Ok(context);
@@ -145,6 +149,7 @@ impl Context {
 
     fn describe(library: &'static Library, raw: NonNull<sys::ibv_context>, name: &str) -> Result<Self> {
         let mut context = Self {
+            maker: Maker::this_process(),
             library,
             raw,
             name: name.to_owned(),
@@ -263,6 +268,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if !self.maker.is_this_process() {
+            return;
+        }
         // SAFETY: the context is open, is closed once, and everything made from it held `self`.
         unsafe { (self.library.ibv_close_device)(self.raw()) };
     }

@@ -13,13 +13,16 @@ static WAITING: Mutex<Vec<QueuePair>> = Mutex::new(Vec::new());
 
 /// Destroys a queue pair as soon as that takes no waiting.
 pub(super) fn bury(queue_pair: QueuePair) {
-    WAITING.lock().push(queue_pair);
-    clear();
+    if !queue_pair.is_inherited() {
+        WAITING.lock().push(queue_pair);
+        clear();
+    }
 }
 
 /// Destroys what can be destroyed by now.
 pub(super) fn clear() {
-    let done: Vec<QueuePair> = WAITING.lock().extract_if(.., QueuePair::has_let_go).collect();
+    let is_done = |queue_pair: &mut QueuePair| queue_pair.is_inherited() || queue_pair.has_let_go();
+    let done: Vec<QueuePair> = WAITING.lock().extract_if(.., is_done).collect();
     // Outside the lock.
     drop(done);
 }

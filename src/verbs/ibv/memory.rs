@@ -75,6 +75,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.context.maker.is_this_process() {
+            return;
+        }
         // SAFETY: the domain is given up once, and everything made in it held `self`.
         unsafe { (self.context.library.ibv_dealloc_pd)(self.raw()) };
     }
@@ -114,6 +117,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if !self.domain.context.maker.is_this_process() {
+            return;
+        }
         // SAFETY: the region is given up once. Requests that still name it fail at the device.
         let answer = unsafe { (self.domain.context.library.ibv_dereg_mr)(self.raw.as_ptr()) };
         if answer != 0 {

@@ -64,6 +64,8 @@ impl Device {
 }
 
 impl super::Device for Device {
+    const CANCELLATION_POINTS: bool = true;
+
     type Pd = Pd;
     type Mr = Region;
     type Cq = Cq;

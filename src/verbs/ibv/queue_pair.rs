@@ -169,6 +169,11 @@ impl QueuePair {
         check("ibv_modify_qp", answer)
     }
 
+    /// Whether it is the queue pair of a parent of this process.
+    pub(super) fn is_inherited(&self) -> bool {
+        !self.context().maker.is_this_process()
+    }
+
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.domain.context
     }
@@ -268,6 +273,9 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         // SAFETY: the queue pair is valid and destroyed once.
         let answer = unsafe { (self.context().library.ibv_destroy_qp)(self.raw()) };
         if let Err(error) = check("ibv_destroy_qp", answer) {

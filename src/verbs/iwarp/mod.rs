@@ -93,6 +93,8 @@ impl Device {
 }
 
 impl super::Device for Device {
+    const CANCELLATION_POINTS: bool = false;
+
     type Pd = ProtectionDomain;
     type Mr = MemoryRegion;
     type Cq = CompletionQueue;

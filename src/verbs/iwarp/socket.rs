@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::machine::{Placement, Taken, Wire};
+use crate::verbs::process::Maker;
 use crate::verbs::{Error, Result, memory};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
@@ -18,6 +19,7 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 #[derive(Debug)]
 pub(super) struct Socket {
     descriptor: OwnedFd,
+    maker: Maker,
     /// What ended the sending side. Input is taken until its own end all the same.
     send_error: Option<Errno>,
     /// The keep-alive time that is set, and no delay with it.
@@ -40,7 +42,7 @@ impl Socket {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => None,
             Err(errno) => Some(errno),
         };
-        Ok((Self { descriptor, send_error: None, tuned: None }, refused))
+        Ok((Self { descriptor, maker: Maker::this_process(), send_error: None, tuned: None }, refused))
     }
 
     /// Sees to what every connection wants: no delay, and notice of a host that vanished while nothing
@@ -106,20 +108,28 @@ impl Socket {
 
     /// Tells the peer that nothing more comes, after what was sent.
     pub(super) fn end_output(&self) {
-        // A socket that is not connected any more has nobody to tell.
-        let _ = net::shutdown(&self.descriptor, Shutdown::Write);
+        self.shut(Shutdown::Write);
     }
 
     /// Ends both directions, after what was sent.
     pub(super) fn end(&self) {
-        // As above.
-        let _ = net::shutdown(&self.descriptor, Shutdown::Both);
+        self.shut(Shutdown::Both);
     }
 
-    /// Closes with a reset instead of an orderly end.
+    fn shut(&self, how: Shutdown) {
+        if self.maker.is_this_process() {
+            // A socket that is not connected any more has nobody to tell.
+            let _ = net::shutdown(&self.descriptor, how);
+        }
+    }
+
+    /// Closes with a reset instead of an orderly end. In a child of the process that opened it, the
+    /// descriptor is closed and the connection stays.
     pub(super) fn reset(self) {
-        // If it cannot be set, the end is an orderly one, after the Terminate that says otherwise.
-        let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
+        if self.maker.is_this_process() {
+            // If it cannot be set, the end is an orderly one, after the Terminate that says otherwise.
+            let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
+        }
     }
 }
 
@@ -179,7 +189,8 @@ pub(super) fn accept(
     keepalive: Duration,
 ) -> rustix::io::Result<(Socket, Option<SocketAddr>)> {
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
-    let socket = Socket { descriptor, send_error: None, tuned: Some(keepalive) };
+    let maker = Maker::this_process();
+    let socket = Socket { descriptor, maker, send_error: None, tuned: Some(keepalive) };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 

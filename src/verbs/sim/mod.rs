@@ -53,6 +53,8 @@ impl Device {
 }
 
 impl verbs::Device for Device {
+    const CANCELLATION_POINTS: bool = false;
+
     type Pd = ProtectionDomain;
     type Mr = MemoryRegion;
     type Cq = CompletionQueue;
