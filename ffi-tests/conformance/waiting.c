@@ -2,6 +2,7 @@
 #include "conformance.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -575,6 +576,135 @@ static void endpoint_tells_of_loss(void)
     side_close(&listener);
 }
 
+static void queue_is_quiet(void)
+{
+    struct side client;
+    unsigned port;
+    int fd = tcp_listen(&port);
+    struct fi_eq_err_entry error;
+
+    needs_embedded_device();
+    CHECK_SYS(setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", "200", 1));
+    side_active(&client, IPV4, port, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    error = await_error(client.eq, NULL, 0);
+    CHECK_INT(error.err, FI_ETIMEDOUT);
+    /* The time-out was the last thing to wait for. */
+    CHECK(!readable(wait_fd(&client.eq->fid), 100));
+    side_close(&client);
+    CHECK_SYS(close(fd));
+}
+
+/* ---- edge-triggered waiting ----------------------------------------------------------------- */
+
+/* A call without progress for this long is a lost wake-up. */
+#define STALL_MS 5000
+
+/* One thread that waits edge-triggered for one endpoint, and moves bytes both ways with it. */
+struct edge {
+    struct fid_ep *ep;
+    /* Bytes to send and to receive, those of the longest receive, and how long the thread is busy elsewhere
+     * before it answers a wake-up. */
+    uint64_t output, input;
+    size_t longest;
+    int busy_ms;
+    uint64_t sent, received;
+    atomic_bool over;
+    struct edge *peer;
+};
+
+/* Calls in both directions until both answer -FI_EAGAIN, or there is no more to do. */
+static void edge_calls(struct edge *edge, uint8_t *buffer)
+{
+    bool blocked[2] = {false, false};
+
+    while (!blocked[0] || !blocked[1]) {
+        uint64_t left = edge->output - edge->sent;
+        ssize_t moved;
+
+        moved = recv_once(edge->ep, buffer, edge->longest);
+        blocked[0] = moved == -FI_EAGAIN;
+        if (!blocked[0]) {
+            CHECK_BETWEEN(moved, 1, edge->longest);
+            CHECK_BYTES(buffer, pattern(edge->received, (size_t)moved), (size_t)moved);
+            edge->received += (uint64_t)moved;
+        }
+        if (left > PATTERN_MAX)
+            left = PATTERN_MAX;
+        moved = left == 0 ? -FI_EAGAIN : send_once(edge->ep, pattern(edge->sent, left), left);
+        blocked[1] = moved == -FI_EAGAIN;
+        if (!blocked[1]) {
+            CHECK_BETWEEN(moved, 1, left);
+            edge->sent += (uint64_t)moved;
+        }
+    }
+}
+
+static void *edge_loop(void *argument)
+{
+    struct edge *edge = argument;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    uint8_t *buffer = malloc(edge->longest);
+    int set = CHECK_SYS(epoll_create1(0));
+    int64_t woken = now_ms();
+
+    CHECK(buffer != NULL);
+    CHECK_SYS(epoll_ctl(set, EPOLL_CTL_ADD, wait_fd(&edge->ep->fid), &event));
+    edge_calls(edge, buffer);
+    /* What a send took may still wait for the socket: until the peer has it, wake-ups are answered. */
+    while (!edge->over || !edge->peer->over) {
+        if (epoll_wait(set, &event, 1, 100) == 1) {
+            sleep_ms(edge->busy_ms);
+            edge_calls(edge, buffer);
+            woken = now_ms();
+        }
+        if (edge->received == edge->input && edge->sent == edge->output)
+            edge->over = true;
+        else if (now_ms() - woken > STALL_MS)
+            fail_at(__FILE__, __LINE__, "no wake-up: %llu of %llu bytes sent, %llu of %llu received",
+                    (unsigned long long)edge->sent, (unsigned long long)edge->output,
+                    (unsigned long long)edge->received, (unsigned long long)edge->input);
+    }
+    close(set);
+    free(buffer);
+    return NULL;
+}
+
+/* `back`: the busy side sends as well. */
+static void edges_meet(size_t ring, int busy_ms, bool back)
+{
+    const struct settings settings = {.send_ring = ring, .recv_ring = ring};
+    const uint64_t total = 3 * ring + 12345;
+    struct edge ends[2] = {0};
+    struct pair pair;
+    pthread_t threads[2];
+
+    note("rings of %zu bytes, %d ms from each wake-up to the calls, %s", ring, busy_ms, back ? "both ways" : "one way");
+    pair_open(&pair, IPV4, &settings);
+    ends[0] = (struct edge){.ep = pair.client.ep, .output = total, .input = back ? total : 0,
+                            .longest = 65537, .peer = &ends[1]};
+    ends[1] = (struct edge){.ep = pair.server.ep, .output = ends[0].input, .input = total,
+                            .longest = PATTERN_MAX, .busy_ms = busy_ms, .peer = &ends[0]};
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_INT(pthread_create(&threads[i], NULL, edge_loop, &ends[i]), 0);
+    for (unsigned i = 0; i < 2; i++)
+        CHECK_INT(pthread_join(threads[i], NULL), 0);
+    pair_close(&pair);
+}
+
+static void edge_triggered(void)
+{
+    static const size_t rings[] = {32768, 4 << 20, 16 << 20, 64 << 20};
+
+    /* A call that looks again could find what no wake-up tells. */
+    CHECK_SYS(setenv("FI_RSTREAM_SPIN_US", "0", 1));
+    for (unsigned i = 0; i < sizeof rings / sizeof rings[0]; i++)
+        for (unsigned way = 0; way < 2; way++) {
+            edges_meet(rings[i], 0, way == 1);
+            edges_meet(rings[i], 20, way == 1);
+        }
+}
+
 static const struct test tests[] = {
     TEST(one_descriptor, "fi_control(FI_GETWAIT): one descriptor that does not change over the object's life"),
     TEST(wait_object, "FI_GETWAITOBJ answers FI_WAIT_FD"),
@@ -592,8 +722,10 @@ static const struct test tests[] = {
     TEST(plain_select, "the descriptor works in select"),
     TEST(shared_descriptor, "sender and receiver on one descriptor: neither swallows the other's wake-up"),
     TEST(queue_descriptor, "an event queue's descriptor wakes for its events"),
+    TEST(queue_is_quiet, "an event queue's descriptor is quiet when the last time-out has passed and was read"),
     TEST(queue_tells_of_loss, "reading an event queue drives the loss of a peer"),
     TEST(endpoint_tells_of_loss, "an endpoint's descriptor wakes for the loss of its peer"),
+    TEST(edge_triggered, "edge-triggered: after -FI_EAGAIN in both directions each change wakes, whatever the rings"),
 };
 
 const struct section waiting_section = SECTION("waiting", tests);

@@ -135,12 +135,33 @@ impl WaitSet {
         let before = self.signals.load(Ordering::Relaxed);
         let after = with(before);
         if (before == 0) != (after == 0) {
-            let heard = if after == 0 { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
-            epoll::modify(&self.epoll, &*bell, epoll::EventData::new_u64(SIGNAL), heard)
-                .map_err(Error::io("epoll_ctl mod"))?;
+            self.listen(&bell, after != 0)?;
         }
         self.signals.store(after, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes the set readable by hand as [`WaitSet::signal`] does, and wakes also who waits for it
+    /// edge-triggered and has seen it readable before. The sources of the set must be level-triggered.
+    pub fn signal_again(&self, who: Signal) -> Result<()> {
+        if self.is_inherited() {
+            return Ok(());
+        }
+        let bell = self.bell.lock();
+        // The kernel tells of a source when it comes to its list of ready ones. What is in there without
+        // being ready leaves it when the set is looked at.
+        self.listen(&bell, false)?;
+        self.wait(Some(Duration::ZERO), &mut Vec::new())?;
+        self.listen(&bell, true)?;
+        self.signals.fetch_or(who as u8, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes an interest in the eventfd behind the signal, or none.
+    fn listen(&self, bell: &OwnedFd, on: bool) -> Result<()> {
+        let heard = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        epoll::modify(&self.epoll, bell, epoll::EventData::new_u64(SIGNAL), heard)
+            .map_err(Error::io("epoll_ctl mod"))
     }
 
     /// Waits until a source or the signal is there, at most `timeout` (`None`: for ever), and

@@ -39,6 +39,8 @@ pub struct CompletionQueue {
     ready: VecDeque<Completion>,
     attached: Option<Arc<WaitSet>>,
     bell: Bell,
+    /// Whether the last look at the sockets has left input there.
+    unread: bool,
     finder: Option<WaitSet>,
     found: Vec<Token>,
 }
@@ -79,6 +81,7 @@ impl CompletionQueue {
             ready: VecDeque::new(),
             attached: None,
             bell: Bell::default(),
+            unread: false,
             finder: None,
             found: Vec::new(),
         }
@@ -106,10 +109,10 @@ impl CompletionQueue {
         Ok(answer)
     }
 
-    /// Brings the bell in line with the completions that wait.
+    /// Brings the bell in line with the completions and the input that wait.
     #[inline]
     fn follow(&mut self) {
-        self.bell.follow(!self.ready.is_empty(), self.attached.as_deref());
+        self.bell.follow(self.unread || !self.ready.is_empty(), self.attached.as_deref());
     }
 
     /// Gives out completions that are there already.
@@ -126,8 +129,11 @@ impl CompletionQueue {
         let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
         let mut delivery = Delivery { out, filled: 0, rest: &mut self.ready };
         match (self.pairs.as_mut_slice(), &self.finder) {
-            ([only], _) => only.drive(&mut delivery, sets),
-            (_, None) => {}
+            ([only], _) => {
+                only.drive(&mut delivery, sets);
+                self.unread = only.has_unread();
+            }
+            (_, None) => self.unread = false,
             (pairs, Some(finder)) => {
                 for pair in pairs.iter_mut().filter(|pair| pair.is_shared()) {
                     pair.drive(&mut delivery, sets);
@@ -136,10 +142,12 @@ impl CompletionQueue {
                 if let Err(error) = finder.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
                 }
+                self.unread = false;
                 for token in &self.found {
                     let at = pairs.binary_search_by_key(&token.0, |pair| u64::from(pair.number.0));
                     if let Ok(at) = at {
                         pairs[at].drive(&mut delivery, sets);
+                        self.unread |= pairs[at].has_unread();
                     }
                 }
             }
@@ -366,6 +374,9 @@ impl verbs::CompletionQueue for CompletionQueue {
     fn arm(&mut self) -> Result<bool> {
         // The poll that follows, if some are waiting, rings the bell for what it leaves.
         self.bell.arm();
+        if self.unread {
+            self.bell.ring_again(self.attached.as_deref());
+        }
         let mut waiting = !self.ready.is_empty();
         for pair in &mut self.pairs {
             waiting |= pair.arm(self.attached.as_deref());

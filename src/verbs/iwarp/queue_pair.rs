@@ -38,6 +38,7 @@ use ending::End;
 use shared::Shared;
 
 /// Receive calls of one drive, so that a peer that never pauses does not hold its caller.
+/// What it leaves in the socket is noted.
 const ROUNDS: usize = 16;
 /// Receive calls of one drive that looks for the end of the connection.
 const THOROUGH_ROUNDS: usize = 256;
@@ -53,6 +54,8 @@ pub(super) struct QueuePair {
     /// Whether large payloads come one after the other: then only headers are read where no
     /// payload is expected, and the rest goes straight to its place.
     bulk: bool,
+    /// Whether the last drive has left input in the socket.
+    unread: bool,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
     /// Once it is known for good; until then the socket is asked.
@@ -85,6 +88,7 @@ impl QueuePair {
             socket: None,
             watch: Watch::new(number),
             bulk: false,
+            unread: false,
             opened: None,
             ended: None,
             local: None,
@@ -173,8 +177,8 @@ impl QueuePair {
         let posted = self.machine.post_send(requests, more, &mut port);
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
-        if !more || sets.finder.is_some() {
-            self.watch(sets);
+        if (!more || sets.finder.is_some()) && self.watch(sets) && self.push_out(ready, sets) {
+            self.announce_end();
         }
         posted
     }
@@ -214,6 +218,11 @@ impl QueuePair {
         }
         self.follow(None);
         self.ended.take()
+    }
+
+    /// Whether the last drive has left input in the socket, of which nothing else tells.
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread
     }
 
     pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
@@ -265,12 +274,13 @@ impl QueuePair {
             self.machine.flush(None, sink);
             self.end_over(sets);
         }
-        self.settle(sets);
-        false
+        // Room that came before the socket was watched for it is told to nobody.
+        self.settle(sets) && self.push_out(sink, sets)
     }
 
-    /// Ends the sending side when all is out, if nothing more can come.
-    fn settle(&mut self, sets: DataSets<'_>) {
+    /// Ends the sending side when all is out, if nothing more can come. Answers whether the socket is watched
+    /// for room from now on.
+    fn settle(&mut self, sets: DataSets<'_>) -> bool {
         if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
             && !*told
             && self.machine.is_drained()
@@ -278,7 +288,7 @@ impl QueuePair {
             *told = true;
             socket.end_output();
         }
-        self.watch(sets);
+        self.watch(sets)
     }
 
     fn state(&self) -> &'static str {
@@ -291,18 +301,18 @@ impl QueuePair {
         }
     }
 
-    /// Watches the socket for what there is to wait for.
+    /// Watches the socket for what there is to wait for. Answers whether that is room from now on.
     #[inline]
-    fn watch(&mut self, sets: DataSets<'_>) {
-        let Some(socket) = &self.socket else { return };
+    fn watch(&mut self, sets: DataSets<'_>) -> bool {
+        let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
         let wanted = match self.phase {
             Phase::Open | Phase::Closing { .. } if output => Interest::ReadWrite,
             Phase::Open | Phase::Closing { .. } => Interest::Read,
             Phase::Draining => Interest::Write,
-            Phase::Idle | Phase::Opening(_) | Phase::Over => return,
+            Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
         };
-        self.watch.watch(socket.as_fd(), wanted, sets);
+        self.watch.watch(socket.as_fd(), wanted, sets) && output
     }
 
     fn leave_sets(&mut self, sets: DataSets<'_>) {

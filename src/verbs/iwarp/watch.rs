@@ -67,12 +67,14 @@ impl Watch {
         }
     }
 
-    /// Brings the interest of the data sets in line with `wanted`.
+    /// Brings the interest of the data sets in line with `wanted`. Answers whether it was another one.
     #[inline]
-    pub(super) fn watch(&mut self, socket: BorrowedFd<'_>, wanted: Interest, sets: DataSets<'_>) {
-        if self.interest != Some(wanted) {
+    pub(super) fn watch(&mut self, socket: BorrowedFd<'_>, wanted: Interest, sets: DataSets<'_>) -> bool {
+        let changes = self.interest != Some(wanted);
+        if changes {
             self.change(socket, wanted, sets);
         }
+        changes
     }
 
     #[cold]

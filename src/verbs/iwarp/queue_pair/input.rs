@@ -26,6 +26,7 @@ impl QueuePair {
     pub(super) fn receive(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink) -> Option<End> {
         let mut counting = Counting { sink, count: 0 };
         let mut scratch = None;
+        self.unread = false;
         for _ in 0..rounds {
             let next = match self.take_messages(MESSAGES, &mut counting) {
                 Ok(next) => next,
@@ -57,6 +58,7 @@ impl QueuePair {
                 return None;
             }
         }
+        self.unread = true;
         if thorough {
             // The end may be behind what is left, and was told once: have it told again.
             self.announce_hang_up();
