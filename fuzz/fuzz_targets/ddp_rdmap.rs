@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rstream_fi::verbs::iwarp::ddp::{self, Header};
-use rstream_fi::verbs::iwarp::rdmap::{self, Opcode, ReadRequest, Terminate};
+use rstream_fi::verbs::iwarp::rdmap::{self, About, Opcode, ReadRequest, Terminate};
 
 fuzz_target!(|data: &[u8]| {
     match Header::parse(data) {
@@ -33,9 +33,12 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Some(bytes) = data.first_chunk() {
         let terminate = Terminate::parse(bytes);
-        let mut again = [0; 24];
-        let about = &data[..data.len().min(20)];
-        assert_eq!(terminate.emit(about, &mut again), 4 + about.len());
+        let mut again = [0; 4 + 20 + rdmap::READ_REQUEST];
+        let (head, rest) = data.split_at(data.len().min(20));
+        let about = About { head, request: rest.first_chunk() };
+        let copies = about.head.len() + about.request.map_or(0, |request| request.len());
+        assert_eq!(terminate.emit(&about, &mut again), 4 + copies);
+        assert!(again[4..4 + copies] == data[..copies]);
         // What was written is read as it was meant, whichever end siw counted the bits from.
         assert_eq!(again.first_chunk().map(Terminate::parse), Some(terminate));
         assert!(terminate.to_string().contains(terminate.meaning()));

@@ -27,7 +27,7 @@ use reads::Reads;
 use receive::Receiver;
 use transmit::Transmitter;
 
-use super::rdmap::Terminate;
+use super::rdmap::{About, Terminate};
 use super::region::{ProtectionDomain, RegionCache};
 use crate::verbs::shm::Message;
 use crate::verbs::{
@@ -318,8 +318,7 @@ impl Machine {
 
     /// Tells the peer why the connection ends, as the last message, as far as the wire takes it.
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
-        let about = if terminate == Terminate::LOCAL_CATASTROPHIC { &[] } else { self.receiver.header() };
-        self.transmitter.terminate(terminate, about, wire);
+        self.transmitter.terminate(terminate, &self.receiver.about(&terminate), wire);
     }
 
     /// No more input comes: completes the receives. What waits for the wire still goes out.
@@ -346,5 +345,5 @@ impl Machine {
 
 /// Sends a Terminate on a connection that did not come to stand; best effort.
 pub fn send_terminate(terminate: Terminate, wire: &mut impl Wire) {
-    Transmitter::bare().terminate(terminate, &[], wire);
+    Transmitter::bare().terminate(terminate, &About::default(), wire);
 }

@@ -169,6 +169,20 @@ pub struct Terminate {
     pub code: u8,
 }
 
+/// What a Terminate repeats of the segment that it is about (RFC 5040 4.8).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct About<'b> {
+    /// The FPDU's length field and the whole DDP header; empty: the Terminate is about no segment.
+    pub head: &'b [u8],
+    /// The [`ReadRequest`] in it, if it is one; not without a head.
+    pub request: Option<&'b [u8; READ_REQUEST]>,
+}
+
+/// DDP segment length and DDP header are repeated: bits M and D of a Terminate's header control.
+const HEAD_REPEATED: u8 = 0xc0;
+/// The RDMAP header is repeated: bit R.
+const REQUEST_REPEATED: u8 = 0x20;
+
 impl Terminate {
     const fn new(layer: u8, kind: u8, code: u8) -> Self {
         Self { layer, kind, code }
@@ -233,14 +247,27 @@ impl Terminate {
         Self::new(layer, kind, bytes[1])
     }
 
-    /// Writes the message; `about` is the FPDU's length field and DDP header that provoked it,
-    /// or nothing. Answers the bytes written: [`TERMINATE`] and the length of `about`.
-    pub fn emit(&self, about: &[u8], bytes: &mut [u8]) -> usize {
-        // Length and DDP header are there (M and D of RFC 5040 4.8); an RDMAP header never.
-        let copies = if about.is_empty() { 0 } else { 0xc0 };
-        let fixed = [self.layer << 4 | self.kind & 0x0f, self.code, copies, 0];
-        let written = fixed.iter().chain(about).zip(bytes).map(|(source, place)| *place = *source);
+    /// Writes the message. Answers the bytes written: [`TERMINATE`], and what is repeated.
+    pub fn emit(&self, about: &About<'_>, bytes: &mut [u8]) -> usize {
+        let head = if about.head.is_empty() { 0 } else { HEAD_REPEATED };
+        let request = about.request.map_or(0, |_| REQUEST_REPEATED);
+        let fixed = [self.layer << 4 | self.kind & 0x0f, self.code, head | request, 0];
+        let copies = about.head.iter().chain(about.request.into_iter().flatten());
+        let written = fixed.iter().chain(copies).zip(bytes).map(|(source, place)| *place = *source);
         written.count()
+    }
+
+    /// Whether it is about a segment of the peer's: neither a local catastrophic error is, nor one of MPA, which
+    /// delivers no segment then.
+    #[must_use]
+    pub const fn is_about_segment(&self) -> bool {
+        !matches!((self.layer, self.kind), (0, 0) | (2.., _))
+    }
+
+    /// Whether RDMAP found the error. Only then is a Read Request repeated: DDP does not know what it carries.
+    #[must_use]
+    pub const fn is_of_rdmap(&self) -> bool {
+        self.layer == 0
     }
 
     /// Whether the peer refused access to its memory.
@@ -339,10 +366,18 @@ mod tests {
     fn terminate_reads_and_writes_alike() {
         let terminate = Terminate::TOO_LONG;
         let mut bytes = [0xff; 8];
-        assert_eq!(terminate.emit(&[], &mut bytes), 4);
+        assert_eq!(terminate.emit(&About::default(), &mut bytes), 4);
         assert_eq!(bytes[..4], [0x12, 5, 0, 0]);
-        assert_eq!(terminate.emit(&[7, 8, 9], &mut bytes), 7);
+        assert_eq!(terminate.emit(&About { head: &[7, 8, 9], request: None }, &mut bytes), 7);
         assert_eq!(bytes, [0x12, 5, 0xc0, 0, 7, 8, 9, 0xff]);
+        let (request, mut long) = ([6; READ_REQUEST], [0xff; 36]);
+        assert_eq!(
+            Terminate::ACCESS.emit(&About { head: &[7, 8, 9], request: Some(&request) }, &mut long),
+            35
+        );
+        assert_eq!(long[..7], [0x01, 2, 0xe0, 0, 7, 8, 9]);
+        assert_eq!(long[7..], [[6; READ_REQUEST].as_slice(), &[0xff]].concat());
+        assert_eq!(long.first_chunk().map(Terminate::parse), Some(Terminate::ACCESS));
         assert_eq!(Terminate::parse(&[0x12, 5, 0xe0, 0]), terminate);
         assert_eq!(terminate.to_string(), "message too long for its buffer (layer 1, type 2, code 5)");
         // As siw sends it: layer 0, type 1, all copies.

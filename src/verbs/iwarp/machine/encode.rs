@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::stream::Output;
 use crate::verbs::iwarp::ddp::{self, Tagged, Untagged};
 use crate::verbs::iwarp::mpa;
-use crate::verbs::iwarp::rdmap::{self, Opcode, ReadRequest, Terminate};
+use crate::verbs::iwarp::rdmap::{self, About, Opcode, ReadRequest, Terminate};
 use crate::verbs::{Memory, Operation, SendRequest};
 
 /// Bytes of the longest header with its length field.
@@ -14,7 +14,7 @@ const HEADER: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
 pub(super) const OVERHEAD: usize = HEADER + mpa::MAX_TRAILER;
 
 /// Longest payload of [`Encoder::short`]: a Read Request.
-const SHORT: usize = rdmap::READ_REQUEST;
+const SHORT: usize = rdmap::TERMINATE + HEADER + rdmap::READ_REQUEST;
 /// Longest payload of a segment of either kind that needs no padding.
 const LONGEST_PAYLOAD: usize = (mpa::MAX_ULPDU - ddp::UNTAGGED) & !3;
 /// Room that a [`Chunk`] keeps for immediate data behind a segment.
@@ -181,9 +181,14 @@ impl Encoder {
         (trailer, padding + mpa::CRC)
     }
 
-    /// Encodes a Terminate; `about` is the FPDU's length field and header that it speaks of.
-    pub(super) fn terminate<'a>(&self, terminate: Terminate, about: &[u8], output: &mut impl Output<'a>) {
-        let mut payload = [0; rdmap::TERMINATE + HEADER];
+    /// Encodes a Terminate.
+    pub(super) fn terminate<'a>(
+        &self,
+        terminate: Terminate,
+        about: &About<'_>,
+        output: &mut impl Output<'a>,
+    ) {
+        let mut payload = [0; SHORT];
         let length = terminate.emit(about, &mut payload);
         let message = Message { opcode: Opcode::Terminate, invalidate: 0, sequence: 1 };
         self.short(&message.head(0, length, true), &payload[..length], output);

@@ -18,8 +18,9 @@ use super::reads::Reads;
 use super::receives::{Receive, Receives};
 use super::violation::{Fault, Purpose, Violation};
 use super::{Placement, Sink};
+use crate::verbs::iwarp::ddp::Header;
 use crate::verbs::iwarp::mpa;
-use crate::verbs::iwarp::rdmap::{self, Opcode};
+use crate::verbs::iwarp::rdmap::{self, About, Opcode, Terminate};
 use crate::verbs::iwarp::region::{Region, RegionCache};
 use crate::verbs::{QpNumber, RecvRequest, Result};
 
@@ -129,9 +130,14 @@ impl Receiver {
         self.opened
     }
 
-    /// Length field and DDP header of the FPDU under way, as far as they are there.
-    pub(super) fn header(&self) -> &[u8] {
-        self.head.bytes()
+    /// What `terminate` repeats of the segment under way. A header that DDP does not understand is not one.
+    pub(super) fn about(&self, terminate: &Terminate) -> About<'_> {
+        let head = self.head.bytes();
+        if !terminate.is_about_segment() || Header::parse(split_head(head).1).is_err() {
+            return About::default();
+        }
+        let is_request = matches!(self.effect, Effect::ReadRequest) && terminate.is_of_rdmap();
+        About { head, request: self.body.bytes().first_chunk().filter(|_| is_request) }
     }
 
     /// See [`super::Machine::target`].

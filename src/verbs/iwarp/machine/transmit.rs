@@ -15,7 +15,7 @@ use super::stream::{Batch, Output as _, Stream, Wire};
 use super::violation::{Purpose, Violation};
 use super::work::{Body, Pending, Report, Streamed, Target, Work};
 use super::{Port, Sink};
-use crate::verbs::iwarp::rdmap::{Opcode, ReadRequest, Terminate};
+use crate::verbs::iwarp::rdmap::{About, Opcode, ReadRequest, Terminate};
 use crate::verbs::iwarp::region::RegionCache;
 use crate::verbs::{
     CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpNumber, Result, Segment,
@@ -216,7 +216,7 @@ impl Transmitter {
     }
 
     /// Sends a Terminate as the last message; best effort.
-    pub(super) fn terminate<W: Wire>(&mut self, terminate: Terminate, about: &[u8], wire: &mut W) {
+    pub(super) fn terminate<W: Wire>(&mut self, terminate: Terminate, about: &About<'_>, wire: &mut W) {
         if !self.open {
             // The peer is not ready for what waits, but can take this: it sent first.
             self.stream.discard();

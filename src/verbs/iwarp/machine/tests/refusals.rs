@@ -4,7 +4,7 @@ use super::*;
 use crate::verbs::CompletionKind;
 use crate::verbs::iwarp::ddp::{Tagged, Untagged};
 use crate::verbs::iwarp::mpa;
-use crate::verbs::iwarp::rdmap::{Opcode, ReadRequest};
+use crate::verbs::iwarp::rdmap::{About, Opcode, ReadRequest};
 
 fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
@@ -36,19 +36,43 @@ fn read(stag: u32, offset: u64, length: u32) -> Vec<u8> {
     untagged(Opcode::ReadRequest, 1, 1, 0, &payload)
 }
 
-/// The Terminate that a machine sends because of `bytes`.
-fn answer(end: &mut End, bytes: &[u8]) -> Terminate {
+/// What a Terminate repeats of the segment that it is about (RFC 5040 4.8).
+#[derive(Debug, Clone, Copy)]
+enum Repeats {
+    /// Nothing: the error is not about a segment, or its header is not known to be one.
+    Nothing,
+    /// Its length and DDP header.
+    Header,
+    /// These and the header of the Read Request in it.
+    Request,
+}
+
+impl Repeats {
+    /// The bits and the bytes that say so, for the segment in `fpdu`.
+    fn of(self, fpdu: &[u8]) -> (u8, &[u8]) {
+        let header = 2 + if fpdu[2] & 0x80 != 0 { 14 } else { 18 };
+        match self {
+            Self::Nothing => (0, &[]),
+            Self::Header => (0xc0, &fpdu[..header]),
+            Self::Request => (0xe0, &fpdu[..header + 28]),
+        }
+    }
+}
+
+/// The Terminate that a machine sends because of `bytes`, of which the segment in `about` is to blame.
+fn answer(end: &mut End, bytes: &[u8], repeats: Repeats, about: &[u8]) -> Terminate {
     end.restart(Side::Passive, false);
     end.receives(2, 16);
     end.take(bytes, true);
     let Some(Fault::Violation(violation)) = end.fault else { panic!("{:?} after {bytes:x?}", end.fault) };
     end.machine.terminate(violation.terminate(), &mut end.pipe);
     let sent = &end.pipe.bytes;
-    // A whole Terminate FPDU, with the length and header of the segment that it is about.
-    assert_eq!(sent[2..4], [0x41, 0x47]);
-    assert_eq!(sent[20 + 2], 0xc0);
-    let about = &sent[24..24 + bytes.len().min(16)];
-    assert!(bytes.starts_with(&about[..2]) || bytes.len() > 64, "{about:x?} is not about {bytes:x?}");
+    let (bits, copies) = repeats.of(about);
+    let length = 18 + 4 + copies.len();
+    assert_eq!(sent[..4], [(length >> 8) as u8, length as u8, 0x41, 0x47], "{violation}");
+    assert_eq!(sent[22..24], [bits, 0], "{violation}");
+    assert_eq!(sent[24..2 + length], *copies, "{violation}");
+    assert_eq!(sent.len(), 2 + length + mpa::padding(length) + 4, "{violation}");
     Terminate::parse(sent[20..24].try_into().unwrap())
 }
 
@@ -65,37 +89,57 @@ fn each_violation_has_its_code() {
     use Opcode::{Immediate, ReadResponse, Send, SendInvalidate, Write};
     let immediate = [0; 8];
     let cases = [
-        ("STag", tagged(Write, bad, 0, b"x"), Terminate::TAGGED_STAG),
-        ("bounds", tagged(Write, good, size - 3, b"four"), Terminate::TAGGED_BOUNDS),
-        ("far bounds", tagged(Write, good, size + 1, b"x"), Terminate::TAGGED_BOUNDS),
-        ("wrap", tagged(Write, good, u64::MAX, b"xy"), Terminate::TAGGED_WRAP),
-        ("rights", tagged(Write, own, 0, b"x"), Terminate::ACCESS),
-        ("read STag", read(bad, 0, 1), Terminate::READ_STAG),
-        ("read bounds", read(good, size, 1), Terminate::READ_BOUNDS),
-        ("read wrap", read(good, u64::MAX, 2), Terminate::READ_WRAP),
-        ("read rights", read(own, 0, 1), Terminate::ACCESS),
-        ("response unasked", tagged(ReadResponse, own, 0, b"x"), Terminate::TAGGED_BOUNDS),
-        ("too long", untagged(Send, 0, 1, 0, &[0; 17]), Terminate::TOO_LONG),
-        ("queue", untagged(Send, 3, 1, 0, b""), Terminate::QUEUE),
-        ("queue of reads", untagged(Send, 1, 1, 0, b""), Terminate::QUEUE),
-        ("sequence", untagged(Send, 0, 2, 0, b""), Terminate::SEQUENCE),
-        ("offset", untagged(Send, 0, 1, 4, b""), Terminate::MESSAGE_OFFSET),
-        ("invalidate", untagged(SendInvalidate, 0, 1, 0, b""), Terminate::INVALIDATE),
-        ("short immediate", untagged(Immediate, 0, 1, 0, &immediate[1..]), Terminate::RDMAP_UNSPECIFIED),
-        ("untagged write", untagged(Write, 0, 1, 0, b""), Terminate::OPCODE),
-        ("tagged send", tagged(Send, good, 0, b""), Terminate::OPCODE),
-        ("opcode", versions(untagged(Send, 0, 1, 0, b""), 3, 0x4a), Terminate::OPCODE),
-        ("RDMAP version", versions(untagged(Send, 0, 1, 0, b""), 3, 0x83), Terminate::RDMAP_VERSION),
-        ("DDP version", versions(untagged(Send, 0, 1, 0, b""), 2, 0x42), Terminate::UNTAGGED_VERSION),
-        ("tagged version", versions(tagged(Write, good, 0, b""), 2, 0xc2), Terminate::TAGGED_VERSION),
-        ("short", fpdu(&[0xc1, 0x40, 1, 2]), Terminate::FPDU_LENGTH),
+        ("STag", tagged(Write, bad, 0, b"x"), Terminate::TAGGED_STAG, Repeats::Header),
+        ("bounds", tagged(Write, good, size - 3, b"four"), Terminate::TAGGED_BOUNDS, Repeats::Header),
+        ("far bounds", tagged(Write, good, size + 1, b"x"), Terminate::TAGGED_BOUNDS, Repeats::Header),
+        ("wrap", tagged(Write, good, u64::MAX, b"xy"), Terminate::TAGGED_WRAP, Repeats::Header),
+        ("rights", tagged(Write, own, 0, b"x"), Terminate::ACCESS, Repeats::Header),
+        ("read STag", read(bad, 0, 1), Terminate::READ_STAG, Repeats::Request),
+        ("read bounds", read(good, size, 1), Terminate::READ_BOUNDS, Repeats::Request),
+        ("read wrap", read(good, u64::MAX, 2), Terminate::READ_WRAP, Repeats::Request),
+        ("read rights", read(own, 0, 1), Terminate::ACCESS, Repeats::Request),
+        ("response unasked", tagged(ReadResponse, own, 0, b"x"), Terminate::TAGGED_BOUNDS, Repeats::Header),
+        ("too long", untagged(Send, 0, 1, 0, &[0; 17]), Terminate::TOO_LONG, Repeats::Header),
+        ("queue", untagged(Send, 3, 1, 0, b""), Terminate::QUEUE, Repeats::Header),
+        ("queue of reads", untagged(Send, 1, 1, 0, b""), Terminate::QUEUE, Repeats::Header),
+        ("sequence", untagged(Send, 0, 2, 0, b""), Terminate::SEQUENCE, Repeats::Header),
+        ("offset", untagged(Send, 0, 1, 4, b""), Terminate::MESSAGE_OFFSET, Repeats::Header),
+        ("invalidate", untagged(SendInvalidate, 0, 1, 0, b""), Terminate::INVALIDATE, Repeats::Header),
+        (
+            "short immediate",
+            untagged(Immediate, 0, 1, 0, &immediate[1..]),
+            Terminate::RDMAP_UNSPECIFIED,
+            Repeats::Header,
+        ),
+        ("untagged write", untagged(Write, 0, 1, 0, b""), Terminate::OPCODE, Repeats::Header),
+        ("tagged send", tagged(Send, good, 0, b""), Terminate::OPCODE, Repeats::Header),
+        ("opcode", versions(untagged(Send, 0, 1, 0, b""), 3, 0x4a), Terminate::OPCODE, Repeats::Header),
+        (
+            "RDMAP version",
+            versions(untagged(Send, 0, 1, 0, b""), 3, 0x83),
+            Terminate::RDMAP_VERSION,
+            Repeats::Header,
+        ),
+        (
+            "DDP version",
+            versions(untagged(Send, 0, 1, 0, b""), 2, 0x42),
+            Terminate::UNTAGGED_VERSION,
+            Repeats::Nothing,
+        ),
+        (
+            "tagged version",
+            versions(tagged(Write, good, 0, b""), 2, 0xc2),
+            Terminate::TAGGED_VERSION,
+            Repeats::Nothing,
+        ),
+        ("short", fpdu(&[0xc1, 0x40, 1, 2]), Terminate::FPDU_LENGTH, Repeats::Nothing),
     ];
-    for (what, bytes, expected) in cases {
-        assert_eq!(answer(&mut end, &bytes), expected, "{what}");
+    for (what, bytes, expected, repeats) in cases {
+        assert_eq!(answer(&mut end, &bytes, repeats, &bytes), expected, "{what}");
         assert_eq!(end.ring_bytes(), vec![0; SIZE], "{what} left something behind");
     }
     let three = [send_of(1), send_of(2), send_of(3)].concat();
-    assert_eq!(answer(&mut end, &three), Terminate::NO_BUFFER);
+    assert_eq!(answer(&mut end, &three, Repeats::Header, &send_of(3)), Terminate::NO_BUFFER);
     let reads: Vec<u8> = (1..=3)
         .flat_map(|sequence| {
             let mut request = read(good, 0, 60_000);
@@ -107,6 +151,18 @@ fn each_violation_has_its_code() {
     end.pipe.room = 0;
     end.take(&reads, false);
     assert_eq!(end.fault, Some(Fault::Violation(Violation::Reads { limit: 2 })));
+}
+
+#[test]
+fn a_terminate_about_no_segment_repeats_none() {
+    let mut end = End::new(Side::Passive, true);
+    let mut bytes = read(1, 0, 1);
+    *bytes.last_mut().unwrap() ^= 1;
+    end.take(&bytes, true);
+    assert!(matches!(end.fault, Some(Fault::Violation(Violation::Crc { .. }))));
+    end.machine.terminate(Terminate::CRC, &mut end.pipe);
+    assert_eq!(end.pipe.bytes[20..24], [0x20, 2, 0, 0]);
+    assert_eq!(end.pipe.bytes[..2], [0, 22]);
 }
 
 fn send_of(sequence: u32) -> Vec<u8> {
@@ -196,7 +252,7 @@ fn a_refused_read_is_a_remote_error() {
     end.post(1, Operation::Read { remote }, Payload::Segments(&[sink])).unwrap();
     end.post_bytes(2, PLAIN, b"x");
     let mut payload = [0; 4];
-    Terminate::READ_BOUNDS.emit(&[], &mut payload);
+    Terminate::READ_BOUNDS.emit(&About::default(), &mut payload);
     end.take(&untagged(Opcode::Terminate, 2, 1, 0, &payload), false);
     let fault = Fault::Terminated(Terminate::READ_BOUNDS);
     assert_eq!(end.fault, Some(fault));
