@@ -173,8 +173,10 @@ impl QueuePair {
             return Ok(());
         }
         let Some(wire) = &mut self.socket else { return Err(refused(self.state())) };
-        let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
-        let posted = self.machine.post_send(requests, more, &mut port);
+        let posted = {
+            let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
+            self.machine.post_send(requests, more, &mut port)
+        };
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
         if (!more || sets.finder.is_some()) && self.watch(sets) && self.push_out(ready, sets) {
