@@ -243,6 +243,7 @@ impl<D: Device> Connection<D> {
     }
 
     /// Begins the orderly end of the transport, also if the end of the stream is not said.
+    #[cold]
     pub(super) fn disconnect(&mut self) {
         if !self.disconnecting && !self.ended {
             self.disconnecting = true;

@@ -32,6 +32,7 @@ pub mod process;
 pub mod shm;
 #[forbid(unsafe_code)]
 pub mod sim;
+#[forbid(unsafe_code)]
 mod ticks;
 #[forbid(unsafe_code)]
 mod wait;

@@ -46,10 +46,14 @@ impl<D: Device> Endpoint<D> {
             }
             self.news.notify_all();
         }
+        let connection = inner.connected()?;
         if !peeks {
-            inner.connected()?.calls(direction).note(&outcome);
+            connection.calls(direction).note(&outcome);
         }
-        inner.after_call();
+        // A connection that stands has nothing to tell a caller that polls.
+        if connection.is_over() || inner.wait.is_some() {
+            inner.after_call();
+        }
         outcome
     }
 

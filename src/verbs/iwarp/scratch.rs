@@ -9,18 +9,23 @@ use std::ops::{Deref, DerefMut};
 use super::machine::SCRATCH;
 
 thread_local! {
-    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Of no bytes while it is borrowed.
+    static SPARE: Cell<Box<[u8]>> = Cell::default();
 }
 
 /// [`SCRATCH`] bytes of anything, borrowed from the thread.
-pub(super) struct Scratch(Vec<u8>);
+pub(super) struct Scratch(Box<[u8]>);
 
 impl Scratch {
     /// Takes the thread's room, or makes some: at the first use, and while a thread ends.
     pub(super) fn take() -> Self {
-        let mut bytes = SPARE.try_with(Cell::take).unwrap_or_default();
-        bytes.resize(SCRATCH, 0);
-        Self(bytes)
+        let bytes = SPARE.try_with(Cell::take).unwrap_or_default();
+        if bytes.is_empty() { Self::new() } else { Self(bytes) }
+    }
+
+    #[cold]
+    fn new() -> Self {
+        Self(vec![0; SCRATCH].into())
     }
 }
 
