@@ -16,8 +16,24 @@ struct counts {
     unsigned passed, failed, skipped;
 };
 
-/* What the running test noted, in memory that it shares with the process that reports. */
+/* A test that is to run, runs or has run. */
 #define NOTE_MAX 256
+struct job {
+    const struct section *section;
+    const struct test *test;
+    /* What the test noted, in memory that it shares with the process that reports. */
+    char *noted;
+    FILE *output;
+    pid_t pid;
+    int64_t start, took;
+    int status;
+    bool ended;
+};
+
+/* Most tests that run at the same time. */
+#define JOBS_MAX 64
+
+/* The note of the test that runs in this process. */
 static char *noted;
 
 void note(const char *format, ...)
@@ -34,8 +50,10 @@ void still_moving(void)
     alarm(LIMIT_S);
 }
 
-static void run_child(const struct test *test, int output)
+static void run_child(const struct job *job)
 {
+    int output = fileno(job->output);
+
     /* A group of its own, so that what the test started can be ended with it. */
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -43,8 +61,9 @@ static void run_child(const struct test *test, int output)
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     close(output);
+    noted = job->noted;
     still_moving();
-    test->run();
+    job->test->run();
     exit(0);
 }
 
@@ -57,31 +76,45 @@ static void print_output(FILE *output)
         printf("    %s%s", line, strchr(line, '\n') ? "" : "\n");
 }
 
-static void run_test(const struct test *test, struct counts *counts)
+static void start(struct job *job)
 {
-    FILE *output = tmpfile();
-    int64_t start = now_ms();
-    int status = 0;
-    pid_t pid;
-
-    CHECK(output != NULL);
-    note("%s", "");
+    job->output = tmpfile();
+    job->start = now_ms();
+    CHECK(job->output != NULL);
     fflush(stdout);
-    pid = (pid_t)CHECK_SYS(fork());
-    if (pid == 0)
-        run_child(test, fileno(output));
-    CHECK_SYS(waitpid(pid, &status, 0));
-    /* Whatever the test left behind in its group; usually nothing. */
-    kill(-pid, SIGKILL);
+    job->pid = (pid_t)CHECK_SYS(fork());
+    if (job->pid == 0)
+        run_child(job);
+}
+
+/* Waits until one of the jobs that run has ended. */
+static void await_one(struct job *jobs, size_t count)
+{
+    int status = 0;
+    pid_t pid = (pid_t)CHECK_SYS(waitpid(-1, &status, 0));
+
+    for (size_t i = 0; i < count; i++) {
+        if (jobs[i].pid != pid)
+            continue;
+        /* Whatever the test left behind in its group; usually nothing. */
+        kill(-pid, SIGKILL);
+        jobs[i].ended = true;
+        jobs[i].status = status;
+        jobs[i].took = now_ms() - jobs[i].start;
+    }
+}
+
+static void report(const struct job *job, struct counts *counts)
+{
+    const struct test *test = job->test;
+    int status = job->status;
 
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         counts->passed++;
         printf("ok %s - %s\n", test->name, test->line);
-        print_output(output);
     } else if (WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SKIPPED) {
         counts->skipped++;
         printf("skipped %s - %s\n", test->name, test->line);
-        print_output(output);
     } else {
         counts->failed++;
         printf("FAILED %s - %s\n", test->name, test->line);
@@ -90,12 +123,36 @@ static void run_test(const struct test *test, struct counts *counts)
         else if (WIFSIGNALED(status))
             printf("    ended by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
         else
-            printf("    ended with status %d after %lld ms\n", WEXITSTATUS(status), (long long)(now_ms() - start));
-        if (noted[0] != '\0')
-            printf("    at %s\n", noted);
-        print_output(output);
+            printf("    ended with status %d after %lld ms\n", WEXITSTATUS(status), (long long)job->took);
+        if (job->noted[0] != '\0')
+            printf("    at %s\n", job->noted);
     }
-    fclose(output);
+    print_output(job->output);
+    fclose(job->output);
+}
+
+/* Runs the jobs, so many at a time, and reports on them in their order. */
+static struct counts run_jobs(struct job *jobs, size_t count, size_t at_a_time)
+{
+    struct counts counts = {0};
+    size_t started = 0;
+
+    for (size_t reported = 0; reported < count; reported++) {
+        while (!jobs[reported].ended) {
+            size_t running = 0;
+
+            for (size_t i = reported; i < started; i++)
+                running += !jobs[i].ended;
+            if (started < count && running < at_a_time)
+                start(&jobs[started++]);
+            else
+                await_one(jobs, started);
+        }
+        if (reported == 0 || jobs[reported].section != jobs[reported - 1].section)
+            printf("== %s\n", jobs[reported].section->name);
+        report(&jobs[reported], &counts);
+    }
+    return counts;
 }
 
 /* Named are tests or whole sections; nothing named means all. */
@@ -109,54 +166,59 @@ static bool wanted(const struct section *section, const struct test *test, char 
 
 static void usage(FILE *to, const char *program)
 {
-    fprintf(to, "usage: %s [-l] [TEST | SECTION]...\n"
-            "Runs the named tests, or all; -l lists them. FI_PROVIDER_PATH names the folder of\n"
-            "librstream_fi.so.\n", program);
+    fprintf(to, "usage: %s [-l] [-j N] [TEST | SECTION]...\n"
+            "Runs the named tests, or all, N at a time (1); -l lists them. FI_PROVIDER_PATH names the\n"
+            "folder of librstream_fi.so.\n", program);
 }
 
 int run_sections(int argc, char **argv, const struct section *const *sections, size_t count)
 {
-    struct counts counts = {0};
+    struct counts counts;
+    struct job *jobs;
+    size_t all = 0, chosen = 0;
+    unsigned long at_a_time = 1;
     bool list = false;
+    char *notes;
     int option;
 
-    noted = mmap(NULL, NOTE_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(noted != MAP_FAILED);
-
-    while ((option = getopt(argc, argv, "lh")) != -1) {
+    while ((option = getopt(argc, argv, "lj:h")) != -1) {
         if (option == 'l') {
             list = true;
+        } else if (option == 'j' && (at_a_time = strtoul(optarg, NULL, 10)) - 1 < JOBS_MAX) {
+            continue;
         } else {
             usage(option == 'h' ? stdout : stderr, argv[0]);
             return option == 'h' ? 0 : 2;
         }
     }
+    for (size_t s = 0; s < count; s++)
+        all += sections[s]->count;
+    jobs = calloc(all, sizeof *jobs);
+    notes = mmap(NULL, all * NOTE_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(jobs != NULL && notes != MAP_FAILED);
     for (size_t s = 0; s < count; s++) {
-        bool named = list;
-
         for (size_t t = 0; t < sections[s]->count; t++) {
             const struct test *test = &sections[s]->tests[t];
 
             if (!wanted(sections[s], test, argv + optind, argc - optind))
                 continue;
-            if (!named)
-                printf("== %s\n", sections[s]->name);
-            named = true;
             if (list)
                 printf("%s: %s - %s\n", sections[s]->name, test->name, test->line);
-            else
-                run_test(test, &counts);
+            jobs[chosen] = (struct job){.section = sections[s], .test = test, .noted = notes + chosen * NOTE_MAX};
+            chosen++;
         }
     }
     if (list)
         return 0;
+    counts = run_jobs(jobs, chosen, at_a_time);
     printf("%u passed, %u failed", counts.passed, counts.failed);
     if (counts.skipped)
         printf(", %u skipped", counts.skipped);
     printf("\n");
-    if (counts.passed + counts.failed + counts.skipped == 0) {
+    if (chosen == 0) {
         fprintf(stderr, "no test has such a name; -l lists them\n");
         return 2;
     }
+    free(jobs);
     return counts.failed ? 1 : 0;
 }

@@ -6,12 +6,12 @@ build_c() {
 }
 
 conformance_gcc() {
-    with_provider "$programs/gcc/conformance"
+    with_provider "$programs/gcc/conformance" -j 4
 }
 
 # The embedded device without memory that it shares with a peer on the same host, and the other compiler.
 conformance_iwarp() {
-    FI_RSTREAM_SHM=0 with_provider "$programs/clang/conformance"
+    FI_RSTREAM_SHM=0 with_provider "$programs/clang/conformance" -j 4
 }
 
 faults_gcc() {

@@ -17,7 +17,7 @@ with_headers2() {
 conformance_libfabric2() {
     scripts/stacks.sh
     with_libfabric2 ldd "$programs/gcc/conformance" | grep "$libfabric2/libfabric.so.1"
-    with_libfabric2 with_provider "$programs/gcc/conformance"
+    with_libfabric2 with_provider "$programs/gcc/conformance" -j 4
 }
 
 matrix_iwarp_libfabric2() {
@@ -39,7 +39,7 @@ conformance_headers2() {
     scripts/stacks.sh
     grep -E '^#define FI_EP_SOCK_STREAM\s+FI_EP_UNSPEC' "$debian13/usr/include/rdma/fabric.h"
     with_headers2 make -C ffi-tests BUILD="$programs/headers2" CC=clang LDLIBS=-lfabric
-    with_provider "$programs/headers2/conformance"
+    with_provider "$programs/headers2/conformance" -j 4
 }
 
 # Programs and provider built against 2; such a provider is not for 1.17, and does no harm there.
@@ -49,6 +49,6 @@ conformance_built2() {
     scripts/stacks.sh
     with_headers2 make -C ffi-tests BUILD="$programs/built2" CC=gcc LDLIBS="$libfabric2/libfabric.so.1"
     with_headers2 cargo build --lib --target-dir target/libfabric2
-    with_libfabric2 with_provider "$programs/built2/conformance"
+    with_libfabric2 with_provider "$programs/built2/conformance" -j 4
     diff <(FI_PROVIDER_PATH=$own fi_info -l 2>&1) <(FI_PROVIDER_PATH=$provider:$own fi_info -l 2>&1)
 }

@@ -54,7 +54,7 @@ contract_with() {
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
     make -C ffi-tests BUILD="$programs/$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
-    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance"
+    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance" -j 2
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t 10
 }
 
