@@ -28,7 +28,7 @@ pub mod region;
 mod scratch;
 mod share;
 mod socket;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod watch;
 
