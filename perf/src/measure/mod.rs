@@ -22,7 +22,6 @@ pub(crate) fn passive<L: Listener>(job: &Job, listener: &mut L) -> Result<Outcom
     let mut end = End::new(listener.accept()?, job.sleeps);
     match job.test {
         Test::Bandwidth | Test::Rate => traffic::take(job, &mut end)?,
-        Test::Bidirectional if job.threads => threads::exchange_back(job, &mut end)?,
         Test::Bidirectional => traffic::exchange_back(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Passive),
         Test::Pingpong | Test::Connections => pingpong::answer(job, &mut end)?,
@@ -37,7 +36,6 @@ pub(crate) fn active<C: Connector>(job: &Job, connector: &mut C) -> Result<Outco
     let mut end = End::new(connector.connect()?, job.sleeps);
     let figures = match job.test {
         Test::Bandwidth | Test::Rate => traffic::give(job, &mut end)?,
-        Test::Bidirectional if job.threads => threads::exchange(job, &mut end)?,
         Test::Bidirectional => traffic::exchange(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Active),
         Test::Pingpong | Test::Connections => pingpong::ask(job, &mut end)?,

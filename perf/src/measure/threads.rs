@@ -2,30 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
-use super::traffic::{Processor, both_ways_figures, chunk};
-use super::{Clock, End};
-use crate::job::{Job, Metric};
+use super::End;
+use super::traffic::chunk;
+use crate::job::Job;
 use crate::transport::Stream;
 
-/// The active side: sends until the time is over, and receives until the end.
-pub(super) fn exchange<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
-    let (mut clock, processor) = (Clock::start(job), Processor::start());
-    both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
-    Ok(both_ways_figures(job, end, &clock, &processor))
-}
-
-/// The passive side: sends until the other has ended.
-pub(super) fn exchange_back<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()> {
-    both_ways(job, end, |_, ended| ended)
-}
-
-/// Sends in this thread and receives in another. `enough` is told the bytes of both directions and whether the
-/// other side has ended, and decides when this one does.
-fn both_ways<S: Stream>(
+/// Sends in this thread and receives in another until `enough`, as both ways in turns do.
+pub(super) fn both_ways<S: Stream>(
     job: &Job,
     end: &mut End<S>,
     mut enough: impl FnMut(u64, bool) -> bool,

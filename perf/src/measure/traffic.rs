@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Clock, End, Side};
+use super::{Clock, End, Side, threads};
 use crate::job::{Job, Metric, Outcome, Tally, Test};
 use crate::transport::{Interest, Stream};
 
@@ -41,7 +41,11 @@ pub(super) fn take<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()> {
 pub(super) fn exchange<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
     let (mut clock, processor) = (Clock::start(job), Processor::start());
     both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
-    Ok(both_ways_figures(job, end, &clock, &processor))
+    let bytes = end.sent + end.received;
+    let mut figures = rates(job, clock.rate(bytes));
+    figures.push((Metric::ProcessorTime, processor.microseconds() / (bytes as f64 / 1e6)));
+    figures.extend(job.sleeps.then(|| (Metric::EmptyWakeUps, end.empty_wake_ups())));
+    Ok(figures)
 }
 
 /// The passive side: sends until the other has ended.
@@ -49,13 +53,14 @@ pub(super) fn exchange_back<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()
     both_ways(job, end, |_, ended| ended)
 }
 
-/// Sends and receives in turns. `enough` is told the bytes of both directions and whether the other side has
-/// ended, and decides when this one does.
-fn both_ways<S: Stream>(
-    job: &Job,
-    end: &mut End<S>,
-    mut enough: impl FnMut(u64, bool) -> bool,
-) -> Result<()> {
+/// Sends and receives. `enough` is told the bytes of both directions and whether the other side has ended, and
+/// decides when this one does.
+fn both_ways<S: Stream>(job: &Job, end: &mut End<S>, enough: impl FnMut(u64, bool) -> bool) -> Result<()> {
+    if job.threads { threads::both_ways(job, end, enough) } else { in_turns(job, end, enough) }
+}
+
+/// Both ways in one thread.
+fn in_turns<S: Stream>(job: &Job, end: &mut End<S>, mut enough: impl FnMut(u64, bool) -> bool) -> Result<()> {
     let (message, mut buffer) = (vec![0; job.size], vec![0; job.size]);
     let calls = chunk(job);
     let (mut offset, mut sends, mut receives) = (0, true, true);
@@ -131,25 +136,11 @@ pub(super) fn chunk(job: &Job) -> usize {
     (UNWATCHED_BYTES / job.size).clamp(1, UNWATCHED_CALLS)
 }
 
-/// Of both ways at once.
-pub(super) fn both_ways_figures<S: Stream>(
-    job: &Job,
-    end: &End<S>,
-    clock: &Clock,
-    processor: &Processor,
-) -> Vec<(Metric, f64)> {
-    let bytes = end.sent + end.received;
-    let mut figures = rates(job, clock.rate(bytes));
-    figures.push((Metric::ProcessorTime, processor.microseconds() / (bytes as f64 / 1e6)));
-    figures.extend(job.sleeps.then(|| (Metric::EmptyWakeUps, end.empty_wake_ups())));
-    figures
-}
-
 /// Processor time of this process.
-pub(super) struct Processor(f64);
+struct Processor(f64);
 
 impl Processor {
-    pub(super) fn start() -> Self {
+    fn start() -> Self {
         Self(Self::total())
     }
 
@@ -165,7 +156,7 @@ impl Processor {
 }
 
 /// First what the test is about.
-pub(super) fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
+fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
     let bytes = (Metric::Throughput, per_second / 1e6);
     let messages = (Metric::MessageRate, per_second / job.size as f64);
     if job.test == Test::Rate { vec![messages, bytes] } else { vec![bytes, messages] }
