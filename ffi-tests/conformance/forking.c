@@ -203,6 +203,79 @@ static void child_closes_listener(void)
     side_close(&listener);
 }
 
+/* ---- what a parent ends while a child lives -------------------------------------------------- */
+
+/* A child that does nothing, for as long as the test runs: it has a copy of every descriptor. */
+static void leave_behind(void)
+{
+    if (CHECK_SYS(fork()) == 0)
+        for (;;)
+            pause();
+}
+
+static void living_child_reset(void)
+{
+    const struct settings settings = {.send_ring = 16 << 20, .recv_ring = 16 << 20};
+    const size_t part = 1 << 20;
+    uint8_t *buffer = malloc(part);
+    struct pair pair;
+    ssize_t got;
+
+    needs_embedded_device();
+    CHECK(buffer != NULL);
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "0", 1));
+    CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "100", 1));
+    pair_open(&pair, IPV4, &settings);
+    for (size_t sent = 0; (got = send_once(pair.client.ep, pattern(sent, part), part)) > 0; sent += (size_t)got)
+        ;
+    CHECK_RET(got, -FI_EAGAIN);
+    leave_behind();
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    while ((got = recv_wait(pair.server.ep, buffer, part)) > 0)
+        ;
+    CHECK_RET(got, -FI_ECONNRESET);
+    pair_close(&pair);
+    free(buffer);
+}
+
+static void living_child_listener(void)
+{
+    struct side listener, client, again;
+    struct fi_info *hints = stream_hints();
+    struct event request;
+    int64_t started;
+    char port[8];
+
+    needs_embedded_device();
+    side_listen(&listener, IPV4, NULL);
+    snprintf(port, sizeof port, "%u", fid_port(&listener.pep->fid));
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    leave_behind();
+    started = now_ms();
+    fi_freeinfo(request.info);
+    close_fid(&listener.pep->fid);
+    listener.pep = NULL;
+    CHECK_INT(await_error(client.eq, NULL, 0).err, FI_ECONNRESET);
+    CHECK_BETWEEN(now_ms() - started, 0, 5000);
+    side_close(&client);
+
+    /* Nobody listens there any more, and somebody can. */
+    side_active(&client, IPV4, (unsigned)atoi(port), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    CHECK_INT(await_error(client.eq, NULL, 0).err, FI_ECONNREFUSED);
+    side_open(&again, find(IPV4, port, FI_SOURCE, hints));
+    CHECK_OK(fi_passive_ep(again.fabric, again.info, &again.pep, NULL));
+    CHECK_OK(fi_pep_bind(again.pep, &again.eq->fid, 0));
+    CHECK_OK(fi_listen(again.pep));
+    side_close(&again);
+    side_close(&client);
+    side_close(&listener);
+    fi_freeinfo(hints);
+}
+
 /* ---- what a child may do ------------------------------------------------------------------- */
 
 static void child_is_refused(void)
@@ -369,6 +442,8 @@ static const struct test tests[] = {
     TEST(child_exits, "nor does a child that only ends"),
     TEST(child_closes_full, "nor one that closes while bytes wait: it waits for nothing, and they arrive"),
     TEST(child_closes_listener, "nor one that closes a listener, requests that wait and attempts under way"),
+    TEST(living_child_reset, "what the parent ends is over for the peer while a child lives: a connection that is reset"),
+    TEST(living_child_listener, "a connection request that nobody answers, and a listener"),
     TEST(child_is_refused, "every other call of a child on its parent's objects answers -FI_EOPBADSTATE"),
     TEST(child_has_own, "a child's own objects work, whatever its parent had open"),
     TEST(grandchild, "the same in a child of a child"),

@@ -281,6 +281,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // It is there: `new` added it.
         let _ = self.events.wait.remove(self.wait.as_fd());
+        if !self.wait.is_inherited() {
+            socket::stop_listening(self.socket.as_fd());
+        }
     }
 }
 

@@ -127,9 +127,17 @@ impl Socket {
     /// descriptor is closed and the connection stays.
     pub(super) fn reset(self) {
         if self.maker.is_this_process() {
-            // If it cannot be set, the end is an orderly one, after the Terminate that says otherwise.
-            let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
+            // At once, and not when the last copy of the descriptor is closed: a child may have one. If it
+            // fails, the end is an orderly one, after the Terminate that says otherwise.
+            let _ = net::connect_unspec(&self.descriptor);
         }
+    }
+}
+
+impl Drop for Socket {
+    /// Closing alone would tell the peer nothing while a child of this process has a copy.
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -192,6 +200,12 @@ pub(super) fn accept(
     let maker = Maker::this_process();
     let socket = Socket { descriptor, maker, send_error: None, tuned: Some(keepalive) };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
+}
+
+/// Ends listening, also for copies of the descriptor in children of this process.
+pub(super) fn stop_listening(listening: BorrowedFd<'_>) {
+    // It listens, so it can end.
+    let _ = net::shutdown(listening, Shutdown::Both);
 }
 
 /// Whether a connection waits to be accepted, or nobody can tell: a process that may have no
