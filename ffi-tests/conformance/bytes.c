@@ -439,7 +439,40 @@ static void small_queues(void)
     }
 }
 
+static void peek_is_kept(void)
+{
+    const struct settings few = {.rx_size = 3}, more = {.rx_size = 4};
+    static uint8_t data[64];
+    uint64_t state = 88172645463325252;
+    struct pair pair;
+
+    pair_open_with(&pair, IPV4, &few, &more);
+    for (unsigned i = 0; i < (on_rdma_device() ? 2000 : 100000); i++) {
+        struct fid_ep *ep;
+        struct fi_msg peek = {.addr = FI_ADDR_UNSPEC};
+        ssize_t room, length;
+
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        ep = state >> 20 & 1 ? pair.client.ep : pair.server.ep;
+        if (state >> 30 & 1) {
+            (void)recv_once(ep, data, 1 + (state >> 40) % sizeof data);
+            continue;
+        }
+        room = fi_sendmsg(ep, &peek, FI_PEEK);
+        if (room == -FI_EAGAIN)
+            continue;
+        CHECK_AT_LEAST(room, 1);
+        length = 1 + (ssize_t)((state >> 40) % sizeof data);
+        length = length < room ? length : room;
+        CHECK_RET(send_once(ep, data, (size_t)length), length);
+    }
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
+    TEST(peek_is_kept, "FI_PEEK on a send: the next send takes what it said, with few receives, too"),
     TEST(send_and_recv, "fi_send, fi_recv: bytes taken or given, possibly fewer, or -FI_EAGAIN"),
     TEST(buffer_is_the_callers, "buffers belong to the caller again when the call returns"),
     TEST(sendv_gathers, "fi_sendv gathers"),

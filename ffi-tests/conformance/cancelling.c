@@ -82,7 +82,7 @@ static long long wait_for_event(struct fid *fid)
     struct fi_eq_cm_entry entry;
     uint32_t kind;
 
-    return fi_eq_sread(container_of(fid, struct fid_eq, fid), &kind, &entry, sizeof entry, -1, 0);
+    return fi_eq_sread((struct fid_eq *)fid, &kind, &entry, sizeof entry, -1, 0);
 }
 
 static void in_sread(void)

@@ -705,7 +705,101 @@ static void edge_triggered(void)
         }
 }
 
+/* ---- after the end of the stream ------------------------------------------------------------ */
+
+/* A pair whose client has ended its sending, as the server knows. */
+static void pair_open_half(struct pair *pair, const struct settings *client)
+{
+    pair_open_with(pair, IPV4, client, NULL);
+    CHECK_OK(fi_shutdown(pair->client.ep, FI_SEND));
+    CHECK_RET(recv_wait(pair->server.ep, &(uint8_t){0}, 1), 0);
+}
+
+static void half_closed_sleeps(void)
+{
+    struct pair pair;
+    struct fid *fid;
+    int fd;
+
+    pair_open_half(&pair, NULL);
+    fid = &pair.server.ep->fid;
+    fd = wait_fd(fid);
+    CHECK_AT_LEAST(fill(pair.server.ep, 0), 1);
+    AWAIT(PATIENCE_MS, fi_trywait(pair.server.fabric, &fid, 1) == 0 && !readable(fd, 50));
+    /* Room wakes. */
+    while (recv_once(pair.client.ep, &(uint8_t){0}, 1) == 1)
+        ;
+    CHECK(readable(fd, PATIENCE_MS));
+    CHECK_AT_LEAST(send_once(pair.server.ep, "x", 1), 1);
+    /* So does the end of both directions, and it stays. */
+    CHECK_OK(fi_shutdown(pair.client.ep, 0));
+    AWAIT(PATIENCE_MS, send_once(pair.server.ep, "x", 1) == -FI_EPIPE);
+    CHECK(readable(fd, PATIENCE_MS));
+    CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 0);
+    CHECK(readable(fd, PATIENCE_MS));
+    pair_close(&pair);
+}
+
+/* Sends until nothing is taken, held back or not, and sleeps edge-triggered; a peer in another thread reads. */
+#define EDGES_BYTES ((size_t)600 << 10)
+
+static void *read_all(void *argument)
+{
+    struct side *side = argument;
+    static uint8_t buffer[4096];
+    size_t got = 0;
+
+    while (got < EDGES_BYTES) {
+        ssize_t more = recv_once(side->ep, buffer, sizeof buffer);
+
+        if (more == -FI_EAGAIN)
+            (void)readable(wait_fd(&side->ep->fid), 50);
+        else
+            got += (size_t)more;
+    }
+    return NULL;
+}
+
+static void edges_after_the_end(void)
+{
+    const size_t rings[] = {64, 4096, 32 << 10, 64 << 10};
+
+    for (size_t i = 0; i < 2 * sizeof rings / sizeof rings[0]; i++) {
+        const struct settings client = {.recv_ring = rings[i / 2], .rx_size = i % 2 ? 4 : 0};
+        struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+        int set = CHECK_SYS(epoll_create1(0));
+        struct pair pair;
+        pthread_t thread;
+        size_t sent = 0;
+
+        note("ring of %zu bytes, %zu receives, or the default", rings[i / 2], client.rx_size);
+        pair_open_half(&pair, &client);
+        CHECK_SYS(epoll_ctl(set, EPOLL_CTL_ADD, wait_fd(&pair.server.ep->fid), &event));
+        CHECK_INT(pthread_create(&thread, NULL, read_all, &pair.client), 0);
+        while (sent < EDGES_BYTES) {
+            struct iovec part = {(void *)pattern(sent, 1000), EDGES_BYTES - sent < 1000 ? EDGES_BYTES - sent : 1000};
+            struct fi_msg message = {.msg_iov = &part, .iov_count = 1, .addr = FI_ADDR_UNSPEC};
+            ssize_t taken = fi_sendmsg(pair.server.ep, &message, sent % 3 ? FI_MORE : 0);
+
+            if (taken == -FI_EAGAIN) {
+                CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 0);
+                CHECK_INT(CHECK_SYS(epoll_wait(set, &event, 1, PATIENCE_MS)), 1);
+            } else {
+                CHECK_AT_LEAST(taken, 1);
+                sent += (size_t)taken;
+            }
+        }
+        /* What FI_MORE holds back goes with any call. */
+        CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 0);
+        CHECK_INT(pthread_join(thread, NULL), 0);
+        close(set);
+        pair_close(&pair);
+    }
+}
+
 static const struct test tests[] = {
+    TEST(half_closed_sleeps, "the end of the stream wakes until a receive has answered it: a sender can sleep after it; the end of both directions stays"),
+    TEST(edges_after_the_end, "edge-triggered, room wakes a sender also after the end of what it receives, and with FI_MORE"),
     TEST(one_descriptor, "fi_control(FI_GETWAIT): one descriptor that does not change over the object's life"),
     TEST(wait_object, "FI_GETWAITOBJ answers FI_WAIT_FD"),
     TEST(trywait_bytes, "fi_trywait: -FI_EAGAIN for readable bytes or end of stream"),

@@ -41,6 +41,8 @@ pub(super) struct Connection<D: Device> {
     room_awaited: usize,
     /// Output is held back for `FI_MORE`.
     held: bool,
+    /// Whether a receive has answered the end of the stream.
+    end_answered: bool,
     /// Whether the transport has ended, in an orderly way or not.
     ended: bool,
     /// When this side closed both directions with one call.
@@ -94,6 +96,7 @@ impl<D: Device> Connection<D> {
             longest_inject,
             room_awaited: 0,
             held: false,
+            end_answered: false,
             ended: false,
             closed: None,
             disconnecting: false,
@@ -113,17 +116,16 @@ impl<D: Device> Connection<D> {
                 connection.take_in(|stream| stream.sendable().is_ok_and(|room| room < total - taken));
                 taken += connection.post(data, taken, total, more)?;
             }
+            if taken == 0 && connection.release_held() {
+                taken = connection.post(data, 0, total, more)?;
+            }
             if taken > 0 {
                 connection.room_awaited = 0;
                 connection.held = more;
                 return Ok(taken);
             }
             connection.sendable()?;
-            if total > 0 {
-                return connection.block_send(1);
-            }
-            connection.release_held();
-            Ok(0)
+            if total > 0 { connection.block_send(1) } else { Ok(0) }
         })
     }
 
@@ -134,7 +136,11 @@ impl<D: Device> Connection<D> {
             return Err(Errno::EMSGSIZE);
         }
         self.settled(|connection| {
-            if connection.room(length)? < length {
+            let mut room = connection.room(length)?;
+            if room < length && connection.release_held() {
+                room = connection.sendable()?;
+            }
+            if room < length {
                 return connection.block_send(length);
             }
             connection.room_awaited = 0;
@@ -145,9 +151,11 @@ impl<D: Device> Connection<D> {
     /// How many bytes a send would take now.
     pub(super) fn peek_send(&mut self) -> Result<usize> {
         self.settled(|connection| {
-            let room = connection.room(usize::MAX);
             connection.release_held();
-            match room? {
+            connection.room(usize::MAX)?;
+            // What is owed to the peer goes first, and may take what a message needs.
+            connection.settle();
+            match connection.sendable()? {
                 0 => connection.block_send(1),
                 room => Ok(room),
             }
@@ -196,11 +204,16 @@ impl<D: Device> Connection<D> {
         self.is_ready_for(Direction::Receive) || self.is_ready_for(Direction::Send)
     }
 
-    /// Whether an event loop has a reason to call in this direction: something to receive (the end included),
-    /// or room for a sender that met none.
+    /// Whether an event loop has a reason to call in this direction: something to receive, or room for a sender
+    /// that met none. The end is something to receive until a call has answered it, and again when nothing can be
+    /// sent any more: until then a sender may want to sleep.
     pub(super) fn is_ready_for(&self, direction: Direction) -> bool {
         match direction {
-            Direction::Receive => self.stream.readable() > 0 || self.stream.receive_end() != RecvState::Open,
+            Direction::Receive => {
+                self.stream.readable() > 0
+                    || (self.stream.receive_end() != RecvState::Open
+                        && (!self.end_answered || self.sendable().is_err()))
+            }
             Direction::Send => {
                 self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited)
             }
@@ -296,7 +309,6 @@ impl<D: Device> Connection<D> {
     /// Answers `-FI_EAGAIN` to a send, and remembers how much room it lacked.
     fn block_send(&mut self, wanted: usize) -> Result<usize> {
         self.room_awaited = wanted;
-        self.release_held();
         Err(Errno::EAGAIN)
     }
 
@@ -306,10 +318,18 @@ impl<D: Device> Connection<D> {
         if self.stream.readable() == 0 {
             self.take_in(|stream| stream.readable() == 0);
         }
-        match (self.stream.readable(), self.stream.receive_end()) {
-            (0, RecvState::Open) if wanted > 0 => Err(Errno::EAGAIN),
-            (0, RecvState::Reset) => Err(Errno::ECONNRESET),
-            (readable, _) => Ok(readable),
+        let readable = self.stream.readable();
+        if readable > 0 {
+            return Ok(readable);
+        }
+        match self.stream.receive_end() {
+            RecvState::Open if wanted > 0 => Err(Errno::EAGAIN),
+            RecvState::Open => Ok(0),
+            RecvState::Reset => Err(Errno::ECONNRESET),
+            RecvState::Ended => {
+                self.end_answered = true;
+                Ok(0)
+            }
         }
     }
 
@@ -337,11 +357,14 @@ impl<D: Device> Connection<D> {
         self.link.cq.deadline(self.link.qp).is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Sends what `FI_MORE` held back: any call on the endpoint does.
-    fn release_held(&mut self) {
-        if self.held {
+    /// Sends what `FI_MORE` held back: any call on the endpoint does. Answers whether there was something: then
+    /// other things may have come in besides.
+    fn release_held(&mut self) -> bool {
+        let held = self.held;
+        if held {
             self.progress();
         }
+        held
     }
 
     /// Posts what there is room for of the `total` bytes of `data`, after the first `skip`; answers how many.

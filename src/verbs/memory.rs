@@ -52,6 +52,9 @@ pub struct OutOfBounds {
 }
 
 impl Memory {
+    /// From this size on memory can be moved to a file.
+    pub(super) const MOVABLE_LEAST: usize = MAPPED_LEAST;
+
     /// Allocates `size` bytes of zeros.
     ///
     /// # Errors
@@ -79,6 +82,11 @@ impl Memory {
     fn at(base: NonNull<u8>, layout: Layout, mapped: bool) -> Arc<Self> {
         let base = AtomicPtr::new(base.as_ptr());
         Arc::new(Self { base, layout, mapped, pinned: AtomicBool::new(false) })
+    }
+
+    /// Whether [`Memory::move_to_file`] can move it.
+    pub(super) fn is_movable(&self) -> bool {
+        self.mapped && !self.pinned.load(Ordering::Relaxed)
     }
 
     /// Moves it to `file`, as in [`Memory::of_file`]: others who map the file see it from then on. What it

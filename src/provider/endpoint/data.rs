@@ -17,6 +17,10 @@ use super::{Endpoint, Inner, State};
 /// What a call answers that finds nothing to do.
 const BLOCKED: Result<usize> = Err(Errno::EAGAIN);
 
+/// How often a call is repeated for what comes while it asks for a wake-up, at most: a peer that sends without end
+/// does not hold the caller.
+const ARMS: usize = 8;
+
 /// Flags that a data call takes; those besides `FI_PEEK` and `FI_MORE` change nothing, because
 /// every call is complete when it returns.
 const FLAGS: u64 = constants::FI_PEEK
@@ -75,7 +79,11 @@ impl<D: Device> Endpoint<D> {
         if outcome == BLOCKED && !inner.callers.is_this(direction.other()) {
             outcome = self.give_way(inner, direction, &mut call);
         }
-        if outcome == BLOCKED && inner.connected()?.arm()? {
+        // The last word is `arm`'s: a call that follows it may overlook what it would have told of.
+        for _ in 0..ARMS {
+            if outcome != BLOCKED || !inner.connected()?.arm()? {
+                break;
+            }
             outcome = call(inner.connected()?);
         }
         outcome

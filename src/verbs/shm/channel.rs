@@ -125,7 +125,9 @@ impl Channel {
         self.notifier.has_ended()
     }
 
-    fn is_joined(&mut self) -> bool {
+    /// Whether the peer is known to use the channel.
+    #[inline]
+    pub fn is_joined(&mut self) -> bool {
         self.joined = self.joined || self.board.is_joined();
         self.joined
     }

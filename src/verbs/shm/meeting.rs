@@ -107,7 +107,7 @@ impl Meeting {
     /// host, or something is missing.
     #[must_use]
     pub fn open(target: Target, remote: SocketAddr) -> Option<(Self, Invitation)> {
-        if !is_here(remote) || !is_memory_certain() {
+        if !target.memory.is_movable() || !is_here(remote) || !is_memory_certain() {
             return None;
         }
         let (mut name, mut secret) = (Name::default(), Secret::default());
@@ -161,7 +161,10 @@ impl Channel {
         (own, peers): (SocketAddr, SocketAddr),
     ) -> Option<Self> {
         let (name, secret, key, size) = invitation.parse()?;
-        if size == 0 || !is_one_host(own.ip(), peers.ip()) || !is_memory_certain() {
+        if (size as usize) < Memory::MOVABLE_LEAST
+            || !is_one_host(own.ip(), peers.ip())
+            || !is_memory_certain()
+        {
             return None;
         }
         let visit = unix_socket()?;

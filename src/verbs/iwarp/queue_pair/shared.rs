@@ -37,7 +37,8 @@ impl Shared {
             return false;
         }
         self.blind += 1;
-        if !self.slept && self.blind < BLIND {
+        // A peer that has not joined uses the stream.
+        if !self.slept && self.blind < BLIND && self.channel.is_joined() {
             return false;
         }
         (self.blind, self.slept) = (0, false);
