@@ -24,7 +24,7 @@ pub(super) const PAUSES: [Duration; 4] = [
 #[derive(Default)]
 pub(super) struct Callers([Option<Thread>; 2]);
 
-/// A thread that lives, or one that ended before it began.
+/// A thread, known by the address of a variable of its own. A thread that has ended may have had the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Thread(usize);
 
