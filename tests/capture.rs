@@ -9,9 +9,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{fs, thread};
 
+use rdma_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use support::tshark::{checksums, packets, values};
-use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum, skip};
+use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum};
 
 /// Enough for thousands of frames, little enough that the capture loses none.
 const LENGTH: usize = 1_000_003;

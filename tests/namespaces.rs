@@ -7,9 +7,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{
-    Receiver, programs, same_content, sample_file, scratch, send, sent_checksum, skip, with_provider,
-};
+use rdma_testkit::skip;
+use support::{Receiver, programs, same_content, sample_file, scratch, send, sent_checksum, with_provider};
 
 /// Two namespaces and what joins them; gone when dropped.
 struct TwoHosts {

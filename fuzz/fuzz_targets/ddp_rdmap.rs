@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rstream_fi::verbs::iwarp::ddp::{self, Header};
-use rstream_fi::verbs::iwarp::rdmap::{self, About, Opcode, ReadRequest, Terminate};
+use iwarp_wire::ddp::{self, Header};
+use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
 
 fuzz_target!(|data: &[u8]| {
     match Header::parse(data) {

@@ -11,9 +11,9 @@ use std::io::IoSlice;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rstream_fi::verbs::iwarp::machine::{Agreement, Fault, Machine, Port, SCRATCH, Side, Taken, Wire};
-use rstream_fi::verbs::iwarp::{MemoryRegion, ProtectionDomain};
-use rstream_fi::verbs::{
+use rdma_verbs::iwarp::machine::{Agreement, Fault, Machine, Port, SCRATCH, Side, Taken, Wire};
+use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
+use rdma_verbs::{
     Access, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload,
     ProtectionDomain as _, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
 };

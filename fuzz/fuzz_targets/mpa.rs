@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rstream_fi::verbs::iwarp::handshake::{Answer, Initiator, Offer, Responder};
-use rstream_fi::verbs::iwarp::mpa::{Enhanced, FRAME_HEADER, Frame, FrameKind};
+use rdma_verbs::iwarp::handshake::{Answer, Initiator, Offer, Responder};
+use iwarp_wire::mpa::{Enhanced, FRAME_HEADER, Frame, FrameKind};
 
 fuzz_target!(|data: &[u8]| {
     let [choice, size, bytes @ ..] = data else { return };

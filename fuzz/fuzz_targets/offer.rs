@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rstream_fi::stream::{Features, Offer, Refusal, RefusalReason, Setup, Stream, WordFormat, negotiate};
+use rstream_protocol::{Features, Offer, Refusal, RefusalReason, Setup, Stream, WordFormat, negotiate};
 
 fuzz_target!(|data: &[u8]| {
     let refusal = Refusal::decode(data);

@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rstream_fi::verbs::iwarp::machine::{Agreement, Machine, Side};
-use rstream_fi::verbs::iwarp::{MemoryRegion, ProtectionDomain};
-use rstream_fi::verbs::shm::{Channel, Invitation, Meeting, Message, Next, SLOTS, Target};
-use rstream_fi::verbs::{
+use rdma_verbs::iwarp::machine::{Agreement, Machine, Side};
+use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
+use rdma_verbs::shm::{Channel, Invitation, Meeting, Message, Next, SLOTS, Target};
+use rdma_verbs::{
     Access, Completion, CompletionKind, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
     QpCapabilities, QpNumber, RecvRequest, RemoteAddress, SendRequest,
 };

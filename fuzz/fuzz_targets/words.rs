@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rstream_fi::stream::{Arrival, Features, Setup, Stream, WordFormat};
+use rstream_protocol::{Arrival, Features, Setup, Stream, WordFormat};
 
 /// A little stream over rings of other sizes than any power of two.
 fn setup(choice: u8) -> Setup {

@@ -48,7 +48,7 @@ conformance_built2() {
     own=$(own_providers)
     scripts/stacks.sh
     with_headers2 make -C ffi-tests BUILD="$programs/built2" CC=gcc LDLIBS="$libfabric2/libfabric.so.1"
-    with_headers2 cargo build --lib --target-dir target/libfabric2
+    with_headers2 cargo build -p rstream --lib --target-dir target/libfabric2
     with_libfabric2 with_provider "$programs/built2/conformance" -j 4
     diff <(FI_PROVIDER_PATH=$own fi_info -l 2>&1) <(FI_PROVIDER_PATH=$provider:$own fi_info -l 2>&1)
 }

@@ -14,8 +14,8 @@ on_device() {
 # The suite of the verbs core.
 rdma_verbs() {
     local program
-    program=$(cargo test --profile checks --test verbs_ibv --no-run --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*verbs_ibv[^"]*\)".*/\1/p')
+    program=$(cargo test --profile checks -p rdma-verbs --features ibv --test ibv --no-run --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*/ibv-[^"]*\)".*/\1/p')
     scripts/vm.sh -t 1200 "$program" --test-threads 2
 }
 

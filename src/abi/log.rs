@@ -1,8 +1,9 @@
 //! The `log` facade over libfabric's logging, so that `FI_LOG_LEVEL`, `FI_LOG_PROV` and
 //! `FI_LOG_SUBSYS` work. See [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
 //!
-//! The target of a record chooses libfabric's subsystem: `core`, `fabric`, `domain`, `ep_ctrl`,
-//! `ep_data`, `eq`; anything else is `core`. Nothing is formatted for a record that nobody reads.
+//! The target of a record chooses libfabric's subsystem: one of the names in [`SUBSYSTEMS`], or the path of a
+//! module of the crates below ([`MODULES`]); anything else is `core`. Nothing is formatted for a record that
+//! nobody reads.
 
 use std::ffi::CString;
 
@@ -10,6 +11,28 @@ use ::log::{Level, LevelFilter, Metadata, Record};
 
 use super::cancel::PutOff;
 use super::{provider, sys};
+
+/// libfabric's subsystems that something is logged to, by the names that `FI_LOG_SUBSYS` has for them.
+const SUBSYSTEMS: [(&str, sys::fi_log_subsys); 8] = [
+    ("core", sys::FI_LOG_CORE),
+    ("fabric", sys::FI_LOG_FABRIC),
+    ("domain", sys::FI_LOG_DOMAIN),
+    ("ep_ctrl", sys::FI_LOG_EP_CTRL),
+    ("ep_data", sys::FI_LOG_EP_DATA),
+    ("cq", sys::FI_LOG_CQ),
+    ("eq", sys::FI_LOG_EQ),
+    ("mr", sys::FI_LOG_MR),
+];
+
+/// Where modules of the crates below log to. They use their own paths as targets; the first prefix counts.
+const MODULES: [(&str, sys::fi_log_subsys); 6] = [
+    ("rdma_verbs::ibv::completion_queue", sys::FI_LOG_CQ),
+    ("rdma_verbs::ibv::device", sys::FI_LOG_DOMAIN),
+    ("rdma_verbs::ibv::memory", sys::FI_LOG_MR),
+    ("rdma_verbs::ibv::post", sys::FI_LOG_EP_DATA),
+    ("rdma_verbs", sys::FI_LOG_EP_CTRL),
+    ("rstream_session", sys::FI_LOG_EP_DATA),
+];
 
 struct FabricLog;
 
@@ -24,15 +47,7 @@ pub(super) fn start() {
 /// The most detailed level that anyone reads, so that the rest costs one comparison. libfabric
 /// settles this before it loads providers.
 fn wanted() -> LevelFilter {
-    const SUBSYSTEMS: [sys::fi_log_subsys; 6] = [
-        sys::FI_LOG_CORE,
-        sys::FI_LOG_FABRIC,
-        sys::FI_LOG_DOMAIN,
-        sys::FI_LOG_EP_CTRL,
-        sys::FI_LOG_EP_DATA,
-        sys::FI_LOG_EQ,
-    ];
-    let read = |level: &Level| SUBSYSTEMS.iter().any(|&subsystem| enabled(*level, subsystem));
+    let read = |level: &Level| SUBSYSTEMS.iter().any(|&(_, subsystem)| enabled(*level, subsystem));
     [Level::Trace, Level::Debug, Level::Info, Level::Warn]
         .iter()
         .find(|level| read(level))
@@ -55,14 +70,9 @@ fn level_of(level: Level) -> sys::fi_log_level {
 }
 
 fn subsystem_of(target: &str) -> sys::fi_log_subsys {
-    match target {
-        "fabric" => sys::FI_LOG_FABRIC,
-        "domain" => sys::FI_LOG_DOMAIN,
-        "ep_ctrl" => sys::FI_LOG_EP_CTRL,
-        "ep_data" => sys::FI_LOG_EP_DATA,
-        "eq" => sys::FI_LOG_EQ,
-        _ => sys::FI_LOG_CORE,
-    }
+    let named = SUBSYSTEMS.iter().find(|(name, _)| *name == target);
+    let found = named.or_else(|| MODULES.iter().find(|(module, _)| target.starts_with(module)));
+    found.map_or(sys::FI_LOG_CORE, |&(_, subsystem)| subsystem)
 }
 
 impl ::log::Log for FabricLog {
@@ -105,7 +115,9 @@ mod tests {
     #[test]
     fn targets_and_levels_map_to_libfabrics() {
         assert_eq!(subsystem_of("eq"), sys::FI_LOG_EQ);
-        assert_eq!(subsystem_of("rstream_fi::verbs"), sys::FI_LOG_CORE);
+        assert_eq!(subsystem_of("rdma_verbs::ibv::memory"), sys::FI_LOG_MR);
+        assert_eq!(subsystem_of("rdma_verbs::iwarp::listener"), sys::FI_LOG_EP_CTRL);
+        assert_eq!(subsystem_of("some_other_crate"), sys::FI_LOG_CORE);
         assert_eq!(level_of(Level::Error), level_of(Level::Warn));
         assert_eq!(level_of(Level::Debug), sys::FI_LOG_DEBUG);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::abi::Result;
 use crate::abi::params::{Definition, Param};
-use crate::verbs::{ConnectOptions, iwarp};
+use rdma_verbs::{ConnectOptions, iwarp};
 
 use super::error::errno_of;
 

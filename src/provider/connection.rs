@@ -10,11 +10,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Instant;
 
 use crate::abi::{self, Errno, Figures, Result};
-use crate::stream::{Arrival, RecvState, SendEnd, Stream, WordFormat};
-use crate::verbs::{
-    self, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent,
-    Device, RemoteAddress,
+use rdma_verbs::{
+    self as verbs, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus,
+    ConnectionEvent, Device, RemoteAddress,
 };
+use rstream_protocol::{Arrival, RecvState, SendEnd, Stream, WordFormat};
 
 use super::error::errno_of;
 use super::figures::{self, Calls};

@@ -9,7 +9,7 @@
 use std::ffi::CStr;
 
 use crate::abi::{Errno, NewFabric, Result};
-use crate::verbs::{Device, DeviceAttributes, ibv};
+use rdma_verbs::{Device, DeviceAttributes, ibv};
 
 use super::address::{self, Interface};
 use super::config::Config;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::abi::{DomainOps, Fid, InfoRef, NewEndpoint, Result};
-use crate::verbs::Device;
+use rdma_verbs::Device;
 
 use super::children::{Child, Children};
 use super::endpoint::Endpoint;

@@ -1,7 +1,7 @@
 //! From errors of the verbs core to errno.
 
 use crate::abi::Errno;
-use crate::verbs::Error;
+use rdma_verbs::Error;
 
 /// The errno of a device's refusal; what the device said goes to the log, because an errno cannot
 /// carry it.

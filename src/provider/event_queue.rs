@@ -20,7 +20,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use crate::abi::{
     AnyFid, Control, EqOps, Errno, ErrorEvent, ErrorOut, Event, EventOut, Fid, FidHandle, Result,
 };
-use crate::verbs::{EventTarget, Interest, Signal, Token, WaitSet};
+use rdma_verbs::{EventTarget, Interest, Signal, Token, WaitSet};
 
 use super::children::Child;
 use super::error::errno_of;

@@ -6,7 +6,7 @@ use crate::abi::{
     AnyFid, EqAttr, Errno, FabricOps, Fid, InfoRef, NewDomain, NewEventQueue, NewPassiveEndpoint, Result,
     constants,
 };
-use crate::verbs::Device;
+use rdma_verbs::Device;
 
 use super::children::Children;
 use super::domain::Domain;

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::abi::{Errno, Figures, Result};
-use crate::stream::Traffic;
+use rstream_protocol::Traffic;
 
 /// The calls that move bytes in one direction.
 #[derive(Debug, Clone, Copy, Default)]

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
 use crate::abi::{Errno, IOV_LIMIT, Info, InfoList, InfoRef, Result, constants};
-use crate::stream::{self, GUARANTEED_ROOM};
-use crate::verbs::DeviceAttributes;
+use rdma_verbs::DeviceAttributes;
+use rstream_protocol::{self as stream, GUARANTEED_ROOM};
 
 use super::devices::{self, Offered};
 use super::options::Options;

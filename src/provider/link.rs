@@ -6,13 +6,13 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use crate::abi::IOV_LIMIT;
-use crate::stream::{
-    CONTROL_ENTRIES, ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage,
+use rdma_verbs::shm::Invitation;
+use rdma_verbs::{
+    self as verbs, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload,
+    ProtectionDomain, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
 };
-use crate::verbs::shm::Invitation;
-use crate::verbs::{
-    self, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload, ProtectionDomain,
-    QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
+use rstream_protocol::{
+    CONTROL_ENTRIES, ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage,
 };
 
 use super::options::Options;

@@ -31,7 +31,7 @@ mod route;
 mod wait;
 
 use crate::abi::{FabricAttr, InfoList, InfoRef, NewFabric, Provider, Result, params};
-use crate::verbs::process;
+use rdma_verbs::process;
 
 /// The provider that libfabric loads.
 pub(crate) struct Rstream;

@@ -1,12 +1,12 @@
 //! Connection data: what this side offers, what the peer's offer means for a connection.
 
 use crate::abi::{Errno, Result};
-use crate::stream::{
+use rdma_verbs::shm::Invitation;
+use rdma_verbs::{DeviceAttributes, RemoteAddress, Transport};
+use rstream_protocol::{
     Extension, Features, Offer, OfferError, Refusal, RefusalReason, Setup, SetupError, Stream, WordFormat,
     negotiate,
 };
-use crate::verbs::shm::Invitation;
-use crate::verbs::{DeviceAttributes, RemoteAddress, Transport};
 
 use super::options::Options;
 

@@ -10,8 +10,8 @@ use crate::abi::header::{
 use crate::abi::info::{RxAttr, TxAttr};
 use crate::abi::option::integer;
 use crate::abi::{Errno, InfoRef, OptionOut, Result, constants};
-use crate::stream::{CONTROL_ENTRIES, LEAST_RECEIVES, WordFormat};
-use crate::verbs::DeviceAttributes;
+use rdma_verbs::DeviceAttributes;
+use rstream_protocol::{CONTROL_ENTRIES, LEAST_RECEIVES, WordFormat};
 
 /// Sizes of an endpoint's rings in bytes and of its queues in entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use crate::abi::{
     AnyFid, CmOps, Control, EndpointOps, Errno, Event, Fid, FidHandle, Info, InfoRef, OptionOut, Result,
 };
-use crate::stream::RefusalReason;
-use crate::verbs::{ConnectionRequest, Device, Listener};
+use rdma_verbs::{ConnectionRequest, Device, Listener};
+use rstream_protocol::RefusalReason;
 
 use super::children::Child;
 use super::config::Config;

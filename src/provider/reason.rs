@@ -4,8 +4,8 @@
 use std::ffi::CStr;
 
 use crate::abi::Errno;
-use crate::stream::RefusalReason;
-use crate::verbs::ConnectError;
+use rdma_verbs::ConnectError;
+use rstream_protocol::RefusalReason;
 
 /// The codes of `prov_errno` begin here, out of the way of errno.
 const FIRST: i32 = 0x5200;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use crate::abi::ConnectionHandle;
-use crate::verbs::{ConnectionRequest, Device};
+use rdma_verbs::{ConnectionRequest, Device};
 
 use super::offer::Peer;
 use super::options::Options;

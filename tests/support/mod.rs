@@ -7,7 +7,7 @@ pub(crate) mod tshark;
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -16,12 +16,6 @@ use std::time::{Duration, Instant};
 
 /// No program here runs longer.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Says why a test does not run here, past the capturing of output: `scripts/test.sh` counts it.
-pub(crate) fn skip(test: &str, reason: &str) {
-    let text = format!("skipped {test}: {}\n", reason.trim());
-    std::io::stderr().write_all(text.as_bytes()).expect("standard error takes a line");
-}
 
 /// The folder with the provider that this build of the tests goes with.
 pub(crate) fn provider_folder() -> PathBuf {

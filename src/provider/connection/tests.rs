@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::provider::offer::{self, Peer};
 use crate::provider::options::Options;
-use crate::stream::Extension;
-use crate::verbs::faulty::{Faulty, Plan};
-use crate::verbs::{ConnectOptions, ConnectionRequest, EventTarget, Listener, Token, WaitSet, sim};
+use rdma_testkit::faulty::{Faulty, Plan};
+use rdma_testkit::sim;
+use rdma_verbs::{ConnectOptions, ConnectionRequest, EventTarget, Listener, Token, WaitSet};
+use rstream_protocol::Extension;
 
 const OPTIONS: ConnectOptions =
     ConnectOptions { timeout: Duration::from_secs(10), keepalive: Duration::from_secs(10) };
@@ -32,7 +33,7 @@ fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8).wrapping_mul(31)) as u8
 }
 
-fn extension(attributes: &crate::verbs::DeviceAttributes, force_iwarp: bool) -> Option<Extension<'static>> {
+fn extension(attributes: &rdma_verbs::DeviceAttributes, force_iwarp: bool) -> Option<Extension<'static>> {
     Some(offer::extend(offer::features(attributes, force_iwarp), &[], None, attributes))
 }
 

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
-use crate::stream::{Extension, Features};
-use crate::verbs::{CompletionQueue, ConnectError, ConnectionEvent, Device};
+use rdma_verbs::{CompletionQueue, ConnectError, ConnectionEvent, Device};
+use rstream_protocol::{Extension, Features};
 
 use super::super::config::Config;
 use super::super::connection::Connection;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use parking_lot::MutexGuard;
 
 use crate::abi::{self, Errno, MsgOps, Result, constants};
-use crate::verbs::Device;
+use rdma_verbs::Device;
 
 use super::super::config::Config;
 use super::super::connection::{Connection, Direction};

@@ -24,8 +24,8 @@ use crate::abi::{
     AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, FigureOps, Figures, InfoRef, OptionOut,
     Result,
 };
-use crate::verbs::process::Maker;
-use crate::verbs::{CompletionQueue, Device, Signal, WaitSet};
+use rdma_verbs::process::Maker;
+use rdma_verbs::{CompletionQueue, Device, Signal, WaitSet};
 
 use super::children::Child;
 use super::connection::Connection;
@@ -152,7 +152,7 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    fn attributes(&self) -> crate::verbs::DeviceAttributes {
+    fn attributes(&self) -> rdma_verbs::DeviceAttributes {
         self.domain.device().attributes()
     }
 

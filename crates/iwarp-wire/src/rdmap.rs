@@ -1,0 +1,400 @@
+//! RDMAP (RFC 5040) with the immediate data of RFC 7306: what the segments of DDP carry.
+
+use core::fmt;
+
+use crate::ddp::{long, word};
+
+/// Queue of sends and immediate data (RFC 5040 4.1, RFC 7306 6).
+pub const SEND_QUEUE: u32 = 0;
+/// Queue of Read Requests.
+pub const READ_QUEUE: u32 = 1;
+/// Queue of Terminate.
+pub const TERMINATE_QUEUE: u32 = 2;
+/// Bytes of an Immediate Data message.
+pub const IMMEDIATE: usize = 8;
+/// Bytes of a [`ReadRequest`].
+pub const READ_REQUEST: usize = 28;
+/// Bytes of a Terminate's fixed part.
+pub const TERMINATE: usize = 4;
+
+const VERSION: u8 = 1;
+
+/// What a message is (RFC 5040 4.3, RFC 7306 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Opcode {
+    /// RDMA Write.
+    Write = 0,
+    /// RDMA Read Request.
+    ReadRequest = 1,
+    /// RDMA Read Response.
+    ReadResponse = 2,
+    /// Send.
+    Send = 3,
+    /// Send with Invalidate.
+    SendInvalidate = 4,
+    /// Send with Solicited Event.
+    SendSolicited = 5,
+    /// Send with Solicited Event and Invalidate.
+    SendSolicitedInvalidate = 6,
+    /// Terminate.
+    Terminate = 7,
+    /// Immediate Data.
+    Immediate = 8,
+    /// Immediate Data with Solicited Event.
+    ImmediateSolicited = 9,
+}
+
+/// Why a control byte is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlError {
+    /// Another version of RDMAP.
+    Version(u8),
+    /// An opcode that is not known here.
+    Opcode(u8),
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Version(found) => write!(f, "RDMAP version {found} instead of {VERSION}"),
+            Self::Opcode(found) => write!(f, "RDMAP opcode {found:#x}, where 0x0 to 0x9 are known"),
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}
+
+impl Opcode {
+    /// The opcode in the control byte of a segment.
+    ///
+    /// # Errors
+    /// [`ControlError`], with what was found.
+    #[inline]
+    pub fn parse(control: u8) -> Result<Self, ControlError> {
+        if control >> 6 != VERSION {
+            return Err(ControlError::Version(control >> 6));
+        }
+        Ok(match control & 0x0f {
+            0 => Self::Write,
+            1 => Self::ReadRequest,
+            2 => Self::ReadResponse,
+            3 => Self::Send,
+            4 => Self::SendInvalidate,
+            5 => Self::SendSolicited,
+            6 => Self::SendSolicitedInvalidate,
+            7 => Self::Terminate,
+            8 => Self::Immediate,
+            9 => Self::ImmediateSolicited,
+            other => return Err(ControlError::Opcode(other)),
+        })
+    }
+
+    /// The control byte of a segment with this opcode.
+    #[must_use]
+    #[inline]
+    pub const fn control(self) -> u8 {
+        VERSION << 6 | self as u8
+    }
+
+    /// The form of Send with these properties.
+    #[must_use]
+    #[inline]
+    pub const fn send(invalidate: bool, solicited: bool) -> Self {
+        match (invalidate, solicited) {
+            (false, false) => Self::Send,
+            (true, false) => Self::SendInvalidate,
+            (false, true) => Self::SendSolicited,
+            (true, true) => Self::SendSolicitedInvalidate,
+        }
+    }
+
+    /// Whether it carries a key to invalidate.
+    #[must_use]
+    pub const fn invalidates(self) -> bool {
+        matches!(self, Self::SendInvalidate | Self::SendSolicitedInvalidate)
+    }
+}
+
+/// An RDMA Read Request (RFC 5040 4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// The requester's region.
+    pub sink_stag: u32,
+    /// Where in it the response goes.
+    pub sink_offset: u64,
+    /// Bytes wanted.
+    pub length: u32,
+    /// The responder's region.
+    pub source_stag: u32,
+    /// Where in it the bytes are.
+    pub source_offset: u64,
+}
+
+impl ReadRequest {
+    /// Reads a request.
+    #[must_use]
+    pub fn parse(bytes: &[u8; READ_REQUEST]) -> Self {
+        Self {
+            sink_stag: word(bytes, 0),
+            sink_offset: long(bytes, 4),
+            length: word(bytes, 12),
+            source_stag: word(bytes, 16),
+            source_offset: long(bytes, 20),
+        }
+    }
+
+    /// Writes a request.
+    pub fn emit(&self, bytes: &mut [u8; READ_REQUEST]) {
+        bytes[..4].copy_from_slice(&self.sink_stag.to_be_bytes());
+        bytes[4..12].copy_from_slice(&self.sink_offset.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.length.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.source_stag.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.source_offset.to_be_bytes());
+    }
+}
+
+/// The bytes of an Immediate Data message with this word: in network order, then zeros.
+#[must_use]
+#[inline]
+pub fn emit_immediate(immediate: u32) -> [u8; IMMEDIATE] {
+    let [a, b, c, d] = immediate.to_be_bytes();
+    [a, b, c, d, 0, 0, 0, 0]
+}
+
+/// The word in an Immediate Data message.
+#[must_use]
+#[inline]
+pub fn parse_immediate(bytes: &[u8; IMMEDIATE]) -> u32 {
+    word(bytes, 0)
+}
+
+/// What a Terminate says (RFC 5040 4.8): the layer that found an error, its type and code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terminate {
+    /// 0 RDMAP, 1 DDP, 2 MPA and below.
+    pub layer: u8,
+    /// Kind of error within the layer, 4 bits.
+    pub kind: u8,
+    /// Code within the kind.
+    pub code: u8,
+}
+
+/// What a Terminate repeats of the segment that it is about (RFC 5040 4.8).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct About<'b> {
+    /// The FPDU's length field and the whole DDP header; empty: the Terminate is about no segment.
+    pub head: &'b [u8],
+    /// The [`ReadRequest`] in it, if it is one; not without a head.
+    pub request: Option<&'b [u8; READ_REQUEST]>,
+}
+
+/// DDP segment length and DDP header are repeated: bits M and D of a Terminate's header control.
+const HEAD_REPEATED: u8 = 0xc0;
+/// The RDMAP header is repeated: bit R.
+const REQUEST_REPEATED: u8 = 0x20;
+
+impl Terminate {
+    const fn new(layer: u8, kind: u8, code: u8) -> Self {
+        Self { layer, kind, code }
+    }
+
+    /// This side gives up for a reason of its own.
+    pub const LOCAL_CATASTROPHIC: Self = Self::new(0, 0, 0);
+    /// Read: no such key.
+    pub const READ_STAG: Self = Self::new(0, 1, 0);
+    /// Read: outside the region.
+    pub const READ_BOUNDS: Self = Self::new(0, 1, 1);
+    /// The region does not grant the right.
+    pub const ACCESS: Self = Self::new(0, 1, 2);
+    /// Read: offset and length exceed 64 bits.
+    pub const READ_WRAP: Self = Self::new(0, 1, 4);
+    /// The key cannot be invalidated.
+    pub const INVALIDATE: Self = Self::new(0, 1, 9);
+    /// Another version of RDMAP.
+    pub const RDMAP_VERSION: Self = Self::new(0, 2, 5);
+    /// Unknown or unexpected opcode.
+    pub const OPCODE: Self = Self::new(0, 2, 6);
+    /// RDMAP message that makes no sense.
+    pub const RDMAP_UNSPECIFIED: Self = Self::new(0, 2, 0xff);
+    /// Tagged: no such key.
+    pub const TAGGED_STAG: Self = Self::new(1, 1, 0);
+    /// Tagged: outside the region.
+    pub const TAGGED_BOUNDS: Self = Self::new(1, 1, 1);
+    /// Tagged: offset and length exceed 64 bits.
+    pub const TAGGED_WRAP: Self = Self::new(1, 1, 3);
+    /// Tagged: another version of DDP.
+    pub const TAGGED_VERSION: Self = Self::new(1, 1, 4);
+    /// Untagged: no such queue.
+    pub const QUEUE: Self = Self::new(1, 2, 1);
+    /// Untagged: no buffer for the message.
+    pub const NO_BUFFER: Self = Self::new(1, 2, 2);
+    /// Untagged: sequence number out of order.
+    pub const SEQUENCE: Self = Self::new(1, 2, 3);
+    /// Untagged: offset in the message out of order.
+    pub const MESSAGE_OFFSET: Self = Self::new(1, 2, 4);
+    /// Untagged: message longer than its buffer.
+    pub const TOO_LONG: Self = Self::new(1, 2, 5);
+    /// Untagged: another version of DDP.
+    pub const UNTAGGED_VERSION: Self = Self::new(1, 2, 6);
+    /// MPA: CRC mismatch.
+    pub const CRC: Self = Self::new(2, 0, 2);
+    /// MPA: impossible length field.
+    pub const FPDU_LENGTH: Self = Self::new(2, 0, 3);
+    /// MPA: the other side wants more reads than this side serves (RFC 6581 8).
+    pub const IRD: Self = Self::new(2, 0, 6);
+    /// MPA: no ready-to-receive message that both know (RFC 6581 8).
+    pub const RTR: Self = Self::new(2, 0, 7);
+
+    /// Reads the fixed part; copies of headers that may follow are not looked at.
+    ///
+    /// Linux's siw counts the bits of a byte from the wrong end on machines with little-endian bit fields: layer
+    /// and type change places, and the bits that announce copies stand where the RFC has zeros, which shows it.
+    #[must_use]
+    pub fn parse(bytes: &[u8; TERMINATE]) -> Self {
+        let (high, low) = (bytes[0] >> 4, bytes[0] & 0x0f);
+        let mirrored = bytes[2] & 0xe0 == 0 && bytes[2] & 0x07 != 0;
+        let (layer, kind) = if mirrored { (low, high) } else { (high, low) };
+        Self::new(layer, kind, bytes[1])
+    }
+
+    /// Writes the message. Answers the bytes written: [`TERMINATE`], and what is repeated.
+    pub fn emit(&self, about: &About<'_>, bytes: &mut [u8]) -> usize {
+        let head = if about.head.is_empty() { 0 } else { HEAD_REPEATED };
+        let request = about.request.map_or(0, |_| REQUEST_REPEATED);
+        let fixed = [self.layer << 4 | self.kind & 0x0f, self.code, head | request, 0];
+        let copies = about.head.iter().chain(about.request.into_iter().flatten());
+        let written = fixed.iter().chain(copies).zip(bytes).map(|(source, place)| *place = *source);
+        written.count()
+    }
+
+    /// Whether it is about a segment of the peer's: neither a local catastrophic error is, nor one of MPA, which
+    /// delivers no segment then.
+    #[must_use]
+    pub const fn is_about_segment(&self) -> bool {
+        !matches!((self.layer, self.kind), (0, 0) | (2.., _))
+    }
+
+    /// Whether RDMAP found the error. Only then is a Read Request repeated: DDP does not know what it carries.
+    #[must_use]
+    pub const fn is_of_rdmap(&self) -> bool {
+        self.layer == 0
+    }
+
+    /// Whether the peer refused access to its memory.
+    #[must_use]
+    pub const fn is_protection(&self) -> bool {
+        matches!((self.layer, self.kind), (0 | 1, 1))
+    }
+
+    /// What it means, in words.
+    #[must_use]
+    pub fn meaning(&self) -> &'static str {
+        match *self {
+            Self::LOCAL_CATASTROPHIC => "local catastrophic error",
+            Self::READ_STAG | Self::TAGGED_STAG => "invalid STag",
+            Self::READ_BOUNDS | Self::TAGGED_BOUNDS => "base or bounds violation",
+            Self::ACCESS => "access rights violation",
+            Self::READ_WRAP | Self::TAGGED_WRAP => "offset wraps",
+            Self::INVALIDATE => "STag cannot be invalidated",
+            Self::RDMAP_VERSION => "wrong RDMAP version",
+            Self::OPCODE => "unexpected opcode",
+            Self::TAGGED_VERSION | Self::UNTAGGED_VERSION => "wrong DDP version",
+            Self::QUEUE => "invalid queue number",
+            Self::NO_BUFFER => "no buffer available",
+            Self::SEQUENCE => "sequence number out of range",
+            Self::MESSAGE_OFFSET => "invalid message offset",
+            Self::TOO_LONG => "message too long for its buffer",
+            Self::CRC => "CRC mismatch",
+            Self::FPDU_LENGTH => "invalid FPDU length",
+            Self::IRD => "insufficient IRD",
+            Self::RTR => "no matching RTR",
+            _ => "other error",
+        }
+    }
+}
+
+impl fmt::Display for Terminate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { layer, kind, code } = self;
+        write!(f, "{} (layer {layer}, type {kind}, code {code})", self.meaning())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_bytes_read_and_write_alike() {
+        for control in 0..=u8::MAX {
+            match Opcode::parse(control) {
+                Ok(opcode) => assert_eq!(opcode.control(), control & 0xcf),
+                Err(ControlError::Version(version)) => {
+                    assert_eq!(version, control >> 6);
+                    assert_ne!(version, 1);
+                }
+                Err(ControlError::Opcode(opcode)) => {
+                    assert_eq!(control >> 6, 1);
+                    assert!(opcode > 9 && opcode == control & 0xf);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_forms_of_send_are_told_apart() {
+        for (invalidate, solicited, opcode) in
+            [(false, false, 3), (true, false, 4), (false, true, 5), (true, true, 6)]
+        {
+            let form = Opcode::send(invalidate, solicited);
+            assert_eq!(form.control(), 0x40 | opcode);
+            assert_eq!(form.invalidates(), invalidate);
+        }
+    }
+
+    #[test]
+    fn read_request_follows_the_layout() {
+        let bytes: [u8; READ_REQUEST] = core::array::from_fn(|index| index as u8);
+        let request = ReadRequest::parse(&bytes);
+        assert_eq!(request.sink_stag, 0x0001_0203);
+        assert_eq!(request.sink_offset, 0x0405_0607_0809_0a0b);
+        assert_eq!(request.length, 0x0c0d_0e0f);
+        assert_eq!(request.source_stag, 0x1011_1213);
+        assert_eq!(request.source_offset, 0x1415_1617_1819_1a1b);
+        let mut again = [0; READ_REQUEST];
+        request.emit(&mut again);
+        assert_eq!(again, bytes);
+    }
+
+    #[test]
+    fn immediate_is_in_network_order() {
+        assert_eq!(emit_immediate(0x0102_0304), [1, 2, 3, 4, 0, 0, 0, 0]);
+        assert_eq!(parse_immediate(&[1, 2, 3, 4, 9, 9, 9, 9]), 0x0102_0304);
+    }
+
+    #[test]
+    fn terminate_reads_and_writes_alike() {
+        let terminate = Terminate::TOO_LONG;
+        let mut bytes = [0xff; 8];
+        assert_eq!(terminate.emit(&About::default(), &mut bytes), 4);
+        assert_eq!(bytes[..4], [0x12, 5, 0, 0]);
+        assert_eq!(terminate.emit(&About { head: &[7, 8, 9], request: None }, &mut bytes), 7);
+        assert_eq!(bytes, [0x12, 5, 0xc0, 0, 7, 8, 9, 0xff]);
+        let (request, mut long) = ([6; READ_REQUEST], [0xff; 36]);
+        assert_eq!(
+            Terminate::ACCESS.emit(&About { head: &[7, 8, 9], request: Some(&request) }, &mut long),
+            35
+        );
+        assert_eq!(long[..7], [0x01, 2, 0xe0, 0, 7, 8, 9]);
+        assert_eq!(long[7..], [[6; READ_REQUEST].as_slice(), &[0xff]].concat());
+        assert_eq!(long.first_chunk().map(Terminate::parse), Some(Terminate::ACCESS));
+        assert_eq!(Terminate::parse(&[0x12, 5, 0xe0, 0]), terminate);
+        assert_eq!(terminate.to_string(), "message too long for its buffer (layer 1, type 2, code 5)");
+        // As siw sends it: layer 0, type 1, all copies.
+        assert_eq!(Terminate::parse(&[0x10, 0, 0x07, 0]), Terminate::READ_STAG);
+        assert_eq!(Terminate::parse(&[0x01, 0, 0xe0, 0]), Terminate::READ_STAG);
+        assert!(Terminate::ACCESS.is_protection() && Terminate::TAGGED_STAG.is_protection());
+        assert!(!Terminate::NO_BUFFER.is_protection() && !Terminate::CRC.is_protection());
+    }
+}

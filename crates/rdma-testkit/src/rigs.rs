@@ -1,0 +1,87 @@
+//! Rigs of the devices that every machine has.
+
+use std::net::SocketAddr;
+
+use crate::faulty::{Faulty, Plan};
+use crate::sim::{self, Config, Fabric};
+use rdma_verbs::iwarp;
+
+use crate::suite::rig::Rig;
+
+/// Simulated devices.
+#[derive(Debug, Clone)]
+pub struct SimRig(
+    /// What both devices are like.
+    pub Config,
+);
+
+impl SimRig {
+    /// One that keeps to iWARP's rules.
+    pub fn iwarp() -> Self {
+        Self(Config::iwarp())
+    }
+
+    /// One that keeps to InfiniBand's rules.
+    pub fn infiniband() -> Self {
+        Self(Config::infiniband())
+    }
+
+    /// Everything small: no inline data, one message on the wire at a time.
+    pub fn narrow() -> Self {
+        Self(Config { inline: 0, wire: 1, immediate: true, arming: true, ..Config::iwarp() })
+    }
+}
+
+impl Rig for SimRig {
+    type Device = sim::Device;
+
+    fn devices(&self) -> (sim::Device, sim::Device) {
+        let fabric = Fabric::new();
+        (fabric.device(self.0.clone()), fabric.device(self.0.clone()))
+    }
+
+    fn private_data_padded(&self) -> bool {
+        self.0.private_data_padded
+    }
+}
+
+/// The embedded iWARP device, over loopback.
+#[derive(Debug, Clone)]
+pub struct IwarpRig {
+    /// Whether it asks for CRC32c.
+    pub crc: bool,
+}
+
+impl Rig for IwarpRig {
+    type Device = iwarp::Device;
+
+    fn devices(&self) -> (iwarp::Device, iwarp::Device) {
+        let device =
+            || iwarp::Device::new(iwarp::Config { crc: self.crc, ..iwarp::Config::default() }).unwrap();
+        (device(), device())
+    }
+}
+
+/// A rig's devices behind the fault layer, with no faults.
+#[derive(Debug, Clone)]
+pub struct FaultyRig<R>(
+    /// Where the devices below come from.
+    pub R,
+);
+
+impl<R: Rig> Rig for FaultyRig<R> {
+    type Device = Faulty<R::Device>;
+
+    fn devices(&self) -> (Self::Device, Self::Device) {
+        let (active, passive) = self.0.devices();
+        (Faulty::new(active, Plan::none()), Faulty::new(passive, Plan::none()))
+    }
+
+    fn listen_address(&self) -> SocketAddr {
+        self.0.listen_address()
+    }
+
+    fn private_data_padded(&self) -> bool {
+        self.0.private_data_padded()
+    }
+}

@@ -1,0 +1,105 @@
+//! Wake-ups of a completion queue, and the list of its queue pairs that have something to do.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use rdma_verbs::{Interest, QpNumber, Result, Signal, Token, WaitSet};
+
+/// Token of the bell in the attached wait set.
+const BELL: Token = Token(0);
+
+/// Rung by peers and by the queue itself; the completion queue answers it in `poll`.
+#[derive(Debug)]
+pub(super) struct Bell {
+    /// See [`super::Config::arming`].
+    arming: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Queue pairs to drive.
+    rung: BTreeSet<QpNumber>,
+    /// Completions are there to be polled.
+    ready: bool,
+    armed: bool,
+    wait: Option<WaitSet>,
+}
+
+impl Bell {
+    pub(super) fn new(arming: bool) -> Self {
+        Self { arming, state: Mutex::default() }
+    }
+
+    /// This queue pair has something to do.
+    pub(super) fn ring(&self, qp: QpNumber) {
+        let mut state = self.state.lock();
+        state.rung.insert(qp);
+        self.wake(&mut state);
+    }
+
+    /// Answers for all queue pairs: returns those to drive. A ring that comes while they are driven
+    /// counts anew.
+    pub(super) fn answer_all(&self) -> BTreeSet<QpNumber> {
+        std::mem::take(&mut self.state.lock().rung)
+    }
+
+    /// Answers for one queue pair, which the caller is about to drive.
+    pub(super) fn answer(&self, qp: QpNumber) {
+        self.state.lock().rung.remove(&qp);
+    }
+
+    /// After every call that may have made or handed out completions: whether some are there.
+    pub(super) fn settle(&self, ready: bool) {
+        let mut state = self.state.lock();
+        let news = ready && !state.ready;
+        state.ready = ready;
+        if news {
+            self.wake(&mut state);
+        } else if !self.arming {
+            let wanted = ready || !state.rung.is_empty();
+            state.signal(wanted);
+        }
+    }
+
+    /// Makes `wait` follow from now on, starting with what is there; the next wake-up is asked for.
+    pub(super) fn attach(&self, wait: Arc<WaitSet>) -> Result<()> {
+        let mut state = self.state.lock();
+        // The attached set's own signal is its owner's to use; ours stands in it as a source.
+        let own = WaitSet::new()?;
+        wait.add(own.as_fd(), BELL, Interest::Read)?;
+        own.signal(Signal::Owner, state.ready || !state.rung.is_empty())?;
+        state.wait = Some(own);
+        state.armed = true;
+        Ok(())
+    }
+
+    /// Asks for the next wake-up, where it must be asked for; answers whether it had to be.
+    pub(super) fn arm(&self) -> bool {
+        if self.arming {
+            let mut state = self.state.lock();
+            state.signal(false);
+            state.armed = true;
+        }
+        self.arming
+    }
+
+    fn wake(&self, state: &mut State) {
+        if !self.arming || std::mem::take(&mut state.armed) {
+            state.signal(true);
+        }
+    }
+}
+
+impl State {
+    fn signal(&self, on: bool) {
+        if let Some(wait) = &self.wait
+            && let Err(error) = wait.signal(Signal::Owner, on)
+        {
+            log::error!("wake-up of a completion queue is lost: {error}");
+        }
+    }
+}

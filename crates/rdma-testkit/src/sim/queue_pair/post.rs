@@ -1,0 +1,108 @@
+//! Posting: everything is checked before anything is queued.
+
+use super::outgoing::{Captured, Request};
+use super::{Phase, QueuePair, Sink};
+use rdma_verbs::{Access, Error, Operation, Payload, RecvRequest, Result, SendRequest};
+
+impl QueuePair {
+    /// Posts receives, all or none.
+    pub(in crate::sim) fn post_recv(&mut self, requests: &[RecvRequest]) -> Result<()> {
+        if self.closing || self.phase == Phase::Ended {
+            return Err(Error::BadState { state: self.state(), what: "receiving" });
+        }
+        let depth = self.capabilities.recv_depth;
+        let count = fitting(requests.len(), depth, depth - self.receives_occupied)?;
+        for buffer in requests.iter().filter_map(|request| request.buffer.as_ref()) {
+            self.regions.local(buffer, Access::LOCAL_WRITE)?;
+        }
+        self.receives.extend(requests);
+        self.receives_occupied += count;
+        Ok(())
+    }
+
+    /// Posts sends, all or none; sends them on unless `more` follow.
+    pub(in crate::sim) fn post_send(
+        &mut self,
+        requests: &[SendRequest<'_>],
+        more: bool,
+        sink: &mut Sink,
+    ) -> Result<()> {
+        if self.closing || self.phase != Phase::Established {
+            return Err(Error::BadState { state: self.state(), what: "sending" });
+        }
+        fitting(requests.len(), self.capabilities.send_depth, self.sends.room())?;
+        requests.iter().try_for_each(|request| self.check(request))?;
+        for request in requests {
+            self.sends.push(Request {
+                id: request.id,
+                signaled: request.signaled,
+                operation: request.operation,
+                payload: capture(request.payload),
+            });
+        }
+        if !more {
+            self.transmit(sink);
+        }
+        Ok(())
+    }
+
+    /// Whether a message waits for a receive, which [`QueuePair::post_recv`] may have brought.
+    pub(in crate::sim) fn is_stalled(&self) -> bool {
+        self.stalled.is_some()
+    }
+
+    fn check(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.check_payload(request.payload)?;
+        match request.operation {
+            Operation::Send { immediate: Some(_), .. } | Operation::Write { immediate: Some(_), .. }
+                if !self.config.immediate =>
+            {
+                Err(Error::Unsupported("immediate data"))
+            }
+            Operation::Send { .. } | Operation::Write { .. } => {
+                self.check_segments(request.payload, Access::empty())
+            }
+            Operation::Read { .. } if !self.sends.can_read() => {
+                Err(Error::Unsupported("RDMA reads on this connection"))
+            }
+            Operation::Read { .. } => match request.payload {
+                Payload::Segments([_]) => self.check_segments(request.payload, Access::LOCAL_WRITE),
+                _ => Err(Error::Unsupported("RDMA reads into anything but one segment")),
+            },
+        }
+    }
+
+    fn check_payload(&self, payload: Payload<'_>) -> Result<()> {
+        let length = payload.len();
+        let limit = self.capabilities.inline;
+        if matches!(payload, Payload::Inline(_)) && length > limit {
+            return Err(Error::InlineTooLong { length, limit });
+        }
+        let most = u64::from(self.config.max_message);
+        if length as u64 > most {
+            return Err(Error::OutOfRange { what: "message length", value: length as u64, least: 0, most });
+        }
+        Ok(())
+    }
+
+    fn check_segments(&self, payload: Payload<'_>, needed: Access) -> Result<()> {
+        let Payload::Segments(segments) = payload else { return Ok(()) };
+        segments.iter().try_for_each(|segment| self.regions.local(segment, needed).map(drop))
+    }
+}
+
+/// The number of requests, if that many fit.
+fn fitting(asked: usize, depth: u32, room: u32) -> Result<u32> {
+    u32::try_from(asked).ok().filter(|&count| count <= room).ok_or(Error::QueueFull { depth, room, asked })
+}
+
+fn capture(payload: Payload<'_>) -> Captured {
+    match payload {
+        Payload::Inline(slices) => {
+            let mut bytes = Vec::with_capacity(payload.len());
+            slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
+            Captured::Bytes(bytes)
+        }
+        Payload::Segments(segments) => Captured::Segments(segments.to_vec()),
+    }
+}

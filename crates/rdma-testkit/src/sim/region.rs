@@ -1,0 +1,178 @@
+//! Protection domains and memory regions: keys, bounds and rights.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::Fabric;
+use rdma_verbs::{self as verbs, Access, Error, Memory, RemoteAddress, Result, Segment};
+
+/// Keys of a region are its number times four plus one of these, so that a local key is never a
+/// remote one and neither is ever 0.
+const LOCAL_KEY: u32 = 1;
+const REMOTE_KEY: u32 = 2;
+const KEY_STEP: u32 = 4;
+
+/// A protection domain of the simulated device.
+#[derive(Debug)]
+pub struct ProtectionDomain {
+    fabric: Fabric,
+    regions: Arc<Regions>,
+}
+
+/// Registered memory of the simulated device.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    number: u32,
+    address: u64,
+    memory: Arc<Memory>,
+    regions: Arc<Regions>,
+}
+
+/// The regions of one protection domain, shared with its queue pairs.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    table: Mutex<BTreeMap<u32, Region>>,
+}
+
+#[derive(Debug)]
+struct Region {
+    memory: Arc<Memory>,
+    address: u64,
+    access: Access,
+    /// Whether the remote key still works; a peer may have given it up.
+    shared: bool,
+}
+
+/// A checked piece of a region's memory.
+#[derive(Debug)]
+pub(super) struct Place {
+    memory: Arc<Memory>,
+    offset: u64,
+}
+
+impl ProtectionDomain {
+    pub(super) fn new(fabric: Fabric) -> Self {
+        Self { fabric, regions: Arc::default() }
+    }
+
+    pub(super) fn regions(&self) -> Arc<Regions> {
+        Arc::clone(&self.regions)
+    }
+}
+
+impl verbs::ProtectionDomain for ProtectionDomain {
+    type Mr = MemoryRegion;
+
+    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
+        let (number, address) = self
+            .fabric
+            .place_region(memory.len() as u64)
+            .filter(|&(number, _)| number < u32::MAX / KEY_STEP)
+            .ok_or_else(|| Error::io("register memory")(rustix::io::Errno::NOMEM))?;
+        let region = Region { memory: Arc::clone(&memory), address, access, shared: true };
+        self.regions.table.lock().insert(number, region);
+        Ok(MemoryRegion { number, address, memory, regions: Arc::clone(&self.regions) })
+    }
+}
+
+impl verbs::MemoryRegion for MemoryRegion {
+    fn local_key(&self) -> u32 {
+        self.number * KEY_STEP + LOCAL_KEY
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.number * KEY_STEP + REMOTE_KEY
+    }
+
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        self.regions.table.lock().remove(&self.number);
+    }
+}
+
+impl Regions {
+    /// The memory of a local segment, if it has the rights `needed`.
+    pub(super) fn local(&self, segment: &Segment, needed: Access) -> Result<Place> {
+        self.find(segment.key, LOCAL_KEY, segment.address, u64::from(segment.length), needed).map_err(|why| {
+            let Segment { key, address, length } = *segment;
+            Error::BadSegment { key, address, length, why }
+        })
+    }
+
+    /// The memory that a peer names, if it has the rights `needed`.
+    ///
+    /// # Errors
+    /// What is wrong, with the numbers.
+    pub(super) fn remote(
+        &self,
+        remote: RemoteAddress,
+        length: usize,
+        needed: Access,
+    ) -> std::result::Result<Place, String> {
+        self.find(remote.key, REMOTE_KEY, remote.address, length as u64, needed).map_err(|why| {
+            format!("remote key {:#x}, address {:#x}, {length} bytes: {why}", remote.key, remote.address)
+        })
+    }
+
+    /// Ends the validity of a remote key that a peer gives up.
+    ///
+    /// # Errors
+    /// What is wrong, with the number.
+    pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), String> {
+        let mut table = self.table.lock();
+        match table.get_mut(&(key / KEY_STEP)) {
+            Some(region) if key % KEY_STEP == REMOTE_KEY && region.shared => {
+                region.shared = false;
+                Ok(())
+            }
+            _ => Err(format!("remote key {key:#x} cannot be invalidated: it is not valid")),
+        }
+    }
+
+    fn find(
+        &self,
+        key: u32,
+        kind: u32,
+        address: u64,
+        length: u64,
+        needed: Access,
+    ) -> std::result::Result<Place, &'static str> {
+        let table = self.table.lock();
+        let region = table
+            .get(&(key / KEY_STEP))
+            .filter(|region| key % KEY_STEP == kind && (kind == LOCAL_KEY || region.shared))
+            .ok_or("no such key in this protection domain")?;
+        if !region.access.contains(needed) {
+            return Err("the region does not have that right");
+        }
+        let offset = address.checked_sub(region.address).ok_or("outside the region")?;
+        let end = offset.checked_add(length).ok_or("outside the region")?;
+        if end > region.memory.len() as u64 {
+            return Err("outside the region");
+        }
+        Ok(Place { memory: Arc::clone(&region.memory), offset })
+    }
+}
+
+impl Place {
+    /// Copies `bytes` to the place. Their number must be the one it was checked for.
+    pub(super) fn write(&self, bytes: &[u8]) -> std::result::Result<(), verbs::memory::OutOfBounds> {
+        self.memory.write(self.offset, bytes)
+    }
+
+    /// Copies as many bytes out as it was checked for.
+    pub(super) fn read(&self, bytes: &mut [u8]) -> std::result::Result<(), verbs::memory::OutOfBounds> {
+        self.memory.read(self.offset, bytes)
+    }
+}

@@ -1,0 +1,21 @@
+//! The conformance suite: the promises of [`rdma_verbs`] by topic, and the loop that drives two devices.
+//!
+//! A device joins by a [`Rig`](rig::Rig) and one [`conformance!`](crate::conformance) line in a test.
+
+mod conformance;
+pub mod drive;
+pub mod rig;
+
+#[expect(missing_docs, reason = "the name of each test says what it shows")]
+pub mod connecting;
+#[expect(missing_docs, reason = "the name of each test says what it shows")]
+pub mod ending;
+#[expect(missing_docs, reason = "the name of each test says what it shows")]
+pub mod messages;
+#[expect(missing_docs, reason = "the name of each test says what it shows")]
+pub mod one_sided;
+#[expect(missing_docs, reason = "the name of each test says what it shows")]
+pub mod queues;
+pub mod streaming;
+#[expect(missing_docs, reason = "the name of each test says what it shows")]
+pub mod waiting;

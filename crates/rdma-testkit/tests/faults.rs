@@ -1,0 +1,314 @@
+//! The fault layer with faults: each happens when its odds say so, one seed gives one course of
+//! events, and a consumer that follows the contract gets through.
+
+use std::time::Duration;
+
+use rdma_testkit::faulty::{Faulty, Plan};
+use rdma_testkit::sim::{self, Config, Fabric};
+use rdma_verbs::{
+    BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Error,
+    Payload, QpCapabilities, RecvRequest, SendRequest, WaitSet,
+};
+
+use rdma_testkit::suite::drive::{CAPABILITIES, End, Joined, Pair, SEND};
+use rdma_testkit::suite::rig::Rig;
+
+/// Simulated devices, the active one with faults or both.
+struct Trouble {
+    config: Config,
+    active: Plan,
+    passive: Plan,
+}
+
+impl Trouble {
+    fn active(active: Plan) -> Self {
+        Self { config: Config::iwarp(), active, passive: Plan::none() }
+    }
+
+    fn both(config: Config, seed: u64, plan: fn(u64) -> Plan) -> Self {
+        Self { config, active: plan(seed), passive: plan(seed ^ u64::MAX) }
+    }
+}
+
+impl Rig for Trouble {
+    type Device = Faulty<sim::Device>;
+
+    fn devices(&self) -> (Self::Device, Self::Device) {
+        let fabric = Fabric::new();
+        let device = |plan: &Plan| Faulty::new(fabric.device(self.config.clone()), plan.clone());
+        (device(&self.active), device(&self.passive))
+    }
+}
+
+fn send(id: u64, signaled: bool) -> SendRequest<'static> {
+    SendRequest { id, signaled, operation: SEND, payload: Payload::Segments(&[]) }
+}
+
+fn woken(wait: &WaitSet) -> bool {
+    wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap()
+}
+
+/// Whether the fault layer itself wakes: that shows as a token, the simulated device's signal does not.
+fn alarmed(wait: &WaitSet) -> bool {
+    let mut tokens = Vec::new();
+    wait.wait(Some(Duration::ZERO), &mut tokens).unwrap();
+    !tokens.is_empty()
+}
+
+#[test]
+fn inline_grants_shrink() {
+    let mut end = End::new(Trouble::active(Plan { small_inline: 1000, ..Plan::none() }).devices().0);
+    let wanted = QpCapabilities { send_depth: 1, recv_depth: 1, inline: 1000, ..CAPABILITIES };
+    let granted: Vec<_> = (0..20).map(|_| end.queue_pair(wanted).1.inline).collect();
+    assert!(granted.iter().all(|&inline| inline <= 1000));
+    assert!(granted.iter().any(|&inline| inline < 500), "{granted:?}");
+}
+
+#[test]
+fn connecting_fails_in_every_way() {
+    let mut pair = Pair::new(&Trouble::active(Plan { fail_connect: 1000, ..Plan::none() }));
+    let mut reasons = std::collections::BTreeSet::new();
+    for _ in 0..30 {
+        let wanted = QpCapabilities { send_depth: 1, recv_depth: 1, ..CAPABILITIES };
+        let (qp, _) = pair.active.queue_pair(wanted);
+        pair.active.connect(qp, pair.address, b"");
+        assert!(woken(&pair.active.events), "the failure is announced");
+        match pair.event(Joined { active: qp, passive: qp }, false) {
+            ConnectionEvent::Failed(error) => reasons.insert(format!("{error:?}")),
+            other => panic!("{other:?}"),
+        };
+        assert!(pair.active.cq.poll_event(qp).is_none());
+        pair.active.destroy(qp);
+    }
+    assert_eq!(reasons.len(), 5, "{reasons:?}");
+}
+
+#[test]
+fn posts_are_refused_only_when_something_comes_back() {
+    let mut pair = Pair::new(&Trouble::active(Plan { queue_full: 1000, ..Plan::none() }));
+    let joined = pair.join_with_receives();
+    let mut refused = 0;
+    for id in 0..16 {
+        let answer = pair.active.cq.post_send(joined.active, &[send(id, id % 2 == 0)], false);
+        if let Err(error) = answer {
+            assert!(matches!(error, Error::QueueFull { depth: 16, room: 0, asked: 1 }), "{error:?}");
+            assert_ne!(id, 0, "nothing was outstanding");
+            assert!(alarmed(&pair.active.data), "there is a call to try again");
+            refused += 1;
+            pair.active.cq.post_send(joined.active, &[send(id, id % 2 == 0)], false).expect("never twice");
+        }
+    }
+    assert!(refused > 8, "{refused}");
+    for id in 0..16 {
+        assert_eq!(pair.at_passive().id, id);
+    }
+}
+
+#[test]
+fn a_lie_is_told_once_and_wakes() {
+    let mut pair = Pair::new(&Trouble::active(Plan { false_zero: 1000, ..Plan::none() }));
+    let joined = pair.join_with_receives();
+    pair.passive.poll();
+    let mut lies = 0;
+    for id in 0..16 {
+        pair.active.cq.post_send(joined.active, &[send(id, true)], false).unwrap();
+        let mut array = [Completion::EMPTY; 4];
+        let mut count = pair.active.cq.poll(&mut array);
+        if count == 0 {
+            assert!(alarmed(&pair.active.data), "it says that there is more");
+            lies += 1;
+            count = pair.active.cq.poll(&mut array);
+        }
+        assert_eq!((count, array[0].id), (1, id));
+    }
+    assert!(lies > 8, "{lies}");
+}
+
+#[test]
+fn completions_are_held_back_in_order() {
+    let mut pair = Pair::new(&Trouble::active(Plan { hold_completions: 1000, ..Plan::none() }));
+    let joined = pair.join_with_receives();
+    let mut held = 0;
+    for round in 0..10 {
+        pair.active.cq.post_send(joined.active, &[0, 1, 2, 3].map(|id| send(id, true)), false).unwrap();
+        let mut got = Vec::new();
+        while got.len() < 4 {
+            let mut array = [Completion::EMPTY; 8];
+            let count = pair.active.cq.poll(&mut array);
+            got.extend(array[..count].iter().map(|completion| completion.id));
+            if got.len() < 4 {
+                held += 1;
+                assert!(alarmed(&pair.active.data), "the rest is announced");
+            }
+        }
+        assert_eq!(got, [0, 1, 2, 3], "round {round}");
+        assert!(!woken(&pair.active.data));
+        for _ in 0..4 {
+            let id = pair.at_passive().id;
+            pair.passive.cq.post_recv(joined.passive, &[RecvRequest { id, buffer: None }]).unwrap();
+        }
+    }
+    assert!(held >= 5, "{held}");
+}
+
+#[test]
+fn what_is_held_goes_with_its_queue_pair() {
+    let mut held = 0;
+    for seed in 0..10 {
+        let plan = Plan { seed, hold_completions: 1000, ..Plan::none() };
+        let mut pair = Pair::new(&Trouble::active(plan));
+        let joined = pair.join_with_receives();
+        pair.active.cq.post_send(joined.active, &[0, 1, 2, 3].map(|id| send(id, true)), false).unwrap();
+        let mut array = [Completion::EMPTY; 4];
+        held += 4 - pair.active.cq.poll(&mut array);
+        pair.active.destroy(joined.active);
+        assert_eq!(pair.active.cq.poll(&mut array), 0, "seed {seed}");
+    }
+    assert!(held > 5, "{held}");
+}
+
+#[test]
+fn batches_are_cut_short_and_wakes_come_for_nothing() {
+    let plan = Plan { small_batch: 1000, spurious_wake: 500, ..Plan::none() };
+    let mut pair = Pair::new(&Trouble::active(plan));
+    let joined = pair.join_with_receives();
+    let (mut short, mut idle_wakes) = (0, 0);
+    for _ in 0..4 {
+        pair.active.cq.post_send(joined.active, &[0, 1, 2, 3].map(|id| send(id, true)), false).unwrap();
+        let mut left = 4;
+        while left > 0 {
+            let count = pair.active.cq.poll(&mut [Completion::EMPTY; 4]);
+            assert!(count > 0);
+            short += usize::from(count < left);
+            left -= count;
+        }
+        for _ in 0..4 {
+            assert_eq!(pair.active.cq.poll(&mut [Completion::EMPTY; 4]), 0);
+            idle_wakes += usize::from(alarmed(&pair.active.data));
+        }
+    }
+    assert!(short > 0, "a batch was cut");
+    assert!((1..16).contains(&idle_wakes), "{idle_wakes}");
+}
+
+/// Connects, sends a little, and goes on until both sides know of the end: what they were told, and
+/// the receives of the passive side as they came back. `None` if the connection broke before both sides knew of it.
+fn send_until_it_ends(pair: &mut Pair<Faulty<sim::Device>>) -> Option<([ConnectionEvent; 2], Vec<u64>)> {
+    let (joined, begun) = pair.try_join(|pair, joined| {
+        pair.passive.post_empty_receives(joined.passive, CAPABILITIES.recv_depth.into());
+    });
+    if !begun.iter().all(|event| matches!(event, ConnectionEvent::Established { .. })) {
+        return None;
+    }
+    let mut back = Vec::new();
+    // The odds are drawn in every call; nothing waits for another thread.
+    for round in 0..10_000 {
+        if round < 10 {
+            match pair.active.cq.post_send(joined.active, &[send(round, true)], round % 2 == 0) {
+                Ok(()) | Err(Error::QueueFull { .. } | Error::BadState { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        pair.active.poll();
+        pair.passive.poll();
+        back.extend(pair.passive.completions.drain(..).map(|completion| completion.id));
+        let ended = |end: &End<_>, qp| !end.happened[&qp].is_empty();
+        if ended(&pair.active, joined.active) && ended(&pair.passive, joined.passive) && back.len() == 16 {
+            break;
+        }
+    }
+    pair.settle();
+    assert!(pair.passive.completions.is_empty(), "each receive comes back once");
+    Some(([pair.event(joined, false), pair.event(joined, true)], back))
+}
+
+#[test]
+fn connections_break_and_end_by_themselves() {
+    let breaking = Plan { break_connection: 100, ..Plan::none() };
+    let ending = Plan { end_connection: 100, ..Plan::none() };
+    let broken = ConnectionEvent::Broken(BreakReason::Reset);
+    for (plan, expected) in [(breaking, broken), (ending, ConnectionEvent::Disconnected)] {
+        let mut seen = 0;
+        for seed in 0..20 {
+            let mut pair = Pair::new(&Trouble::active(Plan { seed, ..plan.clone() }));
+            if let Some((events, _)) = send_until_it_ends(&mut pair) {
+                assert_eq!(events, [expected.clone(), expected.clone()], "seed {seed}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 10, "{seen} of 20 connections stood before {expected:?}");
+    }
+}
+
+/// Sends 200 messages with a consumer that copes with everything; what happened, in order.
+fn exchange(rig: &Trouble) -> Vec<(bool, u64, CompletionStatus)> {
+    const MESSAGES: u64 = 200;
+    let mut pair = Pair::new(rig);
+    let joined = pair.join_with_receives();
+    let mut log = Vec::new();
+    let (mut sent, mut completed, mut taken, mut reposted) = (0, 0, 0, 0);
+    pair.until("all messages", |pair| {
+        while let Some(completion) = pair.active.completions.pop_front() {
+            assert_eq!(completion.kind, CompletionKind::Send);
+            completed += 1;
+            log.push((false, completion.id, completion.status));
+        }
+        while let Some(completion) = pair.passive.completions.pop_front() {
+            assert_eq!(completion.id, taken % u64::from(CAPABILITIES.recv_depth), "in order, each once");
+            taken += 1;
+            log.push((true, completion.id, completion.status));
+        }
+        while reposted < taken {
+            let receive = RecvRequest { id: reposted % u64::from(CAPABILITIES.recv_depth), buffer: None };
+            match pair.passive.cq.post_recv(joined.passive, &[receive]) {
+                Ok(()) => reposted += 1,
+                Err(Error::QueueFull { .. }) => break,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        // The consumer's own window: never more messages than receives.
+        while sent < MESSAGES && sent < reposted + u64::from(CAPABILITIES.recv_depth) && sent < completed + 16
+        {
+            match pair.active.cq.post_send(joined.active, &[send(sent, true)], sent % 3 == 0) {
+                Ok(()) => sent += 1,
+                Err(Error::QueueFull { .. }) => break,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        (completed == MESSAGES && taken == MESSAGES).then_some(())
+    });
+    log
+}
+
+#[test]
+fn nuisances_cost_nothing_but_time() {
+    for seed in 0..60 {
+        for config in [Config::iwarp(), Config::infiniband(), Config { wire: 1, ..Config::infiniband() }] {
+            let log = exchange(&Trouble::both(config, seed, Plan::nuisances));
+            assert!(log.iter().all(|(_, _, status)| *status == CompletionStatus::Success), "seed {seed}");
+            let ids = log.iter().filter(|(passive, ..)| !passive).map(|(_, id, _)| *id);
+            assert!(ids.eq(0..200), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn one_seed_gives_one_course_of_events() {
+    let run = |seed| exchange(&Trouble::both(Config::infiniband(), seed, Plan::nuisances));
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}
+
+#[test]
+fn receives_come_back_once_whatever_breaks() {
+    let rough = |seed| Plan { break_connection: 20, end_connection: 20, ..Plan::nuisances(seed) };
+    let mut seen = 0;
+    for seed in 0..40 {
+        let mut pair = Pair::new(&Trouble::both(Config::iwarp(), seed, rough));
+        if let Some((_, back)) = send_until_it_ends(&mut pair) {
+            assert_eq!(back, (0..16).collect::<Vec<_>>(), "seed {seed}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}

@@ -1,0 +1,325 @@
+//! The connection manager: event channels and identifiers (`rdma_cm`), as owned values.
+//!
+//! Every queue pair and listener has a channel of its own, whose descriptor stands in the wait set
+//! of whoever asks for its events. Nothing here waits, with one exception that is not ours: soft
+//! iWARP makes its TCP connection inside `rdma_connect`.
+
+use std::ffi::c_int;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdma_sys as sys;
+use socket2::{SockAddr, SockAddrStorage};
+
+use super::device::{check, check_pointer, name_of, set_nonblocking};
+use super::library::{Library, library};
+use crate::process::Maker;
+use crate::{Error, Result};
+
+pub(super) use sys::rdma_cm_event_type as kind;
+
+/// An event channel.
+pub(super) struct Channel {
+    maker: Maker,
+    library: &'static Library,
+    raw: NonNull<sys::rdma_event_channel>,
+}
+
+// SAFETY: librdmacm allows any thread to read events from a channel.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+/// A connection manager identifier: a listener, or one end of a connection.
+pub(super) struct Id {
+    raw: NonNull<sys::rdma_cm_id>,
+    channel: Arc<Channel>,
+}
+
+// SAFETY: librdmacm ties an identifier to no thread; `Id` is the only handle to it.
+unsafe impl Send for Id {}
+
+/// An event, copied and acknowledged.
+pub(super) struct Event {
+    pub(super) kind: kind::Type,
+    /// 0, a negative errno, or the reason of a reject.
+    pub(super) status: c_int,
+    pub(super) private_data: Vec<u8>,
+    /// RDMA reads that the peer has in mind, seen from here.
+    pub(super) reads: Reads,
+    /// With a connection request: the new identifier.
+    pub(super) request: Option<Id>,
+}
+
+/// RDMA reads at a time: those of this side, and those of the peer that it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reads {
+    pub(super) initiator: u8,
+    pub(super) responder: u8,
+}
+
+impl Channel {
+    pub(super) fn open() -> Result<Arc<Self>> {
+        let unsupported = |_| Error::Unsupported("connection manager: rdma-core cannot be loaded");
+        let library = library().map_err(unsupported)?;
+        // SAFETY: no requirements.
+        let raw =
+            check_pointer("rdma_create_event_channel", unsafe { (library.rdma_create_event_channel)() })?;
+        let channel = Self { maker: Maker::this_process(), library, raw };
+        set_nonblocking(channel.as_fd())?;
+        Ok(Arc::new(channel))
+    }
+
+    /// The next event of the identifiers on this channel, if there is one.
+    pub(super) fn next_event(self: &Arc<Self>) -> Option<Event> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the channel is open and its descriptor does not block; the answer goes to a live
+        // pointer.
+        if unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut raw) } != 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::WouldBlock {
+                log::warn!("rdma_get_cm_event: {error}");
+            }
+            return None;
+        }
+        // SAFETY: a good answer leaves a valid event, which stays until it is acknowledged below.
+        let event = unsafe { &*raw };
+        // SAFETY: an event of an identifier of port space TCP has connection parameters; where an
+        // event has none they are zero.
+        let parameters = unsafe { &event.param.conn };
+        let private_data = if parameters.private_data.is_null() {
+            Vec::new()
+        } else {
+            let length = usize::from(parameters.private_data_len);
+            // SAFETY: the private data is as long as said, and part of the event.
+            unsafe { std::slice::from_raw_parts(parameters.private_data.cast::<u8>(), length) }.to_vec()
+        };
+        let request = (event.event == kind::RDMA_CM_EVENT_CONNECT_REQUEST)
+            .then(|| NonNull::new(event.id))
+            .flatten()
+            .map(|raw| Id { raw, channel: Arc::clone(self) });
+        let copy = Event {
+            kind: event.event,
+            status: event.status,
+            private_data,
+            reads: Reads { initiator: parameters.initiator_depth, responder: parameters.responder_resources },
+            request,
+        };
+        log::debug!("connection manager event {}, status {}", copy.kind, copy.status);
+        // SAFETY: the event came from `rdma_get_cm_event`, is acknowledged once and not used after.
+        unsafe { (self.library.rdma_ack_cm_event)(raw) };
+        Some(copy)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open for as long as the channel is, which `self` owns.
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).fd) }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if !self.maker.is_this_process() {
+            return;
+        }
+        // SAFETY: the channel is closed once, after every identifier on it: each held it.
+        unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) };
+    }
+}
+
+impl Id {
+    pub(super) fn create(channel: &Arc<Channel>) -> Result<Self> {
+        let mut raw = std::ptr::null_mut();
+        let (context, space) = (std::ptr::null_mut(), sys::rdma_port_space::RDMA_PS_TCP);
+        // SAFETY: the channel is open, and the identifier will hold it; the answer goes to a live pointer.
+        let answer =
+            unsafe { (channel.library.rdma_create_id)(channel.raw.as_ptr(), &raw mut raw, context, space) };
+        check("rdma_create_id", answer)?;
+        Ok(Self { raw: check_pointer("rdma_create_id", raw)?, channel: Arc::clone(channel) })
+    }
+
+    pub(super) fn channel(&self) -> &Arc<Channel> {
+        &self.channel
+    }
+
+    fn library(&self) -> &'static Library {
+        self.channel.library
+    }
+
+    /// Moves its events to another channel.
+    pub(super) fn migrate(&mut self, channel: &Arc<Channel>) -> Result<()> {
+        // SAFETY: both are valid. The call waits for events of this identifier that were read and not
+        // acknowledged; there are none for longer than `next_event` takes.
+        let answer = unsafe { (self.library().rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) };
+        check("rdma_migrate_id", answer)?;
+        self.channel = Arc::clone(channel);
+        Ok(())
+    }
+
+    pub(super) fn bind(&self, address: SocketAddr) -> Result<()> {
+        let address = SockAddr::from(address);
+        // SAFETY: the identifier is valid, the address live and whole; it is only read.
+        let answer =
+            unsafe { (self.library().rdma_bind_addr)(self.raw.as_ptr(), address.as_ptr().cast_mut().cast()) };
+        check("rdma_bind_addr", answer)
+    }
+
+    pub(super) fn listen(&self, backlog: u32) -> Result<()> {
+        let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
+        // SAFETY: the identifier is valid.
+        check("rdma_listen", unsafe { (self.library().rdma_listen)(self.raw.as_ptr(), backlog) })
+    }
+
+    /// Begins to look for the way to `remote`.
+    pub(super) fn resolve_address(&self, remote: SocketAddr, timeout: Duration) -> Result<()> {
+        let remote = SockAddr::from(remote);
+        let (source, timeout) = (std::ptr::null_mut(), milliseconds(timeout));
+        // SAFETY: the identifier is valid, the address live and whole; it is only read. No source means
+        // the one that was bound, or any.
+        let answer = unsafe {
+            let remote = remote.as_ptr().cast_mut().cast();
+            (self.library().rdma_resolve_addr)(self.raw.as_ptr(), source, remote, timeout)
+        };
+        check("rdma_resolve_addr", answer)
+    }
+
+    /// Goes on with the route, once the address is resolved.
+    pub(super) fn resolve_route(&self, timeout: Duration) -> Result<()> {
+        // SAFETY: the identifier is valid.
+        let answer = unsafe { (self.library().rdma_resolve_route)(self.raw.as_ptr(), milliseconds(timeout)) };
+        check("rdma_resolve_route", answer)
+    }
+
+    /// Sends the connection request for a queue pair.
+    pub(super) fn connect(&self, qp: u32, reads: Reads, private_data: &[u8]) -> Result<()> {
+        let mut parameters = parameters(qp, reads, private_data);
+        // SAFETY: the identifier is valid; the parameters and the private data that they name are live,
+        // and copied by the call.
+        let answer = unsafe { (self.library().rdma_connect)(self.raw.as_ptr(), &raw mut parameters) };
+        check("rdma_connect", answer)
+    }
+
+    /// Answers a connection request for a queue pair.
+    pub(super) fn accept(&self, qp: u32, reads: Reads, private_data: &[u8]) -> Result<()> {
+        let mut parameters = parameters(qp, reads, private_data);
+        // SAFETY: as for `connect`.
+        let answer = unsafe { (self.library().rdma_accept)(self.raw.as_ptr(), &raw mut parameters) };
+        check("rdma_accept", answer)
+    }
+
+    /// Tells the passive side of InfiniBand that the queue pair is ready.
+    pub(super) fn establish(&self) -> Result<()> {
+        // SAFETY: the identifier is valid.
+        check("rdma_establish", unsafe { (self.library().rdma_establish)(self.raw.as_ptr()) })
+    }
+
+    /// Refuses a connection request.
+    pub(super) fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        // SAFETY: the identifier is valid; at most as many bytes are read as there are.
+        let answer =
+            unsafe { (self.library().rdma_reject)(self.raw.as_ptr(), private_data.as_ptr().cast(), length) };
+        check("rdma_reject", answer)
+    }
+
+    /// Ends the connection, or confirms that the peer did.
+    pub(super) fn disconnect(&self) {
+        // SAFETY: the identifier is valid. A refusal means that the connection has ended already.
+        let answer = unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
+        if let Err(error) = check("rdma_disconnect", answer) {
+            log::debug!("{error}");
+        }
+    }
+
+    /// The attributes that take a queue pair of this connection to `state`, and which of them count.
+    pub(super) fn queue_pair_attributes(
+        &self,
+        state: sys::ibv_qp_state::Type,
+    ) -> Result<(sys::ibv_qp_attr, c_int)> {
+        // SAFETY: the structure consists of integers, for which all zeros are valid.
+        let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+        attributes.qp_state = state;
+        let mut mask = 0;
+        // SAFETY: the identifier is valid; both answers go to live places of the right type.
+        let answer = unsafe {
+            (self.library().rdma_init_qp_attr)(self.raw.as_ptr(), &raw mut attributes, &raw mut mask)
+        };
+        check("rdma_init_qp_attr", answer)?;
+        Ok((attributes, mask))
+    }
+
+    /// The name of the device that the address or the route leads to, once known.
+    pub(super) fn device_name(&self) -> Option<String> {
+        // SAFETY: the identifier is valid, and so is the context that it names, if any, and its device.
+        let device =
+            unsafe { (*self.raw.as_ptr()).verbs.as_ref() }.and_then(|verbs| NonNull::new(verbs.device));
+        device.map(name_of)
+    }
+
+    /// The port of the device, once known; 0 before.
+    pub(super) fn port(&self) -> u8 {
+        // SAFETY: the identifier is valid.
+        unsafe { (*self.raw.as_ptr()).port_num }
+    }
+
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
+        // SAFETY: the identifier is valid; the union is a socket address of any family, all zeros
+        // while there is none.
+        decode(unsafe { &(*self.raw.as_ptr()).route.addr.src_addr_union.src_storage })
+    }
+
+    pub(super) fn peer_address(&self) -> Option<SocketAddr> {
+        // SAFETY: as above.
+        decode(unsafe { &(*self.raw.as_ptr()).route.addr.dst_addr_union.dst_storage })
+    }
+}
+
+impl Drop for Id {
+    fn drop(&mut self) {
+        if !self.channel.maker.is_this_process() {
+            return;
+        }
+        // SAFETY: the identifier is given up once. The call waits until its events are acknowledged;
+        // all that were read are.
+        let answer = unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
+        if let Err(error) = check("rdma_destroy_id", answer) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+/// The address in `storage`, if it is one of the internet's.
+fn decode(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let mut copy = SockAddrStorage::zeroed();
+    // SAFETY: it is of this type inside.
+    unsafe { *copy.view_as() = *storage };
+    let length = copy.size_of();
+    // SAFETY: the whole of it is there, and its family says what it is.
+    unsafe { SockAddr::new(copy, length) }.as_socket()
+}
+
+fn milliseconds(time: Duration) -> c_int {
+    c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX).max(1)
+}
+
+/// What `rdma_connect` and `rdma_accept` are told. Retries are as many as can be said: receives are
+/// posted before connecting, so that a peer meets none missing for long.
+fn parameters(qp: u32, reads: Reads, private_data: &[u8]) -> sys::rdma_conn_param {
+    sys::rdma_conn_param {
+        private_data: private_data.as_ptr().cast(),
+        private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
+        responder_resources: reads.responder,
+        initiator_depth: reads.initiator,
+        flow_control: 0,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        srq: 0,
+        qp_num: qp,
+    }
+}

@@ -1,0 +1,303 @@
+//! Devices: which there are, what they can do, and what befalls a whole device.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rdma_sys as sys;
+
+use super::cm::{Channel, Id};
+use super::library::{Library, library};
+use crate::process::Maker;
+use crate::{BreakReason, DeviceAttributes, Error, Result, Transport};
+
+/// Most inline bytes that are asked for: more makes every entry of the send queue larger, and
+/// copying what is longer costs less than the message.
+const MOST_INLINE: usize = 256;
+
+/// Entries of each send queue that are kept for requests of this module's own.
+pub(super) const OWN_SENDS: u32 = 1;
+
+/// Private data that the connection manager carries for a user: InfiniBand's request has room for
+/// 92 bytes, 36 of which name the addresses. iWARP has more room than the 255 that librdmacm's length
+/// field can tell; revision 2 of MPA takes 4 of those.
+const PRIVATE_DATA_INFINIBAND: usize = 56;
+const PRIVATE_DATA_IWARP: usize = 251;
+
+/// `struct ibv_async_event`, with a type that holds event numbers unknown today.
+#[repr(C)]
+pub(super) struct AsyncEvent {
+    /// The object, or the number of the port.
+    element: *mut c_void,
+    event_type: c_uint,
+}
+
+/// An opened device.
+pub(super) struct Context {
+    /// What a child of this process inherits is left to it: nothing made from the context is given up there.
+    pub(super) maker: Maker,
+    pub(super) library: &'static Library,
+    raw: NonNull<sys::ibv_context>,
+    /// As the kernel calls it: `mlx5_0`, `rxe0`, `siw0`.
+    pub(super) name: String,
+    pub(super) attributes: DeviceAttributes,
+    pub(super) max_completions: u32,
+    pub(super) max_segments: u32,
+    /// RDMA reads that a queue pair may have outstanding, and may serve.
+    pub(super) max_reads: (u8, u8),
+    /// Inline bytes that queue pairs were granted so far: devices do not tell a limit, they refuse.
+    inline: AtomicUsize,
+    /// Ports that are down, as bits; all of them when the device is gone.
+    down: AtomicU64,
+}
+
+// SAFETY: libibverbs allows any thread to call on a context and on what was made from it.
+unsafe impl Send for Context {}
+// SAFETY: as above; the mutable fields are atomics.
+unsafe impl Sync for Context {}
+
+/// The names of this host's devices.
+pub(super) fn names() -> Vec<String> {
+    let mut names = Vec::new();
+    for_each_device(|device| {
+        names.push(name_of(device));
+        None::<()>
+    });
+    names
+}
+
+/// The device that has an address, as the connection manager sees it.
+pub(super) fn owner_of(address: SocketAddr) -> Option<String> {
+    let id = Id::create(&Channel::open().ok()?).ok()?;
+    id.bind(address).ok()?;
+    id.device_name()
+}
+
+/// Shows every device to `look`, until it has an answer.
+fn for_each_device<T>(mut look: impl FnMut(NonNull<sys::ibv_device>) -> Option<T>) -> Option<T> {
+    let library = library().ok()?;
+    let mut count: c_int = 0;
+    // SAFETY: the count is written to a live integer.
+    let list = unsafe { (library.ibv_get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return None;
+    }
+    let mut answer = None;
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has `count` entries; it is freed below.
+        let device = NonNull::new(unsafe { *list.add(at) });
+        answer = device.and_then(&mut look);
+        if answer.is_some() {
+            break;
+        }
+    }
+    // SAFETY: the list came from `ibv_get_device_list`, is freed once, and no entry is kept; an
+    // opened device stays valid without it.
+    unsafe { (library.ibv_free_device_list)(list) };
+    answer
+}
+
+/// The name of a device.
+pub(super) fn name_of(device: NonNull<sys::ibv_device>) -> String {
+    // SAFETY: the device is valid: it is in a list that lives, or opened. Its name is an array that
+    // ends with a zero byte.
+    let name = unsafe { CStr::from_ptr((&raw const (*device.as_ptr()).name).cast()) };
+    name.to_string_lossy().into_owned()
+}
+
+impl Context {
+    /// The device of this name, opened once for the whole process.
+    pub(super) fn open(name: &str) -> Result<Arc<Self>> {
+        static OPEN: Mutex<BTreeMap<String, Weak<Context>>> = Mutex::new(BTreeMap::new());
+        let mut open = OPEN.lock();
+        // One that is gone is not the one that has its name now.
+        if let Some(context) = open.get(name).and_then(Weak::upgrade)
+            && context.maker.is_this_process()
+            && context.fault(0) != Some(BreakReason::DeviceGone)
+        {
+            return Ok(context);
+        }
+        let context = Self::open_new(name)?;
+        open.insert(name.to_owned(), Arc::downgrade(&context));
+        Ok(context)
+    }
+
+    fn open_new(name: &str) -> Result<Arc<Self>> {
+        let gone =
+            || Error::Io { what: "open RDMA device", source: io::Error::from_raw_os_error(libc::ENODEV) };
+        let library = library().map_err(|error| {
+            log::info!("rdma-core cannot be loaded: {error}");
+            gone()
+        })?;
+        for_each_device(|device| {
+            if name_of(device) != name {
+                return None;
+            }
+            // SAFETY: the device is in a list that lives through this call.
+            NonNull::new(unsafe { (library.ibv_open_device)(device.as_ptr()) })
+        })
+        .ok_or_else(gone)
+        .and_then(|raw| Self::describe(library, raw, name))
+        .map(Arc::new)
+    }
+
+    fn describe(library: &'static Library, raw: NonNull<sys::ibv_context>, name: &str) -> Result<Self> {
+        let mut context = Self {
+            maker: Maker::this_process(),
+            library,
+            raw,
+            name: name.to_owned(),
+            attributes: DeviceAttributes {
+                name: "ibv",
+                transport: Transport::InfiniBand,
+                immediate: true,
+                max_send_depth: 0,
+                max_recv_depth: 0,
+                max_private_data: PRIVATE_DATA_INFINIBAND,
+                max_message: 0,
+            },
+            max_completions: 0,
+            max_segments: 1,
+            max_reads: (0, 0),
+            inline: AtomicUsize::new(MOST_INLINE),
+            down: AtomicU64::new(0),
+        };
+        set_nonblocking(context.async_fd())?;
+        // SAFETY: the structure consists of integers, for which all zeros are valid.
+        let mut device: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the structure is live and as large as the header says.
+        check("ibv_query_device", unsafe { (library.ibv_query_device)(raw.as_ptr(), &raw mut device) })?;
+        // SAFETY: as above. The exported function fills the structure as far as its first version
+        // went, which covers what is read here.
+        let mut port: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: as above; ports count from 1.
+        check("ibv_query_port", unsafe { (library.ibv_query_port)(raw.as_ptr(), 1, &raw mut port) })?;
+        // SAFETY: an open context's device is valid.
+        let transport = unsafe { (*(*raw.as_ptr()).device).transport_type };
+
+        let number = |value: c_int| u32::try_from(value).unwrap_or(0);
+        let reads = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX);
+        context.max_completions = number(device.max_cqe);
+        context.max_segments = number(device.max_sge).max(1);
+        context.max_reads = (reads(device.max_qp_init_rd_atom), reads(device.max_qp_rd_atom));
+        let attributes = &mut context.attributes;
+        if transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP {
+            attributes.transport = Transport::Iwarp;
+            attributes.immediate = false;
+            attributes.max_private_data = PRIVATE_DATA_IWARP;
+        }
+        // Both queues of a pair fit into one completion queue.
+        let depth = number(device.max_qp_wr).min(context.max_completions / 2);
+        attributes.max_send_depth = depth.saturating_sub(OWN_SENDS);
+        attributes.max_recv_depth = depth;
+        attributes.max_message = port.max_msg_sz.into();
+        Ok(context)
+    }
+
+    pub(super) fn raw(&self) -> *mut sys::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// Inline sizes to try, the largest first, for a queue pair that wants `wanted`.
+    pub(super) fn inline_sizes(&self, wanted: usize) -> impl Iterator<Item = usize> + use<> {
+        let most = wanted.min(self.inline.load(Ordering::Relaxed));
+        let smaller = [128, 80, 64, 32, 16, 4, 0];
+        std::iter::once(most).chain(smaller.into_iter().filter(move |&size| size < most))
+    }
+
+    /// Remembers that larger inline sizes than this were refused.
+    pub(super) fn limit_inline(&self, size: usize) {
+        self.inline.fetch_min(size, Ordering::Relaxed);
+    }
+
+    /// What has befallen the device or this port of it. Takes in the device's events first.
+    pub(super) fn fault(&self, port: u8) -> Option<BreakReason> {
+        while self.take_event() {}
+        match self.down.load(Ordering::Relaxed) {
+            0 => None,
+            u64::MAX => Some(BreakReason::DeviceGone),
+            down if down & port_bit(port) != 0 => Some(BreakReason::PortDown),
+            _ => None,
+        }
+    }
+
+    /// The connection manager said that the device is gone.
+    pub(super) fn set_gone(&self) {
+        self.down.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Takes in one event of the device; answers whether there was one.
+    fn take_event(&self) -> bool {
+        let mut event = AsyncEvent { element: std::ptr::null_mut(), event_type: 0 };
+        // SAFETY: the context is open; the event is live and has the layout of the C structure. The
+        // descriptor does not block.
+        if unsafe { (self.library.ibv_get_async_event)(self.raw(), &raw mut event) } != 0 {
+            return false;
+        }
+        use sys::ibv_event_type as kind;
+        let port = u8::try_from(event.element as usize & 0xff).unwrap_or(0);
+        let is = |known: kind| event.event_type == known as c_uint;
+        if is(kind::IBV_EVENT_DEVICE_FATAL) {
+            log::warn!("{}: the device has failed or is being removed", self.name);
+            self.set_gone();
+        } else if is(kind::IBV_EVENT_PORT_ERR) {
+            log::warn!("{}: port {port} is down", self.name);
+            self.down.fetch_or(port_bit(port), Ordering::Relaxed);
+        } else if is(kind::IBV_EVENT_PORT_ACTIVE) && self.down.load(Ordering::Relaxed) != u64::MAX {
+            self.down.fetch_and(!port_bit(port), Ordering::Relaxed);
+        } else {
+            // Those of queue pairs come with completions or connection events that say as much.
+            log::debug!("{}: asynchronous event {}", self.name, event.event_type);
+        }
+        // SAFETY: the event came from `ibv_get_async_event` and is acknowledged once.
+        unsafe { (self.library.ibv_ack_async_event)(&raw mut event) };
+        true
+    }
+
+    fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open for as long as the context is, which `self` owns.
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if !self.maker.is_this_process() {
+            return;
+        }
+        // SAFETY: the context is open, is closed once, and everything made from it held `self`.
+        unsafe { (self.library.ibv_close_device)(self.raw()) };
+    }
+}
+
+/// Ports count from 1; those beyond 62 share a bit.
+fn port_bit(port: u8) -> u64 {
+    1 << port.min(62)
+}
+
+/// The outcome of a function that answers an errno.
+pub(super) fn check(what: &'static str, answer: c_int) -> Result<()> {
+    match answer {
+        0 => Ok(()),
+        // Some answer -1 and leave the number in errno.
+        -1 => Err(Error::Io { what, source: io::Error::last_os_error() }),
+        errno => Err(Error::Io { what, source: io::Error::from_raw_os_error(errno.abs()) }),
+    }
+}
+
+/// The outcome of a function that answers a pointer, null for an error in errno.
+pub(super) fn check_pointer<T>(what: &'static str, answer: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(answer).ok_or_else(|| Error::Io { what, source: io::Error::last_os_error() })
+}
+
+/// Makes reading from a descriptor return at once.
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(Error::io("fcntl"))?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(Error::io("fcntl"))
+}

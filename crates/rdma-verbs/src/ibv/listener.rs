@@ -1,0 +1,110 @@
+//! Passive endpoints and the connections that peers ask for.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::cm::{Channel, Event, Id, Reads, kind};
+use super::device::Context;
+use crate::{self as verbs, EventTarget, Interest, Result};
+
+/// Listens on an address of the device, or on all addresses.
+pub struct Listener {
+    id: Id,
+    address: SocketAddr,
+    context: Arc<Context>,
+}
+
+/// A connection that a peer asked for.
+pub struct Request {
+    id: Id,
+    private_data: Vec<u8>,
+    reads: Reads,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+impl Listener {
+    pub(super) fn open(
+        context: &Arc<Context>,
+        address: SocketAddr,
+        backlog: u32,
+        events: &EventTarget,
+    ) -> Result<Self> {
+        let channel = Channel::open()?;
+        let id = Id::create(&channel)?;
+        id.bind(address)?;
+        id.listen(backlog)?;
+        events.wait.add(channel.as_fd(), events.token, Interest::Read)?;
+        let address = id.local_address().unwrap_or(address);
+        Ok(Self { id, address, context: Arc::clone(context) })
+    }
+
+    /// The request that an event tells of, if it is for this device: a listener on all addresses hears
+    /// of every device's.
+    fn request(&self, event: Event) -> Option<Request> {
+        let id = event.request?;
+        let (local, peer) = (id.local_address()?, id.peer_address()?);
+        if id.device_name().as_ref() != Some(&self.context.name) {
+            log::warn!(
+                "connection from {peer} refused: it came to a device other than {}",
+                self.context.name
+            );
+            let _ = id.reject(&[]);
+            return None;
+        }
+        Some(Request { id, private_data: event.private_data, reads: event.reads, local, peer })
+    }
+}
+
+impl verbs::Listener for Listener {
+    type Request = Request;
+
+    fn local_address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn poll(&mut self) -> Option<Request> {
+        while let Some(event) = self.id.channel().next_event() {
+            if event.kind == kind::RDMA_CM_EVENT_DEVICE_REMOVAL {
+                log::warn!("nothing more is heard on {}: the device is gone", self.address);
+            }
+            if let Some(request) = self.request(event) {
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+impl Request {
+    /// What accepting it needs.
+    pub(super) fn into_parts(self) -> (Id, Reads) {
+        (self.id, self.reads)
+    }
+}
+
+impl verbs::ConnectionRequest for Request {
+    fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    fn peer_address(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn reject(self, private_data: &[u8]) {
+        if let Err(error) = self.id.reject(private_data) {
+            log::info!("{error}");
+        }
+    }
+}

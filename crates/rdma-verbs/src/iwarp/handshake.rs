@@ -1,0 +1,446 @@
+//! The MPA handshake (RFC 5044 7.1, RFC 6581) of both sides, without input or output.
+//!
+//! Each side asks its state how many bytes it wants next and feeds it no more than those, so that
+//! what follows the handshake stays in the socket. The bytes are compared with what a frame has
+//! to begin with as they come: anything but an MPA peer is known by its first byte.
+
+use super::machine::{Agreement, Side};
+use iwarp_wire::mpa::{self, Enhanced, FRAME_HEADER, Frame, FrameError, FrameKind};
+use iwarp_wire::rdmap::Terminate;
+
+/// What this side brings into a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// MPA revision of a request; a reply has the revision of its request.
+    pub revision: u8,
+    /// Whether CRCs are asked for.
+    pub crc: bool,
+    /// RDMA Reads that this side wants to have outstanding (ORD).
+    pub initiator_depth: u8,
+    /// RDMA Reads that this side serves at a time (IRD).
+    pub responder_resources: u8,
+}
+
+/// Why a handshake cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// What came is no frame that is understood.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The peer insists on markers.
+    #[error("the peer requires MPA markers, which are not supported")]
+    Markers,
+    /// The reply does not have the revision of the request.
+    #[error("reply of MPA revision {found}{} to a request of revision {asked}", if *.enhanced { "" } else { " without its parameters" })]
+    Revision {
+        /// Revision of the request.
+        asked: u8,
+        /// Revision of the reply.
+        found: u8,
+        /// Whether the reply has the parameters of revision 2.
+        enhanced: bool,
+    },
+    /// The peer wants more reads outstanding than can be served.
+    #[error("the peer wants {asked} reads at a time, at most {most} can be served")]
+    Ird {
+        /// The peer's ORD.
+        asked: u16,
+        /// Most that can be served.
+        most: u8,
+    },
+    /// The peer does not let the connection begin with an empty RDMA Write.
+    #[error("the peer chose no ready-to-receive message that was offered")]
+    Rtr,
+}
+
+impl HandshakeError {
+    /// What the peer is told after its reply, if there is something to tell (RFC 6581 8).
+    #[must_use]
+    pub fn terminate(&self) -> Option<Terminate> {
+        match self {
+            Self::Ird { .. } => Some(Terminate::IRD),
+            Self::Rtr => Some(Terminate::RTR),
+            Self::Frame(_) | Self::Markers | Self::Revision { .. } => None,
+        }
+    }
+}
+
+/// A frame that is being received.
+#[derive(Debug)]
+struct Incoming {
+    kind: FrameKind,
+    bytes: Vec<u8>,
+    /// The fixed part, once it is there.
+    frame: Option<Frame>,
+}
+
+impl Incoming {
+    fn new(kind: FrameKind) -> Self {
+        Self { kind, bytes: Vec::new(), frame: None }
+    }
+
+    /// Bytes wanted next; 0 when the frame is whole.
+    fn wanted(&self) -> usize {
+        let whole = FRAME_HEADER + self.frame.map_or(0, |frame| usize::from(frame.private_data));
+        whole.saturating_sub(self.bytes.len())
+    }
+
+    /// Takes bytes. Answers the frame and all its private data when they are whole.
+    fn feed(&mut self, bytes: &[u8]) -> Result<Option<(Frame, &[u8])>, FrameError> {
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(self.wanted())]);
+        if self.frame.is_none() {
+            Frame::check_key(&self.bytes, self.kind)?;
+            if let Some(header) = self.bytes.first_chunk() {
+                self.frame = Some(Frame::parse(header, self.kind)?);
+            }
+        }
+        Ok(match self.frame {
+            Some(frame) if self.wanted() == 0 => Some((frame, &self.bytes[FRAME_HEADER..])),
+            _ => None,
+        })
+    }
+}
+
+/// The active side, after its request.
+#[derive(Debug)]
+pub struct Initiator {
+    offer: Offer,
+    incoming: Incoming,
+}
+
+/// What the passive side answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The connection stands.
+    Accepted {
+        /// How.
+        agreement: Agreement,
+        /// The user's part of the private data.
+        private_data: Vec<u8>,
+    },
+    /// It refused.
+    Rejected {
+        /// The user's part of the private data.
+        private_data: Vec<u8>,
+    },
+}
+
+impl Initiator {
+    /// Begins a handshake. The second value is the request that has to be sent.
+    #[must_use]
+    pub fn new(offer: Offer, private_data: &[u8]) -> (Self, Vec<u8>) {
+        let enhanced = (offer.revision >= 2).then(|| Enhanced {
+            peer_to_peer: true,
+            rtr_send: false,
+            rtr_write: true,
+            rtr_read: false,
+            ird: u16::from(offer.responder_resources),
+            ord: u16::from(offer.initiator_depth),
+        });
+        let request = emit(FrameKind::Request, offer.revision, offer.crc, false, enhanced, private_data);
+        (Self { offer, incoming: Incoming::new(FrameKind::Reply) }, request)
+    }
+
+    /// Most bytes that [`Initiator::feed`] takes next.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        self.incoming.wanted()
+    }
+
+    /// Takes bytes of the reply. `None`: more is to come.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]: there will be no connection.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Answer>, HandshakeError> {
+        let offer = self.offer;
+        let Some((frame, private_data)) = self.incoming.feed(bytes)? else { return Ok(None) };
+        let (enhanced, private_data) = split(&frame, private_data);
+        let private_data = private_data.to_vec();
+        if frame.reject {
+            return Ok(Some(Answer::Rejected { private_data }));
+        }
+        if frame.markers {
+            return Err(HandshakeError::Markers);
+        }
+        if frame.revision != offer.revision || offer.revision >= 2 && enhanced.is_none() {
+            let (found, enhanced) = (frame.revision, frame.enhanced);
+            return Err(HandshakeError::Revision { asked: offer.revision, found, enhanced });
+        }
+        let (initiator_depth, responder_resources) = match enhanced {
+            Some(enhanced) => offer.settle(&enhanced)?,
+            None => (offer.initiator_depth, offer.responder_resources),
+        };
+        let crc = offer.crc || frame.crc;
+        let agreement =
+            Agreement { crc, initiator_depth, responder_resources, side: Side::Active, rtr: false };
+        Ok(Some(Answer::Accepted { agreement, private_data }))
+    }
+}
+
+impl Offer {
+    /// ORD and IRD of the active side after the reply. Its IRD grows to what the passive side
+    /// announced, as long as that can be served at all: siw announces more than it was offered.
+    fn settle(&self, reply: &Enhanced) -> Result<(u8, u8), HandshakeError> {
+        if reply.peer_to_peer && !reply.rtr_write {
+            return Err(HandshakeError::Rtr);
+        }
+        let ird = match reply.ord {
+            Enhanced::UNSTATED => self.responder_resources,
+            asked => match u8::try_from(asked) {
+                Ok(asked) => asked.max(self.responder_resources),
+                Err(_) => return Err(HandshakeError::Ird { asked, most: u8::MAX }),
+            },
+        };
+        Ok((limit(self.initiator_depth, reply.ird), ird))
+    }
+}
+
+/// The passive side, before its reply.
+#[derive(Debug)]
+pub struct Responder {
+    incoming: Incoming,
+}
+
+impl Default for Responder {
+    fn default() -> Self {
+        Self { incoming: Incoming::new(FrameKind::Request) }
+    }
+}
+
+/// A request that can be answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    frame: Frame,
+    enhanced: Option<Enhanced>,
+    /// The user's part of the private data.
+    pub private_data: Vec<u8>,
+}
+
+impl Responder {
+    /// Most bytes that [`Responder::feed`] takes next.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        self.incoming.wanted()
+    }
+
+    /// Takes bytes of the request. `None`: more is to come.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]: there will be no connection; [`Responder::refusal`] is what the peer is
+    /// told before the end.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Request>, HandshakeError> {
+        let Some((frame, private_data)) = self.incoming.feed(bytes)? else { return Ok(None) };
+        if frame.markers {
+            return Err(HandshakeError::Markers);
+        }
+        let (enhanced, private_data) = split(&frame, private_data);
+        Ok(Some(Request { frame, enhanced, private_data: private_data.to_vec() }))
+    }
+
+    /// The reply to a request that cannot be granted; `None` for what is no request.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Vec<u8>> {
+        let frame = self.incoming.frame?;
+        Some(emit(FrameKind::Reply, frame.revision, frame.crc, true, None, &[]))
+    }
+}
+
+impl Request {
+    /// MPA revision of the request, and so of the reply.
+    #[must_use]
+    pub fn revision(&self) -> u8 {
+        self.frame.revision
+    }
+
+    /// The reply that accepts, and what is agreed by it.
+    #[must_use]
+    pub fn accept(&self, offer: &Offer, private_data: &[u8]) -> (Vec<u8>, Agreement) {
+        let crc = offer.crc || self.frame.crc;
+        let initiator_depth =
+            self.enhanced.map_or(offer.initiator_depth, |peer| limit(offer.initiator_depth, peer.ird));
+        let responder_resources = offer.responder_resources;
+        let enhanced = self.enhanced.map(|peer| Enhanced {
+            peer_to_peer: peer.peer_to_peer,
+            rtr_send: false,
+            // An empty Write is the best that can be asked for, also if the peer named nothing
+            // of use; an empty Read is answered.
+            rtr_write: peer.peer_to_peer && (peer.rtr_write || !peer.rtr_read),
+            rtr_read: peer.peer_to_peer && peer.rtr_read && !peer.rtr_write,
+            ird: u16::from(responder_resources),
+            ord: u16::from(initiator_depth),
+        });
+        let reply = emit(FrameKind::Reply, self.frame.revision, crc, false, enhanced, private_data);
+        let rtr = self.enhanced.is_some_and(|peer| peer.peer_to_peer);
+        (reply, Agreement { crc, initiator_depth, responder_resources, side: Side::Passive, rtr })
+    }
+
+    /// The reply that refuses.
+    #[must_use]
+    pub fn reject(&self, private_data: &[u8]) -> Vec<u8> {
+        emit(FrameKind::Reply, self.frame.revision, self.frame.crc, true, self.enhanced, private_data)
+    }
+}
+
+/// A depth, limited by what the peer serves.
+fn limit(depth: u8, ird: u16) -> u8 {
+    match ird {
+        Enhanced::UNSTATED => depth,
+        ird => u8::try_from(ird).map_or(depth, |ird| ird.min(depth)),
+    }
+}
+
+/// The parameters of revision 2 and the user's part of private data.
+fn split<'d>(frame: &Frame, private_data: &'d [u8]) -> (Option<Enhanced>, &'d [u8]) {
+    match private_data.split_first_chunk() {
+        Some((enhanced, rest)) if frame.enhanced => (Some(Enhanced::parse(*enhanced)), rest),
+        _ => (None, private_data),
+    }
+}
+
+/// A whole frame; private data beyond what a frame can carry is cut, callers check it before.
+fn emit(
+    kind: FrameKind,
+    revision: u8,
+    crc: bool,
+    reject: bool,
+    enhanced: Option<Enhanced>,
+    private_data: &[u8],
+) -> Vec<u8> {
+    let parameters = enhanced.map(|enhanced| enhanced.emit());
+    let parameters = parameters.as_ref().map_or(&[][..], |bytes| bytes);
+    let length = private_data.len().min(mpa::MAX_PRIVATE_DATA - parameters.len());
+    let frame = Frame {
+        kind,
+        markers: false,
+        crc,
+        reject,
+        enhanced: enhanced.is_some(),
+        revision,
+        // At most `MAX_PRIVATE_DATA`.
+        private_data: (parameters.len() + length) as u16,
+    };
+    let mut header = [0; FRAME_HEADER];
+    frame.emit(&mut header);
+    [&header, parameters, &private_data[..length]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(revision: u8, crc: bool) -> Offer {
+        Offer { revision, crc, initiator_depth: 3, responder_resources: 5 }
+    }
+
+    /// Feeds `bytes` in pieces of `size`, never more than is wanted; what is left over.
+    fn ask(bytes: &[u8], size: usize) -> (Result<Option<Request>, HandshakeError>, usize) {
+        let mut responder = Responder::default();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(size.min(responder.wanted()).min(rest.len()));
+            rest = later;
+            match responder.feed(now) {
+                Ok(None) => {}
+                outcome => return (outcome, rest.len()),
+            }
+        }
+        (Ok(None), 0)
+    }
+
+    /// The same for a whole reply.
+    fn hear(initiator: &mut Initiator, mut reply: &[u8], size: usize) -> Answer {
+        loop {
+            let (now, later) = reply.split_at(size.min(initiator.wanted()));
+            reply = later;
+            if let Some(answer) = initiator.feed(now).unwrap() {
+                return answer;
+            }
+        }
+    }
+
+    #[test]
+    fn both_sides_agree_in_pieces_of_every_size() {
+        for revision in [1, 2] {
+            for (crc, crc_of_peer) in [(false, false), (false, true), (true, false), (true, true)] {
+                let (_, mut request) = Initiator::new(offer(revision, crc), b"question");
+                let end = request.len();
+                request.extend_from_slice(b"what follows stays");
+                for size in 1..=end {
+                    let (mut initiator, _) = Initiator::new(offer(revision, crc), b"question");
+                    let (asked, left) = ask(&request, size);
+                    let asked = asked.unwrap().unwrap();
+                    assert_eq!((left, &asked.private_data[..]), (18, &b"question"[..]));
+                    let peer = Offer { initiator_depth: 9, ..offer(2, crc_of_peer) };
+                    let (reply, passive) = asked.accept(&peer, b"answer");
+                    let answer = hear(&mut initiator, &reply, size);
+                    let Answer::Accepted { agreement, private_data } = answer else { panic!("{answer:?}") };
+                    assert_eq!(private_data, b"answer");
+                    assert_eq!((agreement.side, passive.side), (Side::Active, Side::Passive));
+                    assert_eq!((agreement.crc, passive.crc), (crc || crc_of_peer, crc || crc_of_peer));
+                    // Revision 2 settles how many reads there may be, revision 1 leaves it.
+                    let reads =
+                        |agreement: &Agreement| (agreement.initiator_depth, agreement.responder_resources);
+                    assert_eq!(reads(&agreement), (3, 5));
+                    assert_eq!(reads(&passive), (if revision == 2 { 5 } else { 9 }, 5));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_truncated_frame_wants_more() {
+        for revision in [1, 2] {
+            let (_, request) = Initiator::new(offer(revision, false), b"question");
+            let (asked, _) = ask(&request, request.len());
+            let (reply, _) = asked.unwrap().unwrap().accept(&offer(revision, false), b"answer");
+            for length in 0..request.len() {
+                assert_eq!(ask(&request[..length], 600), (Ok(None), 0));
+            }
+            for length in 0..reply.len() {
+                let (mut initiator, _) = Initiator::new(offer(revision, false), b"question");
+                let (first, second) = reply[..length].split_at(length.min(FRAME_HEADER));
+                assert_eq!(initiator.feed(first), Ok(None));
+                assert_eq!(initiator.feed(second), Ok(None));
+                assert!(initiator.wanted() > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn ready_to_receive_is_chosen_from_what_was_offered() {
+        let flags = |bits: u16| [(bits >> 8) as u8, bits as u8];
+        // A, then B with it, C, D: what the reply says of A, B, C, D.
+        for (first, second, expected) in [
+            (0x0000, 0xc000, (false, false, false, false)),
+            (0x8000, 0x8000, (true, false, true, false)),
+            (0x8000, 0xc000, (true, false, true, false)),
+            (0x8000, 0x4000, (true, false, false, true)),
+            (0xc000, 0x0000, (true, false, true, false)),
+        ] {
+            let (_, mut request) = Initiator::new(offer(2, false), b"");
+            request[20..22].copy_from_slice(&flags(first | 7));
+            request[22..24].copy_from_slice(&flags(second | 7));
+            let asked = ask(&request, 600).0.unwrap().unwrap();
+            let (reply, _) = asked.accept(&offer(2, false), b"");
+            let reply = Enhanced::parse(*reply[20..].first_chunk().unwrap());
+            let chosen = (reply.peer_to_peer, reply.rtr_send, reply.rtr_write, reply.rtr_read);
+            assert_eq!(chosen, expected, "{first:#x} {second:#x}");
+            assert_eq!((reply.ird, reply.ord), (5, 3));
+        }
+    }
+
+    #[test]
+    fn a_refusal_answers_only_what_is_a_frame() {
+        let mut responder = Responder::default();
+        assert!(responder.feed(b"GET").is_err());
+        assert_eq!(responder.refusal(), None);
+        let mut responder = Responder::default();
+        let (_, mut request) = Initiator::new(offer(2, false), b"");
+        request[16] |= 0x80;
+        assert_eq!(responder.feed(&request[..20]), Ok(None));
+        assert_eq!(responder.feed(&request[20..]), Err(HandshakeError::Markers));
+        let refusal = responder.refusal().unwrap();
+        let frame = Frame::parse(refusal.first_chunk().unwrap(), FrameKind::Reply).unwrap();
+        assert!(frame.reject && !frame.markers && frame.private_data == 0);
+    }
+}

@@ -1,0 +1,349 @@
+//! The protocol of an established connection as a machine that does no input or output.
+//!
+//! Received bytes go in through [`Machine::feed`], in pieces of any size. For the bulk of a
+//! payload [`Machine::target`] tells where it belongs, so that it can be received straight to its
+//! place; [`Machine::placed`] says that it was. Bytes for the peer go out through a [`Wire`], and
+//! completions into a [`Sink`]. After a [`Fault`] the machine takes nothing more; the caller sends
+//! [`Machine::terminate`] if it was a violation, and [`Machine::flush`] ends what is outstanding.
+
+mod admit;
+mod encode;
+mod partial;
+mod reads;
+mod receive;
+mod receives;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod transmit;
+mod violation;
+mod work;
+
+pub use encode::SCRATCH;
+pub use stream::{Taken, Wire};
+pub use violation::{Fault, Purpose, Violation};
+
+use reads::Reads;
+use receive::Receiver;
+use transmit::Transmitter;
+
+use super::region::{ProtectionDomain, RegionCache};
+use crate::shm::Message;
+use crate::{
+    Completion, CompletionStatus, Error, Memory, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest,
+};
+use iwarp_wire::rdmap::{About, Terminate};
+
+/// Longest message, in bytes: a send's offset has 32 bits.
+pub const MAX_MESSAGE: u64 = u32::MAX as u64;
+
+/// Takes completions.
+pub trait Sink {
+    /// Takes one, after those before it.
+    fn push(&mut self, completion: Completion);
+}
+
+impl Sink for Vec<Completion> {
+    fn push(&mut self, completion: Completion) {
+        Self::push(self, completion);
+    }
+}
+
+/// What the machine works with during one call.
+#[derive(Debug)]
+pub struct Port<'p, W: Wire, S: Sink> {
+    /// Takes bytes for the peer.
+    pub wire: &'p mut W,
+    /// Takes completions.
+    pub sink: &'p mut S,
+    /// Room to build FPDUs in, [`SCRATCH`] bytes, used only during the call. A call that has
+    /// nothing to send but what is staged needs none.
+    pub scratch: &'p mut [u8],
+}
+
+/// What the handshake settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// Whether CRCs are sent and checked.
+    pub crc: bool,
+    /// RDMA Reads that this side may have outstanding (ORD).
+    pub initiator_depth: u8,
+    /// RDMA Reads that this side serves at a time (IRD).
+    pub responder_resources: u8,
+    /// Which side this is.
+    pub side: Side,
+    /// Whether the peer promised a first frame (RTR, RFC 6581 section 4.3), for which this side waits
+    /// before it calls the connection established.
+    pub rtr: bool,
+}
+
+/// The two sides of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// It asked for the connection, and its first FPDU opens it.
+    Active,
+    /// It holds its FPDUs back until the first one arrives (RFC 5044 7.1.3).
+    Passive,
+}
+
+/// Where the payload that comes next belongs.
+#[derive(Debug, Clone, Copy)]
+pub struct Placement<'m> {
+    /// In which memory.
+    pub memory: &'m Memory,
+    /// Where in it, in bytes.
+    pub offset: u64,
+    /// How many bytes, more than 0.
+    pub length: usize,
+}
+
+/// A queue pair's protocol state.
+#[derive(Debug)]
+pub struct Machine {
+    regions: RegionCache,
+    reads: Reads,
+    receiver: Receiver,
+    transmitter: Transmitter,
+    established: bool,
+    /// Bytes taken of the peer's stream.
+    consumed: u64,
+}
+
+impl Machine {
+    /// A machine whose connection is not there yet; receives can be posted. `max_payload` bounds
+    /// the payload of the segments that it sends.
+    #[must_use]
+    pub fn new(
+        qp: QpNumber,
+        domain: &ProtectionDomain,
+        capabilities: QpCapabilities,
+        max_payload: usize,
+    ) -> Self {
+        Self {
+            regions: RegionCache::new(domain.clone()),
+            reads: Reads::default(),
+            receiver: Receiver::new(qp, capabilities.recv_depth),
+            transmitter: Transmitter::new(qp, capabilities, max_payload),
+            established: false,
+            consumed: 0,
+        }
+    }
+
+    /// The handshake is done. The active side has its opening message staged: call
+    /// [`Machine::pump`].
+    pub fn establish(&mut self, agreement: &Agreement) {
+        self.receiver.set_crc(agreement.crc);
+        self.transmitter.set_crc(agreement.crc);
+        self.reads.initiator_depth = agreement.initiator_depth;
+        self.reads.responder_resources = agreement.responder_resources;
+        self.established = true;
+        if agreement.side == Side::Active {
+            self.transmitter.stage_ready_to_receive();
+            self.transmitter.open();
+        }
+    }
+
+    /// Entries of the send queue that no outstanding request holds.
+    #[must_use]
+    pub fn send_room(&self) -> usize {
+        self.transmitter.room()
+    }
+
+    /// Entries of the receive queue that no posted receive holds.
+    #[must_use]
+    pub fn recv_room(&self) -> usize {
+        self.receiver.room()
+    }
+
+    /// Posts receives, in order, all or none.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`], [`Error::BadSegment`].
+    pub fn post_recv(&mut self, requests: &[RecvRequest]) -> Result<()> {
+        self.receiver.post(requests, &mut self.regions)
+    }
+
+    /// Posts sends, in order, all or none, and sends what goes out at once; with `more` they wait
+    /// for the next call.
+    ///
+    /// # Errors
+    /// [`Error::QueueFull`] (also if inline payload does not fit staging), [`Error::BadSegment`],
+    /// [`Error::InlineTooLong`], [`Error::OutOfRange`], [`Error::Unsupported`]; nothing is posted
+    /// then. [`Error::BadState`] before [`Machine::establish`]. [`Error::Io`] when there is no memory
+    /// for what the wire does not take: the connection is over then.
+    pub fn post_send<W: Wire, S: Sink>(
+        &mut self,
+        requests: &[SendRequest<'_>],
+        more: bool,
+        port: &mut Port<'_, W, S>,
+    ) -> Result<()> {
+        if !self.established {
+            return Err(Error::BadState { state: "not connected", what: "send" });
+        }
+        self.transmitter.post(requests, more, &mut self.reads, &mut self.regions, port)
+    }
+
+    /// Where the next bytes of the input belong, if they are payload that can be received straight
+    /// into a region. Ask again after every [`Machine::feed`] and [`Machine::placed`].
+    #[must_use]
+    pub fn target(&self) -> Option<Placement<'_>> {
+        self.receiver.target()
+    }
+
+    /// Whether CRCs are checked: then every byte has to be fed, and there is no target.
+    #[must_use]
+    pub fn checks_crc(&self) -> bool {
+        self.receiver.checks_crc()
+    }
+
+    /// Says that the first `count` bytes of [`Machine::target`] are in their place.
+    pub fn placed(&mut self, count: usize) {
+        self.receiver.placed(count);
+        self.consumed += count as u64;
+    }
+
+    /// Takes received bytes.
+    ///
+    /// # Errors
+    /// [`Fault`]: the connection is over.
+    pub fn feed(&mut self, input: &[u8], sink: &mut impl Sink) -> std::result::Result<(), Fault> {
+        self.receiver.feed(input, &mut self.reads, &mut self.regions, sink)?;
+        self.consumed += input.len() as u64;
+        if self.receiver.is_opened() {
+            self.transmitter.open();
+        }
+        Ok(())
+    }
+
+    /// Takes a message that came by shared memory; what it wrote is in the region that `key` names.
+    ///
+    /// # Errors
+    /// [`Fault`]: the connection is over.
+    pub fn arrive(
+        &mut self,
+        message: Message,
+        key: u32,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        self.receiver.arrive(message, key, &mut self.regions, sink)?;
+        self.transmitter.open();
+        Ok(())
+    }
+
+    /// Bytes of the peer's stream that were taken: its position.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Bytes of the stream to the peer that were given out, sent or staged: its position.
+    #[must_use]
+    pub fn produced(&self) -> u64 {
+        self.transmitter.produced()
+    }
+
+    /// Whether what is posted next may go to the peer by another way than the stream: this side may
+    /// send, and nothing that was posted before is outstanding.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.transmitter.is_sent()
+    }
+
+    /// Whether only the stream can bring what this side waits for: the rest of a message, or the
+    /// answer to a read.
+    #[must_use]
+    pub fn awaits_stream(&self) -> bool {
+        self.transmitter.awaits_read() || !self.receiver.is_between_messages()
+    }
+
+    /// Completes requests that went to the peer by another way.
+    pub fn done(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
+        self.transmitter.done(requests, sink);
+    }
+
+    /// Sends what waits, as far as the wire takes it. Call it after [`Machine::feed`], and when
+    /// the wire takes bytes again while [`Machine::wants_wire`].
+    ///
+    /// # Errors
+    /// [`Violation`], if the memory under a message has died or there is none for staging.
+    pub fn pump<W: Wire, S: Sink>(
+        &mut self,
+        port: &mut Port<'_, W, S>,
+    ) -> std::result::Result<(), Violation> {
+        self.transmitter.pump(&mut self.reads, &mut self.regions, port);
+        self.transmitter.fault().map_or(Ok(()), Err)
+    }
+
+    /// Whether this side may send: the active one from the start, the other from the first FPDU on.
+    #[must_use]
+    pub fn may_send(&self) -> bool {
+        self.transmitter.is_open()
+    }
+
+    /// Whether [`Machine::pump`] has something to do; cheap.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.transmitter.has_output(&self.reads)
+    }
+
+    /// Whether output waits for the wire to take bytes again.
+    #[must_use]
+    pub fn wants_wire(&self) -> bool {
+        self.transmitter.wants_socket(&self.reads)
+    }
+
+    /// Whether all that was posted is with the wire, or never will be.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.transmitter.is_drained(&self.reads)
+    }
+
+    /// How many of the last bytes that the wire took belong to nothing that was posted: openings,
+    /// responses to the peer's reads. All of them if nothing was posted, the handshake's included.
+    #[must_use]
+    pub fn sent_after_posted(&self) -> u64 {
+        self.transmitter.sent_after_posted()
+    }
+
+    /// Whether the input may end here without anything being cut.
+    #[must_use]
+    pub fn is_between_messages(&self) -> bool {
+        self.receiver.is_between_messages()
+    }
+
+    /// Gives memory back that only a burst needed. Call it when there is nothing to do.
+    pub fn relax(&mut self) {
+        self.transmitter.relax();
+    }
+
+    /// Tells the peer why the connection ends, as the last message, as far as the wire takes it.
+    pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
+        self.transmitter.terminate(terminate, &self.receiver.about(&terminate), wire);
+    }
+
+    /// No more input comes: completes the receives. What waits for the wire still goes out.
+    pub fn end_input(&mut self, sink: &mut impl Sink) {
+        self.receiver.flush(sink);
+    }
+
+    /// The connection is over because of `fault`, or in order: completes all that is outstanding.
+    pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
+        let first = match fault {
+            Some(Fault::Terminated(terminate))
+                if terminate.is_protection() && self.transmitter.awaits_read() =>
+            {
+                CompletionStatus::RemoteError
+            }
+            Some(Fault::Violation(violation)) if violation.is_local() => CompletionStatus::LocalError,
+            _ => CompletionStatus::Flushed,
+        };
+        self.transmitter.flush(first, sink);
+        self.receiver.flush(sink);
+        self.reads.clear();
+    }
+}
+
+/// Sends a Terminate on a connection that did not come to stand; best effort.
+pub fn send_terminate(terminate: Terminate, wire: &mut impl Wire) {
+    Transmitter::bare().terminate(terminate, &About::default(), wire);
+}

@@ -1,0 +1,359 @@
+//! Messages as FPDUs: headers, the split into segments, padding and CRC.
+
+use std::io::IoSlice;
+
+use super::stream::Output;
+use crate::{Memory, Operation, SendRequest};
+use iwarp_wire::ddp::{self, Tagged, Untagged};
+use iwarp_wire::mpa;
+use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
+
+/// Bytes of the longest header with its length field.
+const HEADER: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
+/// Most bytes of an FPDU that are not payload.
+pub(super) const OVERHEAD: usize = HEADER + mpa::MAX_TRAILER;
+
+/// Longest payload of [`Encoder::short`]: a Read Request.
+const SHORT: usize = rdmap::TERMINATE + HEADER + rdmap::READ_REQUEST;
+/// Longest payload of a segment of either kind that needs no padding.
+const LONGEST_PAYLOAD: usize = (mpa::MAX_ULPDU - ddp::UNTAGGED) & !3;
+/// Room that a [`Chunk`] keeps for immediate data behind a segment.
+const IMMEDIATE: usize = mpa::fpdu(ddp::UNTAGGED + rdmap::IMMEDIATE);
+/// Bytes that hold the longest segment and immediate data behind it.
+pub const SCRATCH: usize = (LONGEST_PAYLOAD + OVERHEAD + IMMEDIATE).next_multiple_of(4096);
+
+/// Turns messages into FPDUs; owns what numbers them.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    /// Whether the CRC field is filled.
+    pub(super) crc: bool,
+    /// Most payload of a segment.
+    max_payload: usize,
+    send_sequence: u32,
+    read_sequence: u32,
+}
+
+/// Header of a segment with its length field.
+pub(super) struct Head {
+    bytes: [u8; HEADER],
+    length: usize,
+}
+
+/// An untagged message of the send queue: what its segments have in common.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message {
+    opcode: Opcode,
+    invalidate: u32,
+    sequence: u32,
+}
+
+impl Encoder {
+    pub(super) fn new(max_payload: usize) -> Self {
+        let max_payload = max_payload.clamp(1, LONGEST_PAYLOAD);
+        Self { crc: false, max_payload, send_sequence: 1, read_sequence: 1 }
+    }
+
+    /// Most payload that the next segment has, of `left` bytes.
+    pub(super) fn portion(&self, left: u64) -> usize {
+        usize::try_from(left).unwrap_or(usize::MAX).min(self.max_payload)
+    }
+
+    /// An upper bound of the bytes that a message of `payload` bytes has on the wire, immediate
+    /// data behind it included.
+    pub(super) fn bound(&self, payload: usize) -> usize {
+        payload.saturating_add((payload / self.max_payload + 1).saturating_mul(OVERHEAD) + IMMEDIATE)
+    }
+
+    /// The next message of the send queue.
+    pub(super) fn message(&mut self, invalidate: Option<u32>, solicited: bool) -> Message {
+        self.numbered(Opcode::send(invalidate.is_some(), solicited), invalidate.unwrap_or(0))
+    }
+
+    /// The next message of the send queue, for immediate data.
+    pub(super) fn immediate(&mut self, solicited: bool) -> Message {
+        self.numbered(if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate }, 0)
+    }
+
+    fn numbered(&mut self, opcode: Opcode, invalidate: u32) -> Message {
+        let sequence = self.send_sequence;
+        self.send_sequence = sequence.wrapping_add(1);
+        Message { opcode, invalidate, sequence }
+    }
+
+    /// Encodes a write or send with the caller's bytes.
+    pub(super) fn request<'a>(
+        &mut self,
+        request: &SendRequest<'a>,
+        payload: &'a [IoSlice<'a>],
+        output: &mut impl Output<'a>,
+    ) {
+        let length = request.payload.len() as u64;
+        let mut gather = Gather { slices: payload, at: 0 };
+        let mut offset = 0;
+        match request.operation {
+            Operation::Write { remote, immediate } => {
+                loop {
+                    let portion = self.portion(length - offset);
+                    let last = offset + portion as u64 == length;
+                    let head =
+                        tagged(Opcode::Write, remote.key, remote.address.wrapping_add(offset), portion, last);
+                    self.segment(&head, &mut gather, portion, output);
+                    offset += portion as u64;
+                    if last {
+                        break;
+                    }
+                }
+                if let Some(immediate) = immediate {
+                    let message = self.immediate(false);
+                    self.short(
+                        &message.head(0, rdmap::IMMEDIATE, true),
+                        &rdmap::emit_immediate(immediate),
+                        output,
+                    );
+                }
+            }
+            Operation::Send { immediate: Some(immediate), solicited, .. } => {
+                let message = self.immediate(solicited);
+                self.short(
+                    &message.head(0, rdmap::IMMEDIATE, true),
+                    &rdmap::emit_immediate(immediate),
+                    output,
+                );
+            }
+            Operation::Send { invalidate, solicited, .. } => {
+                let message = self.message(invalidate, solicited);
+                loop {
+                    let portion = self.portion(length - offset);
+                    let last = offset + portion as u64 == length;
+                    self.segment(&message.head(offset, portion, last), &mut gather, portion, output);
+                    offset += portion as u64;
+                    if last {
+                        break;
+                    }
+                }
+            }
+            Operation::Read { .. } => {}
+        }
+    }
+
+    /// Encodes a segment whose payload is gone afterwards; at most [`SHORT`] bytes of it.
+    pub(super) fn short<'a>(&self, head: &Head, payload: &[u8], output: &mut impl Output<'a>) {
+        let mut bytes = [0; SHORT + OVERHEAD];
+        let start = head.length;
+        let length = payload.len().min(SHORT);
+        bytes[..HEADER].copy_from_slice(&head.bytes);
+        bytes[start..start + length].copy_from_slice(&payload[..length]);
+        let end = start + length;
+        let sum = if self.crc { crc32c::crc32c(&bytes[..end]) } else { 0 };
+        let (trailer, length) = self.trailer(head, sum);
+        bytes[end..end + length].copy_from_slice(&trailer[..length]);
+        output.copied(&bytes[..end + length]);
+    }
+
+    /// Encodes a segment with `portion` bytes of the caller's.
+    fn segment<'a>(
+        &self,
+        head: &Head,
+        gather: &mut Gather<'a>,
+        portion: usize,
+        output: &mut impl Output<'a>,
+    ) {
+        output.copied(head.bytes());
+        let mut sum = if self.crc { crc32c::crc32c(head.bytes()) } else { 0 };
+        gather.take(portion, |bytes| {
+            if self.crc {
+                sum = crc32c::crc32c_append(sum, bytes);
+            }
+            output.borrowed(bytes);
+        });
+        let (trailer, length) = self.trailer(head, sum);
+        output.copied(&trailer[..length]);
+    }
+
+    /// Padding and CRC field behind `head` and its payload, whose CRC is `sum`.
+    fn trailer(&self, head: &Head, sum: u32) -> ([u8; mpa::MAX_TRAILER], usize) {
+        let mut trailer = [0; mpa::MAX_TRAILER];
+        let padding = mpa::padding(head.ulpdu());
+        if self.crc {
+            let sum = crc32c::crc32c_append(sum, &trailer[..padding]);
+            trailer[padding..padding + mpa::CRC].copy_from_slice(&mpa::crc_field(sum));
+        }
+        (trailer, padding + mpa::CRC)
+    }
+
+    /// Encodes a Terminate.
+    pub(super) fn terminate<'a>(
+        &self,
+        terminate: Terminate,
+        about: &About<'_>,
+        output: &mut impl Output<'a>,
+    ) {
+        let mut payload = [0; SHORT];
+        let length = terminate.emit(about, &mut payload);
+        let message = Message { opcode: Opcode::Terminate, invalidate: 0, sequence: 1 };
+        self.short(&message.head(0, length, true), &payload[..length], output);
+    }
+
+    /// Encodes a Read Request.
+    pub(super) fn read_request<'a>(&mut self, request: &ReadRequest, output: &mut impl Output<'a>) {
+        let mut payload = [0; rdmap::READ_REQUEST];
+        request.emit(&mut payload);
+        let message = Message { opcode: Opcode::ReadRequest, invalidate: 0, sequence: self.read_sequence };
+        self.read_sequence = self.read_sequence.wrapping_add(1);
+        self.short(&message.head(0, payload.len(), true), &payload, output);
+    }
+}
+
+impl Message {
+    /// Header of the segment of `portion` bytes at `offset`.
+    pub(super) fn head(&self, offset: u64, portion: usize, last: bool) -> Head {
+        let queue = match self.opcode {
+            Opcode::ReadRequest => rdmap::READ_QUEUE,
+            Opcode::Terminate => rdmap::TERMINATE_QUEUE,
+            _ => rdmap::SEND_QUEUE,
+        };
+        let header = Untagged {
+            last,
+            ulp: self.opcode.control(),
+            ulp_word: self.invalidate,
+            queue,
+            sequence: self.sequence,
+            // Messages are at most `MAX_MESSAGE` bytes, checked when they are posted.
+            offset: offset as u32,
+        };
+        let mut bytes = [0; HEADER];
+        let (field, rest) = bytes.split_at_mut(mpa::FPDU_LENGTH_FIELD);
+        field.copy_from_slice(&((ddp::UNTAGGED + portion) as u16).to_be_bytes());
+        if let Some(place) = rest.first_chunk_mut() {
+            header.emit(place);
+        }
+        Head { bytes, length: mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED }
+    }
+}
+
+/// Header of a tagged segment of `portion` bytes.
+pub(super) fn tagged(opcode: Opcode, stag: u32, offset: u64, portion: usize, last: bool) -> Head {
+    let mut bytes = [0; HEADER];
+    let (field, rest) = bytes.split_at_mut(mpa::FPDU_LENGTH_FIELD);
+    field.copy_from_slice(&((ddp::TAGGED + portion) as u16).to_be_bytes());
+    if let Some(place) = rest.first_chunk_mut() {
+        Tagged { last, ulp: opcode.control(), stag, offset }.emit(place);
+    }
+    Head { bytes, length: mpa::FPDU_LENGTH_FIELD + ddp::TAGGED }
+}
+
+impl Head {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn ulpdu(&self) -> usize {
+        usize::from(u16::from_be_bytes([self.bytes[0], self.bytes[1]]))
+    }
+}
+
+/// The caller's bytes, taken piece by piece.
+struct Gather<'a> {
+    slices: &'a [IoSlice<'a>],
+    at: usize,
+}
+
+impl<'a> Gather<'a> {
+    fn take(&mut self, mut count: usize, mut each: impl FnMut(&'a [u8])) {
+        while let (Some((first, rest)), true) = (self.slices.split_first(), count > 0) {
+            let first: &'a [u8] = first;
+            let available = &first[self.at..];
+            let portion = available.len().min(count);
+            if portion > 0 {
+                each(&available[..portion]);
+            }
+            count -= portion;
+            self.at += portion;
+            if self.at == first.len() {
+                (self.slices, self.at) = (rest, 0);
+            }
+        }
+    }
+}
+
+/// A buffer that is filled with whole FPDUs from registered memory.
+pub(super) struct Chunk<'b> {
+    buffer: &'b mut [u8],
+    used: usize,
+}
+
+impl<'b> Chunk<'b> {
+    pub(super) fn new(buffer: &'b mut [u8]) -> Self {
+        Self { buffer, used: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.used]
+    }
+
+    /// Bytes of payload for which a segment would still have room, with immediate data behind it.
+    pub(super) fn room(&self) -> usize {
+        (self.buffer.len() - self.used).saturating_sub(OVERHEAD + IMMEDIATE)
+    }
+
+    /// Adds a segment of `portion` bytes, at most [`Chunk::room`], which `fill` copies in pieces:
+    /// it is given the offset in the payload and the place, and answers how many bytes it put
+    /// there, 0 if it cannot.
+    pub(super) fn segment(
+        &mut self,
+        encoder: &Encoder,
+        head: &Head,
+        portion: usize,
+        mut fill: impl FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let start = self.used;
+        let body = start + head.length;
+        self.buffer[start..body].copy_from_slice(head.bytes());
+        let mut done = 0;
+        while done < portion {
+            match fill(&mut self.buffer[body + done..body + portion]) {
+                0 => return false,
+                count => done += count,
+            }
+        }
+        let end = body + portion;
+        let sum = if encoder.crc { crc32c::crc32c(&self.buffer[start..end]) } else { 0 };
+        let (trailer, length) = encoder.trailer(head, sum);
+        self.buffer[end..end + length].copy_from_slice(&trailer[..length]);
+        self.used = end + length;
+        true
+    }
+}
+
+impl Output<'_> for Chunk<'_> {
+    /// The caller has asked [`Chunk::room`] before.
+    fn copied(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.buffer.get_mut(self.used..self.used + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.used += bytes.len();
+        }
+    }
+
+    fn borrowed(&mut self, bytes: &[u8]) {
+        self.copied(bytes);
+    }
+}
+
+/// Output that waits in a queue of bytes.
+impl Output<'_> for std::collections::VecDeque<u8> {
+    fn copied(&mut self, bytes: &[u8]) {
+        self.extend(bytes);
+    }
+
+    fn borrowed(&mut self, bytes: &[u8]) {
+        self.extend(bytes);
+    }
+}
+
+/// Copies out of `memory` for [`Chunk::segment`].
+pub(super) fn copy(memory: &Memory, offset: u64, place: &mut [u8]) -> usize {
+    match memory.read(offset, place) {
+        Ok(()) => place.len(),
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,130 @@
+//! RDMA Reads under way: those that this side asked for, and those that it serves. The first are
+//! limited by ORD, the second by IRD, as the handshake agreed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::violation::Violation;
+use crate::iwarp::region::Region;
+use iwarp_wire::rdmap::ReadRequest;
+
+/// Reads in both directions. Responses come in the order of the requests (RFC 5040 5.5).
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    /// Reads that this side may have outstanding (ORD).
+    pub(super) initiator_depth: u8,
+    /// Reads that this side serves at a time (IRD).
+    pub(super) responder_resources: u8,
+    outstanding: VecDeque<Outstanding>,
+    served: VecDeque<Served>,
+    answered: u32,
+}
+
+/// A read that waits for its response.
+#[derive(Debug, Clone, Copy)]
+struct Outstanding {
+    stag: u32,
+    offset: u64,
+    left: u32,
+}
+
+/// A read of the peer's that is being answered.
+#[derive(Debug)]
+pub(super) struct Served {
+    /// The peer's region.
+    pub(super) sink_stag: u32,
+    /// Where in it the next byte goes.
+    pub(super) sink_offset: u64,
+    /// Where it comes from; `None` for a read of no bytes.
+    pub(super) source: Option<Arc<Region>>,
+    /// Where in the region the next byte is.
+    pub(super) source_offset: u64,
+    /// Bytes still to send.
+    pub(super) left: u32,
+    /// Whether a part is sent already.
+    pub(super) started: bool,
+}
+
+impl Reads {
+    /// Whether another read may be asked for.
+    pub(super) fn may_ask(&self) -> bool {
+        self.outstanding.len() < usize::from(self.initiator_depth)
+    }
+
+    /// Notes that `request` is on its way.
+    pub(super) fn asked(&mut self, request: &ReadRequest) {
+        let ReadRequest { sink_stag: stag, sink_offset: offset, length: left, .. } = *request;
+        self.outstanding.push_back(Outstanding { stag, offset, left });
+    }
+
+    /// Checks that a segment of a response continues the oldest outstanding read.
+    pub(super) fn expect(&self, stag: u32, offset: u64, length: usize, last: bool) -> Result<(), Violation> {
+        let none = Outstanding { stag: 0, offset: 0, left: 0 };
+        let front = self.outstanding.front().unwrap_or(&none);
+        let fits = match u64::from(front.left).checked_sub(length as u64) {
+            Some(after) => (after == 0) == last,
+            None => false,
+        };
+        if self.outstanding.is_empty() || front.stag != stag || front.offset != offset || !fits {
+            let (expected, place) = (front.left, front.offset);
+            return Err(Violation::Response { stag, offset, length, expected, place });
+        }
+        Ok(())
+    }
+
+    /// Notes that a segment which [`Reads::expect`] accepted is placed.
+    pub(super) fn arrived(&mut self, length: usize, last: bool) {
+        if last {
+            self.outstanding.pop_front();
+            self.answered += 1;
+        } else if let Some(front) = self.outstanding.front_mut() {
+            let length = u32::try_from(length).unwrap_or(u32::MAX).min(front.left);
+            front.left -= length;
+            front.offset += u64::from(length);
+        }
+    }
+
+    /// Takes one read that is answered and not reported.
+    pub(super) fn take_answered(&mut self) -> bool {
+        let any = self.answered > 0;
+        self.answered -= u32::from(any);
+        any
+    }
+
+    /// Queues a read of the peer's; one can always be served, because a connection may have to
+    /// begin with an empty one (RFC 6581 9).
+    pub(super) fn serve(&mut self, served: Served) -> Result<(), Violation> {
+        let limit = self.responder_resources.max(1);
+        if self.served.len() >= usize::from(limit) {
+            return Err(Violation::Reads { limit });
+        }
+        self.served.push_back(served);
+        Ok(())
+    }
+
+    /// The read that is served next.
+    pub(super) fn next(&mut self) -> Option<&mut Served> {
+        self.served.front_mut()
+    }
+
+    /// Whether any read waits to be served.
+    pub(super) fn is_serving(&self) -> bool {
+        !self.served.is_empty()
+    }
+
+    /// Whether a part of a response is sent and the rest not.
+    pub(super) fn is_midway(&self) -> bool {
+        self.served.front().is_some_and(|served| served.started)
+    }
+
+    /// Notes that the read served next is answered.
+    pub(super) fn done(&mut self) {
+        self.served.pop_front();
+    }
+
+    /// Forgets everything, because the connection is over.
+    pub(super) fn clear(&mut self) {
+        self.outstanding = VecDeque::new();
+        self.served = VecDeque::new();
+    }
+}

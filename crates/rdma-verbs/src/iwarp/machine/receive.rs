@@ -1,0 +1,310 @@
+//! The receiving half of an established connection: takes the stream in pieces of any size, checks
+//! every segment, places its payload and reports what is complete.
+//!
+//! A segment is checked when its header is there, before a byte of it is placed, and takes effect
+//! (a completion, a response) when its last byte and its CRC are there. Local and remote memory
+//! can die at any time between the two, so it is asked for again with every piece. What a header
+//! may say is in `begin`, what a whole segment does in `effect`, what comes by shared memory in
+//! `shared`.
+
+mod begin;
+mod effect;
+mod shared;
+
+use std::sync::Arc;
+
+use super::partial::{HEAD, Partial, split_head, wanted_head};
+use super::reads::Reads;
+use super::receives::{Receive, Receives};
+use super::violation::{Fault, Purpose, Violation};
+use super::{Placement, Sink};
+use crate::iwarp::region::{Region, RegionCache};
+use crate::{QpNumber, RecvRequest, Result};
+use iwarp_wire::ddp::Header;
+use iwarp_wire::mpa;
+use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    receives: Receives,
+    crc: bool,
+    /// Whether an FPDU is complete: the peer receives from then on.
+    opened: bool,
+    part: Part,
+    /// CRC of the FPDU so far.
+    sum: u32,
+    /// Bytes of the current part that are still to come.
+    left: usize,
+    effect: Effect,
+    place: Option<Place>,
+    head: Partial<HEAD>,
+    body: Partial<{ rdmap::READ_REQUEST }>,
+    trailer: Partial<{ mpa::MAX_TRAILER }>,
+    send_sequence: u32,
+    read_sequence: u32,
+    /// Bytes of the message of the send queue that is under way.
+    message: u32,
+    /// Bytes written by the peer since it last took a receive; `None`: no write came.
+    written: Option<u64>,
+}
+
+/// Which part of an FPDU comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Length field and DDP header.
+    Head,
+    /// Payload that is looked at here.
+    Body,
+    /// Payload that goes to a region.
+    Payload,
+    /// Padding and CRC.
+    Trailer,
+}
+
+/// What a segment does when it is complete.
+#[derive(Debug, Clone, Copy)]
+enum Effect {
+    None,
+    Write { length: usize },
+    Response { length: usize, last: bool },
+    Send { opcode: Opcode, invalidate: u32, length: usize, last: bool },
+    Immediate,
+    ReadRequest,
+    Terminate,
+}
+
+/// Where payload goes.
+#[derive(Debug)]
+struct Place {
+    region: Arc<Region>,
+    offset: u64,
+}
+
+impl Receiver {
+    pub(super) fn new(qp: QpNumber, depth: u32) -> Self {
+        Self {
+            receives: Receives::new(qp, depth),
+            crc: false,
+            opened: false,
+            part: Part::Head,
+            sum: 0,
+            left: 0,
+            effect: Effect::None,
+            place: None,
+            head: Partial::new(),
+            body: Partial::new(),
+            trailer: Partial::new(),
+            send_sequence: 1,
+            read_sequence: 1,
+            message: 0,
+            written: None,
+        }
+    }
+
+    pub(super) fn set_crc(&mut self, crc: bool) {
+        self.crc = crc;
+    }
+
+    pub(super) fn checks_crc(&self) -> bool {
+        self.crc
+    }
+
+    /// See [`super::Machine::recv_room`].
+    pub(super) fn room(&self) -> usize {
+        self.receives.room()
+    }
+
+    /// Posts receives, all or none.
+    pub(super) fn post(&mut self, requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
+        self.receives.post(requests, regions)
+    }
+
+    /// Whether the stream may end here: between two FPDUs and two messages.
+    pub(super) fn is_between_messages(&self) -> bool {
+        self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0
+    }
+
+    /// Whether an FPDU is complete.
+    pub(super) fn is_opened(&self) -> bool {
+        self.opened
+    }
+
+    /// What `terminate` repeats of the segment under way. A header that DDP does not understand is not one.
+    pub(super) fn about(&self, terminate: &Terminate) -> About<'_> {
+        let head = self.head.bytes();
+        if !terminate.is_about_segment() || Header::parse(split_head(head).1).is_err() {
+            return About::default();
+        }
+        let is_request = matches!(self.effect, Effect::ReadRequest) && terminate.is_of_rdmap();
+        About { head, request: self.body.bytes().first_chunk().filter(|_| is_request) }
+    }
+
+    /// See [`super::Machine::target`].
+    pub(super) fn target(&self) -> Option<Placement<'_>> {
+        let place = self.place.as_ref()?;
+        if self.part != Part::Payload || self.crc || !place.region.is_alive() {
+            return None;
+        }
+        Some(Placement { memory: place.region.memory(), offset: place.offset, length: self.left })
+    }
+
+    /// See [`super::Machine::placed`].
+    pub(super) fn placed(&mut self, count: usize) {
+        if self.part != Part::Payload || count == 0 {
+            return;
+        }
+        let count = count.min(self.left);
+        if let Some(place) = &mut self.place {
+            place.offset += count as u64;
+        }
+        self.left -= count;
+        if self.left == 0 {
+            self.begin_trailer();
+        }
+    }
+
+    /// See [`super::Machine::feed`].
+    pub(super) fn feed(
+        &mut self,
+        mut input: &[u8],
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        while !input.is_empty() {
+            let (piece, rest) = match self.part {
+                Part::Head => {
+                    input = self.feed_head(input, reads, regions, sink)?;
+                    continue;
+                }
+                Part::Body | Part::Payload | Part::Trailer => input.split_at(self.left.min(input.len())),
+            };
+            input = rest;
+            self.left -= piece.len();
+            match self.part {
+                Part::Head => {}
+                Part::Body => {
+                    self.body.add(piece);
+                    self.digest(piece);
+                }
+                Part::Payload => {
+                    self.store(piece)?;
+                    self.digest(piece);
+                }
+                Part::Trailer if self.crc => self.trailer.add(piece),
+                Part::Trailer => {}
+            }
+            if self.left == 0 {
+                if self.part == Part::Trailer {
+                    self.finish(reads, regions, sink)?;
+                } else {
+                    self.begin_trailer();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes every receive as flushed.
+    pub(super) fn flush(&mut self, sink: &mut impl Sink) {
+        self.receives.flush(sink);
+        self.place = None;
+    }
+
+    /// Takes bytes of length field and header; begins the segment when they are whole.
+    fn feed_head<'i>(
+        &mut self,
+        input: &'i [u8],
+        reads: &Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<&'i [u8], Fault> {
+        if self.head.bytes().is_empty()
+            && let Some(first) = input.first_chunk()
+        {
+            // Usually all of it is there.
+            let length = wanted_head(first);
+            self.head.set(*first, length);
+            self.begin(reads, regions, sink)?;
+            return Ok(&input[length..]);
+        }
+        let wanted = wanted_head(self.head.bytes());
+        let (piece, rest) = input.split_at((wanted - self.head.bytes().len()).min(input.len()));
+        self.head.add(piece);
+        if self.head.bytes().len() < wanted || wanted_head(self.head.bytes()) > wanted {
+            return Ok(rest);
+        }
+        self.begin(reads, regions, sink)?;
+        Ok(rest)
+    }
+
+    fn begin_trailer(&mut self) {
+        let (ulpdu, _) = split_head(self.head.bytes());
+        self.part = Part::Trailer;
+        self.trailer.clear();
+        self.left = mpa::padding(ulpdu) + mpa::CRC;
+    }
+
+    /// Puts a piece of payload in its place.
+    fn store(&mut self, piece: &[u8]) -> std::result::Result<(), Violation> {
+        let Some(place) = &mut self.place else { return Ok(()) };
+        let stag = place.region.stag();
+        let dead = match self.effect {
+            Effect::Send { .. } => Violation::LocalKey(stag),
+            _ => Violation::Stag { purpose: Purpose::Write, stag },
+        };
+        if !place.region.is_alive() || place.region.memory().write(place.offset, piece).is_err() {
+            return Err(dead);
+        }
+        place.offset += piece.len() as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn digest_head(&mut self) {
+        if self.crc {
+            self.sum = crc32c::crc32c(self.head.bytes());
+        }
+    }
+
+    #[inline]
+    fn digest(&mut self, piece: &[u8]) {
+        if self.crc {
+            self.sum = crc32c::crc32c_append(self.sum, piece);
+        }
+    }
+
+    /// The FPDU is whole: checks its CRC and lets it take effect.
+    fn finish(
+        &mut self,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        if self.crc {
+            self.check_crc()?;
+        }
+        self.part = Part::Head;
+        self.place = None;
+        self.take_effect(reads, regions, sink)?;
+        self.head.clear();
+        self.opened = true;
+        Ok(())
+    }
+
+    fn check_crc(&self) -> std::result::Result<(), Violation> {
+        let trailer = self.trailer.bytes();
+        let Some((padding, field)) = trailer.split_last_chunk() else { return Ok(()) };
+        let (found, expected) = (u32::from_le_bytes(*field), crc32c::crc32c_append(self.sum, padding));
+        if found != expected {
+            return Err(Violation::Crc { found, expected });
+        }
+        Ok(())
+    }
+
+    fn oldest_receive(&self) -> std::result::Result<Receive, Violation> {
+        let none = Violation::NoReceive { sequence: self.send_sequence, posted: 0 };
+        self.receives.oldest().ok_or(none)
+    }
+}

@@ -1,0 +1,113 @@
+//! What a segment does when its last byte and its CRC are there.
+
+use super::begin::named;
+use super::{Effect, Receiver};
+use crate::iwarp::machine::Sink;
+use crate::iwarp::machine::reads::{Reads, Served};
+use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
+use crate::iwarp::region::RegionCache;
+use crate::{Access, Completion, CompletionKind, CompletionStatus};
+use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
+
+impl Receiver {
+    pub(super) fn take_effect(
+        &mut self,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        match self.effect {
+            Effect::None => {}
+            // An empty write that opens the connection is no write of the peer's program.
+            Effect::Write { length: 0 } if !self.opened => {}
+            Effect::Write { length } => {
+                self.written = Some(self.written.unwrap_or(0).saturating_add(length as u64));
+            }
+            Effect::Response { length, last } => reads.arrived(length, last),
+            Effect::Send { opcode, invalidate, length, last } => {
+                // A message fits its receive, which is at most `u32::MAX` bytes.
+                self.message += length as u32;
+                if last {
+                    self.deliver_send(opcode, invalidate, regions, sink)?;
+                    self.send_sequence = self.send_sequence.wrapping_add(1);
+                }
+            }
+            Effect::Immediate => {
+                let word = self.body.bytes().first_chunk().map_or(0, rdmap::parse_immediate);
+                self.deliver_immediate(word, sink)?;
+                self.send_sequence = self.send_sequence.wrapping_add(1);
+            }
+            Effect::ReadRequest => {
+                if let Some(bytes) = self.body.bytes().first_chunk() {
+                    reads.serve(served(&ReadRequest::parse(bytes), regions)?)?;
+                    self.read_sequence = self.read_sequence.wrapping_add(1);
+                }
+            }
+            Effect::Terminate => {
+                if let Some(bytes) = self.body.bytes().first_chunk() {
+                    return Err(Fault::Terminated(Terminate::parse(bytes)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver_send(
+        &mut self,
+        opcode: Opcode,
+        stag: u32,
+        regions: &RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Violation> {
+        let receive = self.oldest_receive()?;
+        let invalidated = opcode.invalidates().then_some(stag);
+        if opcode.invalidates() && !regions.invalidate(stag) {
+            return Err(Violation::Invalidate(stag));
+        }
+        let length = std::mem::take(&mut self.message);
+        let completion = self.receives.completion(&receive, CompletionStatus::Success);
+        sink.push(Completion { length, invalidated, ..completion });
+        self.delivered();
+        Ok(())
+    }
+
+    pub(super) fn deliver_immediate(
+        &mut self,
+        word: u32,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Violation> {
+        let receive = self.oldest_receive()?;
+        let completion = self.receives.completion(&receive, CompletionStatus::Success);
+        let completion = match self.written {
+            Some(written) => {
+                let length = u32::try_from(written).unwrap_or(u32::MAX);
+                Completion { kind: CompletionKind::RecvWrite, length, ..completion }
+            }
+            None => completion,
+        };
+        sink.push(Completion { immediate: Some(word), ..completion });
+        self.delivered();
+        Ok(())
+    }
+
+    /// A message has taken the oldest receive.
+    fn delivered(&mut self) {
+        self.receives.taken();
+        self.written = None;
+    }
+}
+
+/// The read that `request` asks for. A read of no bytes names no region (RFC 5040 4.4).
+fn served(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Result<Served, Violation> {
+    let &ReadRequest { sink_stag, sink_offset, length: left, source_stag, source_offset } = request;
+    let length = u64::from(left);
+    let source = if left == 0 {
+        None
+    } else {
+        Some(
+            named(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)
+                .cloned()?,
+        )
+    };
+    Ok(Served { sink_stag, sink_offset, source, source_offset, left, started: false })
+}

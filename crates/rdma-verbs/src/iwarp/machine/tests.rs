@@ -1,0 +1,195 @@
+//! The machine against recorded bytes in all splits, and two machines joined by queues.
+
+mod joined;
+mod refusals;
+mod splits;
+
+use std::io::IoSlice;
+
+use super::*;
+use crate::iwarp::region::MemoryRegion;
+use crate::{Access, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress, Segment};
+
+const SIZE: usize = 64 * 1024;
+const CAPABILITIES: QpCapabilities = QpCapabilities {
+    send_depth: 32,
+    recv_depth: 32,
+    inline: 16 * 1024,
+    initiator_depth: 2,
+    responder_resources: 2,
+};
+
+/// Takes at most so many bytes, and keeps them.
+#[derive(Debug, Default)]
+struct Pipe {
+    bytes: Vec<u8>,
+    room: usize,
+    dead: bool,
+}
+
+impl Pipe {
+    fn endless() -> Self {
+        Self { room: usize::MAX, ..Self::default() }
+    }
+}
+
+impl Wire for Pipe {
+    fn transmit(&mut self, pieces: &[IoSlice<'_>], _more: bool) -> Taken {
+        if self.dead {
+            return Taken::Dead;
+        }
+        let mut taken = 0;
+        for piece in pieces {
+            let count = piece.len().min(self.room);
+            self.bytes.extend_from_slice(&piece[..count]);
+            self.room -= count;
+            taken += count;
+        }
+        Taken::Bytes(taken)
+    }
+}
+
+/// A machine with a region that its peer may use and one for its own buffers.
+struct End {
+    machine: Machine,
+    domain: ProtectionDomain,
+    ring: Option<MemoryRegion>,
+    own: Option<MemoryRegion>,
+    /// A region that the peer may give up.
+    spare: MemoryRegion,
+    pipe: Pipe,
+    completions: Vec<Completion>,
+    scratch: Vec<u8>,
+    fault: Option<Fault>,
+}
+
+impl End {
+    fn new(side: Side, crc: bool) -> Self {
+        let domain = ProtectionDomain::default();
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let ring = domain.register(Memory::zeroed(SIZE).unwrap(), remote).unwrap();
+        let own = domain.register(Memory::zeroed(SIZE).unwrap(), Access::LOCAL_WRITE).unwrap();
+        let spare = domain.register(Memory::zeroed(1).unwrap(), remote).unwrap();
+        let mut end = Self {
+            spare,
+            machine: Machine::new(QpNumber(5), &domain, CAPABILITIES, 4000),
+            domain,
+            ring: Some(ring),
+            own: Some(own),
+            pipe: Pipe::endless(),
+            completions: Vec::new(),
+            scratch: vec![0; SCRATCH],
+            fault: None,
+        };
+        end.restart(side, crc);
+        end
+    }
+
+    /// A new machine over the same memory.
+    fn restart(&mut self, side: Side, crc: bool) {
+        self.machine = Machine::new(QpNumber(5), &self.domain, CAPABILITIES, 4000);
+        self.machine.establish(&Agreement {
+            crc,
+            initiator_depth: 2,
+            responder_resources: 2,
+            side,
+            rtr: false,
+        });
+        self.completions.clear();
+        self.pipe.bytes.clear();
+        self.fault = None;
+        for region in [&self.ring, &self.own].into_iter().flatten() {
+            region.memory().write(0, &vec![0; SIZE]).unwrap();
+        }
+    }
+
+    fn own(&self) -> &MemoryRegion {
+        self.own.as_ref().unwrap()
+    }
+
+    fn ring(&self) -> &MemoryRegion {
+        self.ring.as_ref().unwrap()
+    }
+
+    fn segment(&self, address: u64, length: u32) -> Segment {
+        Segment { key: self.own().local_key(), address, length }
+    }
+
+    fn remote(&self, address: u64) -> RemoteAddress {
+        RemoteAddress { key: self.ring().remote_key(), address }
+    }
+
+    /// Posts receives of `length` bytes each, one behind the other in the own region.
+    fn receives(&mut self, count: u64, length: u32) {
+        for id in 0..count {
+            let buffer = Some(self.segment(id * u64::from(length), length));
+            self.machine.post_recv(&[RecvRequest { id, buffer }]).unwrap();
+        }
+    }
+
+    fn post(&mut self, id: u64, operation: Operation, payload: Payload<'_>) -> Result<()> {
+        let request = SendRequest { id, signaled: true, operation, payload };
+        let mut port = Port { wire: &mut self.pipe, sink: &mut self.completions, scratch: &mut self.scratch };
+        self.machine.post_send(&[request], false, &mut port)
+    }
+
+    fn post_bytes(&mut self, id: u64, operation: Operation, bytes: &[u8]) {
+        self.post(id, operation, Payload::Inline(&[IoSlice::new(bytes)])).unwrap();
+    }
+
+    fn pump(&mut self) {
+        let mut port = Port { wire: &mut self.pipe, sink: &mut self.completions, scratch: &mut self.scratch };
+        if let Err(violation) = self.machine.pump(&mut port) {
+            self.fault = Some(violation.into());
+        }
+    }
+
+    /// Takes input as a socket would bring it: payload straight to its place where it has one.
+    fn take(&mut self, mut bytes: &[u8], straight: bool) {
+        while !bytes.is_empty() && self.fault.is_none() {
+            let placed = match self.machine.target() {
+                Some(place) if straight => {
+                    let count = place.length.min(bytes.len());
+                    place.memory.write(place.offset, &bytes[..count]).unwrap();
+                    count
+                }
+                _ => 0,
+            };
+            self.machine.placed(placed);
+            bytes = &bytes[placed..];
+            // What a socket brings behind a placed payload is less than a whole stream.
+            let (now, later) = bytes.split_at(bytes.len().min(if straight { 100 } else { bytes.len() }));
+            if let Err(fault) = self.machine.feed(now, &mut self.completions) {
+                self.fault = Some(fault);
+            }
+            bytes = later;
+        }
+        if self.fault.is_none() {
+            self.pump();
+        }
+    }
+
+    fn ring_bytes(&self) -> Vec<u8> {
+        contents(self.ring().memory())
+    }
+
+    fn own_bytes(&self) -> Vec<u8> {
+        contents(self.own().memory())
+    }
+}
+
+fn contents(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (seed..seed + length).map(|index| (index * 31 + index / 251) as u8).collect()
+}
+
+fn send(immediate: Option<u32>, invalidate: Option<u32>, solicited: bool) -> Operation {
+    Operation::Send { immediate, invalidate, solicited }
+}
+
+const PLAIN: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };

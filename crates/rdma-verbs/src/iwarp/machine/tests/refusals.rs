@@ -1,0 +1,384 @@
+//! What a peer may not do, and what it is told; what a caller may not post.
+
+use super::*;
+use crate::CompletionKind;
+use iwarp_wire::ddp::{Tagged, Untagged};
+use iwarp_wire::mpa;
+use iwarp_wire::rdmap::{About, Opcode, ReadRequest};
+
+fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
+    bytes.extend_from_slice(ulpdu);
+    bytes.resize(bytes.len() + mpa::padding(ulpdu.len()), 0);
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&mpa::crc_field(crc));
+    bytes
+}
+
+fn tagged(opcode: Opcode, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
+    let mut header = [0; 14];
+    Tagged { last: true, ulp: opcode.control(), stag, offset }.emit(&mut header);
+    fpdu(&[&header, payload].concat())
+}
+
+fn untagged(opcode: Opcode, queue: u32, sequence: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
+    let header = Untagged { last: true, ulp: opcode.control(), ulp_word: 0xbad, queue, sequence, offset };
+    let mut bytes = [0; 18];
+    header.emit(&mut bytes);
+    fpdu(&[&bytes, payload].concat())
+}
+
+fn read(stag: u32, offset: u64, length: u32) -> Vec<u8> {
+    let request =
+        ReadRequest { sink_stag: 1, sink_offset: 2, length, source_stag: stag, source_offset: offset };
+    let mut payload = [0; 28];
+    request.emit(&mut payload);
+    untagged(Opcode::ReadRequest, 1, 1, 0, &payload)
+}
+
+/// What a Terminate repeats of the segment that it is about (RFC 5040 4.8).
+#[derive(Debug, Clone, Copy)]
+enum Repeats {
+    /// Nothing: the error is not about a segment, or its header is not known to be one.
+    Nothing,
+    /// Its length and DDP header.
+    Header,
+    /// These and the header of the Read Request in it.
+    Request,
+}
+
+impl Repeats {
+    /// The bits and the bytes that say so, for the segment in `fpdu`.
+    fn of(self, fpdu: &[u8]) -> (u8, &[u8]) {
+        let header = 2 + if fpdu[2] & 0x80 != 0 { 14 } else { 18 };
+        match self {
+            Self::Nothing => (0, &[]),
+            Self::Header => (0xc0, &fpdu[..header]),
+            Self::Request => (0xe0, &fpdu[..header + 28]),
+        }
+    }
+}
+
+/// The Terminate that a machine sends because of `bytes`, of which the segment in `about` is to blame.
+fn answer(end: &mut End, bytes: &[u8], repeats: Repeats, about: &[u8]) -> Terminate {
+    end.restart(Side::Passive, false);
+    end.receives(2, 16);
+    end.take(bytes, true);
+    let Some(Fault::Violation(violation)) = end.fault else { panic!("{:?} after {bytes:x?}", end.fault) };
+    end.machine.terminate(violation.terminate(), &mut end.pipe);
+    let sent = &end.pipe.bytes;
+    let (bits, copies) = repeats.of(about);
+    let length = 18 + 4 + copies.len();
+    assert_eq!(sent[..4], [(length >> 8) as u8, length as u8, 0x41, 0x47], "{violation}");
+    assert_eq!(sent[22..24], [bits, 0], "{violation}");
+    assert_eq!(sent[24..2 + length], *copies, "{violation}");
+    assert_eq!(sent.len(), 2 + length + mpa::padding(length) + 4, "{violation}");
+    Terminate::parse(sent[20..24].try_into().unwrap())
+}
+
+#[test]
+fn each_violation_has_its_code() {
+    let mut end = End::new(Side::Passive, false);
+    let (good, own) = (end.ring().remote_key(), end.own().remote_key());
+    let size = SIZE as u64;
+    let bad = (1..).find(|&key| end.domain.find(key).is_none()).unwrap();
+    let versions = |mut bytes: Vec<u8>, at: usize, value: u8| {
+        bytes[at] = value;
+        bytes
+    };
+    use Opcode::{Immediate, ReadResponse, Send, SendInvalidate, Write};
+    let immediate = [0; 8];
+    let cases = [
+        ("STag", tagged(Write, bad, 0, b"x"), Terminate::TAGGED_STAG, Repeats::Header),
+        ("bounds", tagged(Write, good, size - 3, b"four"), Terminate::TAGGED_BOUNDS, Repeats::Header),
+        ("far bounds", tagged(Write, good, size + 1, b"x"), Terminate::TAGGED_BOUNDS, Repeats::Header),
+        ("wrap", tagged(Write, good, u64::MAX, b"xy"), Terminate::TAGGED_WRAP, Repeats::Header),
+        ("rights", tagged(Write, own, 0, b"x"), Terminate::ACCESS, Repeats::Header),
+        ("read STag", read(bad, 0, 1), Terminate::READ_STAG, Repeats::Request),
+        ("read bounds", read(good, size, 1), Terminate::READ_BOUNDS, Repeats::Request),
+        ("read wrap", read(good, u64::MAX, 2), Terminate::READ_WRAP, Repeats::Request),
+        ("read rights", read(own, 0, 1), Terminate::ACCESS, Repeats::Request),
+        ("response unasked", tagged(ReadResponse, own, 0, b"x"), Terminate::TAGGED_BOUNDS, Repeats::Header),
+        ("too long", untagged(Send, 0, 1, 0, &[0; 17]), Terminate::TOO_LONG, Repeats::Header),
+        ("queue", untagged(Send, 3, 1, 0, b""), Terminate::QUEUE, Repeats::Header),
+        ("queue of reads", untagged(Send, 1, 1, 0, b""), Terminate::QUEUE, Repeats::Header),
+        ("sequence", untagged(Send, 0, 2, 0, b""), Terminate::SEQUENCE, Repeats::Header),
+        ("offset", untagged(Send, 0, 1, 4, b""), Terminate::MESSAGE_OFFSET, Repeats::Header),
+        ("invalidate", untagged(SendInvalidate, 0, 1, 0, b""), Terminate::INVALIDATE, Repeats::Header),
+        (
+            "short immediate",
+            untagged(Immediate, 0, 1, 0, &immediate[1..]),
+            Terminate::RDMAP_UNSPECIFIED,
+            Repeats::Header,
+        ),
+        ("untagged write", untagged(Write, 0, 1, 0, b""), Terminate::OPCODE, Repeats::Header),
+        ("tagged send", tagged(Send, good, 0, b""), Terminate::OPCODE, Repeats::Header),
+        ("opcode", versions(untagged(Send, 0, 1, 0, b""), 3, 0x4a), Terminate::OPCODE, Repeats::Header),
+        (
+            "RDMAP version",
+            versions(untagged(Send, 0, 1, 0, b""), 3, 0x83),
+            Terminate::RDMAP_VERSION,
+            Repeats::Header,
+        ),
+        (
+            "DDP version",
+            versions(untagged(Send, 0, 1, 0, b""), 2, 0x42),
+            Terminate::UNTAGGED_VERSION,
+            Repeats::Nothing,
+        ),
+        (
+            "tagged version",
+            versions(tagged(Write, good, 0, b""), 2, 0xc2),
+            Terminate::TAGGED_VERSION,
+            Repeats::Nothing,
+        ),
+        ("short", fpdu(&[0xc1, 0x40, 1, 2]), Terminate::FPDU_LENGTH, Repeats::Nothing),
+    ];
+    for (what, bytes, expected, repeats) in cases {
+        assert_eq!(answer(&mut end, &bytes, repeats, &bytes), expected, "{what}");
+        assert_eq!(end.ring_bytes(), vec![0; SIZE], "{what} left something behind");
+    }
+    let three = [send_of(1), send_of(2), send_of(3)].concat();
+    assert_eq!(answer(&mut end, &three, Repeats::Header, &send_of(3)), Terminate::NO_BUFFER);
+    let reads: Vec<u8> = (1..=3)
+        .flat_map(|sequence| {
+            let mut request = read(good, 0, 60_000);
+            request[15] = sequence;
+            request
+        })
+        .collect();
+    end.restart(Side::Passive, false);
+    end.pipe.room = 0;
+    end.take(&reads, false);
+    assert_eq!(end.fault, Some(Fault::Violation(Violation::Reads { limit: 2 })));
+}
+
+#[test]
+fn a_terminate_about_no_segment_repeats_none() {
+    let mut end = End::new(Side::Passive, true);
+    let mut bytes = read(1, 0, 1);
+    *bytes.last_mut().unwrap() ^= 1;
+    end.take(&bytes, true);
+    assert!(matches!(end.fault, Some(Fault::Violation(Violation::Crc { .. }))));
+    end.machine.terminate(Terminate::CRC, &mut end.pipe);
+    assert_eq!(end.pipe.bytes[20..24], [0x20, 2, 0, 0]);
+    assert_eq!(end.pipe.bytes[..2], [0, 22]);
+}
+
+fn send_of(sequence: u32) -> Vec<u8> {
+    untagged(Opcode::Send, 0, sequence, 0, b"")
+}
+
+#[test]
+fn a_wrong_crc_is_told_with_both_numbers() {
+    let mut end = End::new(Side::Passive, true);
+    end.receives(1, 16);
+    let mut bytes = untagged(Opcode::Send, 0, 1, 0, b"abc");
+    let at = bytes.len() - 6;
+    bytes[at] ^= 1;
+    end.take(&bytes, false);
+    let Some(Fault::Violation(violation @ Violation::Crc { found, expected })) = end.fault else {
+        panic!("{:?}", end.fault)
+    };
+    assert_ne!(found, expected);
+    assert_eq!(violation.terminate(), Terminate::CRC);
+    let text = violation.to_string();
+    assert!(text.contains(&format!("{found:#010x}")) && text.contains(&format!("{expected:#010x}")));
+    assert!(end.completions.is_empty());
+}
+
+#[test]
+fn a_key_dies_with_its_region_also_under_a_message() {
+    for straight in [false, true] {
+        let mut end = End::new(Side::Passive, false);
+        let key = end.ring().remote_key();
+        let bytes = tagged(Opcode::Write, key, 0, &[1; 1000]);
+        end.take(&bytes, straight);
+        assert_eq!(end.fault, None);
+        end.take(&bytes[..500], straight);
+        assert!(end.machine.target().is_some());
+        end.ring = None;
+        assert!(end.machine.target().is_none());
+        end.take(&bytes[500..], straight);
+        assert_eq!(end.fault, Some(Fault::Violation(Violation::Stag { purpose: Purpose::Write, stag: key })));
+    }
+}
+
+#[test]
+fn a_region_that_dies_under_a_response_ends_the_connection() {
+    let mut end = End::new(Side::Passive, false);
+    end.pipe.room = 1000;
+    // The first is built, and waits for the wire; the second is not.
+    let first = read(end.ring().remote_key(), 0, SIZE as u32);
+    let mut second = first.clone();
+    second[15] = 2;
+    end.take(&[first, second].concat(), false);
+    assert_eq!(end.fault, None);
+    end.ring = None;
+    end.pipe.room = usize::MAX;
+    end.pump();
+    assert!(matches!(end.fault, Some(Fault::Violation(Violation::Stag { purpose: Purpose::Read, .. }))));
+}
+
+#[test]
+fn a_receive_whose_region_died_is_a_local_error() {
+    let mut end = End::new(Side::Passive, false);
+    end.receives(1, 16);
+    let key = end.own().local_key();
+    end.own = None;
+    end.take(&untagged(Opcode::Send, 0, 1, 0, b"x"), false);
+    let fault = Fault::Violation(Violation::LocalKey(key));
+    assert_eq!(end.fault, Some(fault));
+    end.machine.flush(Some(&fault), &mut end.completions);
+    assert_eq!(end.completions.len(), 1);
+}
+
+#[test]
+fn a_message_too_long_is_reported_at_its_receive() {
+    let mut end = End::new(Side::Passive, false);
+    end.receives(2, 16);
+    end.take(&untagged(Opcode::Send, 0, 1, 0, &[0; 17]), false);
+    let fault = end.fault.unwrap();
+    assert_eq!(fault.to_string(), "message of 17 bytes or more for a receive of 16");
+    end.machine.flush(Some(&fault), &mut end.completions);
+    let statuses: Vec<_> = end.completions.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(statuses, [(0, CompletionStatus::LocalError), (1, CompletionStatus::Flushed)]);
+}
+
+#[test]
+fn a_refused_read_is_a_remote_error() {
+    let mut end = End::new(Side::Active, false);
+    let (remote, sink) = (end.remote(0), end.segment(0, 8));
+    end.post(1, Operation::Read { remote }, Payload::Segments(&[sink])).unwrap();
+    end.post_bytes(2, PLAIN, b"x");
+    let mut payload = [0; 4];
+    Terminate::READ_BOUNDS.emit(&About::default(), &mut payload);
+    end.take(&untagged(Opcode::Terminate, 2, 1, 0, &payload), false);
+    let fault = Fault::Terminated(Terminate::READ_BOUNDS);
+    assert_eq!(end.fault, Some(fault));
+    end.machine.flush(Some(&fault), &mut end.completions);
+    let summary: Vec<_> = end.completions.iter().map(|done| (done.id, done.kind, done.status)).collect();
+    assert_eq!(
+        summary,
+        [
+            (1, CompletionKind::Read, CompletionStatus::RemoteError),
+            (2, CompletionKind::Send, CompletionStatus::Flushed),
+        ]
+    );
+}
+
+#[test]
+fn a_terminate_that_holds_headers_is_read() {
+    for length in [4, 6, 20, 24, 52, 500] {
+        let mut end = End::new(Side::Active, false);
+        let mut payload = vec![0xee; length];
+        payload[..4].copy_from_slice(&[0x11, 1, 0xe0, 0]);
+        end.take(&untagged(Opcode::Terminate, 2, 1, 0, &payload), false);
+        assert_eq!(end.fault, Some(Fault::Terminated(Terminate::TAGGED_BOUNDS)));
+    }
+}
+
+#[test]
+fn what_cannot_be_posted_changes_nothing() {
+    let mut end = End::new(Side::Active, false);
+    end.pump();
+    let (remote, key) = (end.remote(0), end.own().local_key());
+    let before = end.pipe.bytes.len();
+    let wide = vec![0; CAPABILITIES.inline + 1];
+    let segment = |address, length| Segment { key, address, length };
+    let read_only = Segment { key: end.ring().local_key(), address: 0, length: 8 };
+    let read = Operation::Read { remote };
+    let refused: [(&str, Operation, Payload<'_>); 9] = [
+        ("inline too long", PLAIN, Payload::Inline(&[IoSlice::new(&wide)])),
+        ("immediate with payload", send(Some(1), None, false), Payload::Inline(&[IoSlice::new(b"x")])),
+        ("immediate with invalidate", send(Some(1), Some(2), false), Payload::Inline(&[])),
+        ("no such key", PLAIN, Payload::Segments(&[Segment { key: 1, address: 0, length: 1 }])),
+        ("beyond the region", PLAIN, Payload::Segments(&[segment(SIZE as u64, 1)])),
+        ("address wraps", PLAIN, Payload::Segments(&[segment(u64::MAX, 2)])),
+        ("inline read", read, Payload::Inline(&[])),
+        ("read in two", read, Payload::Segments(&[segment(0, 1), segment(1, 1)])),
+        ("read into memory not to be written", read, Payload::Segments(&[read_only])),
+    ];
+    for (what, operation, payload) in refused {
+        assert!(end.post(1, operation, payload).is_err(), "{what}");
+    }
+    assert_eq!(end.pipe.bytes.len(), before);
+    let buffer = Some(read_only);
+    assert!(matches!(
+        end.machine.post_recv(&[RecvRequest { id: 1, buffer: None }, RecvRequest { id: 2, buffer }]),
+        Err(Error::BadSegment { .. })
+    ));
+    let many = [RecvRequest { id: 0, buffer: None }; 33];
+    assert!(matches!(end.machine.post_recv(&many), Err(Error::QueueFull { depth: 32, room: 32, asked: 33 })));
+    end.machine.post_recv(&many[..32]).unwrap();
+}
+
+#[test]
+fn the_send_queue_and_staging_are_bounded() {
+    let mut end = End::new(Side::Active, false);
+    end.pipe.room = 0;
+    let mut posted = 0;
+    let error = loop {
+        match end.post(posted, PLAIN, Payload::Inline(&[IoSlice::new(&[0; 1000])])) {
+            Ok(()) => posted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::QueueFull { depth: 32, room: 0, asked: 1 }), "{error}");
+    assert!((10..20).contains(&posted), "{posted} posts of 1000 bytes went into staging");
+    end.pipe.room = usize::MAX;
+    end.pump();
+    assert_eq!(end.completions.len() as u64, posted);
+    end.pipe.room = 0;
+    for id in 0..32 {
+        end.post_bytes(id, PLAIN, b"x");
+    }
+    assert!(matches!(end.post(0, PLAIN, Payload::Inline(&[])), Err(Error::QueueFull { room: 0, .. })));
+}
+
+#[test]
+fn the_passive_side_holds_back_until_the_first_fpdu() {
+    let mut end = End::new(Side::Passive, false);
+    end.post_bytes(1, PLAIN, b"early");
+    let source = end.segment(0, 100);
+    end.post(2, PLAIN, Payload::Segments(&[source])).unwrap();
+    end.pump();
+    assert!(end.pipe.bytes.is_empty() && !end.machine.wants_wire() && end.completions.is_empty());
+    let opening = tagged(Opcode::Write, 0, 0, b"");
+    for byte in &opening {
+        assert!(end.pipe.bytes.is_empty());
+        end.take(std::slice::from_ref(byte), false);
+    }
+    assert_eq!(end.pipe.bytes.len(), 2 + 18 + 5 + 3 + 4 + 2 + 18 + 100 + 4);
+    assert_eq!(end.completions.len(), 2);
+}
+
+#[test]
+fn an_empty_fpdu_or_an_empty_read_opens_the_connection_too() {
+    for opening in [fpdu(b""), read(0, 0, 0)] {
+        let mut end = End::new(Side::Passive, false);
+        end.take(&opening, false);
+        assert_eq!(end.fault, None);
+        let response = end.pipe.bytes.len();
+        end.post_bytes(1, PLAIN, b"");
+        assert_eq!(end.pipe.bytes.len(), response + 24);
+    }
+}
+
+#[test]
+fn a_dead_wire_lets_input_go_on() {
+    let mut end = End::new(Side::Active, false);
+    end.receives(2, 16);
+    end.pipe.dead = true;
+    end.pump();
+    end.post_bytes(9, PLAIN, b"lost");
+    end.take(&send_of(1), false);
+    assert_eq!(end.fault, None);
+    assert_eq!(end.completions.len(), 1);
+    end.machine.flush(None, &mut end.completions);
+    let ids: Vec<_> = end.completions.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(
+        ids,
+        [(0, CompletionStatus::Success), (9, CompletionStatus::Flushed), (1, CompletionStatus::Flushed)]
+    );
+}

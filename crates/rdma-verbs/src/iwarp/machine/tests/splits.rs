@@ -1,0 +1,179 @@
+//! One exchange, recorded once and brought in all splits, always with the same outcome.
+
+use super::*;
+use crate::CompletionKind;
+
+/// What an exchange left behind.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    completions: Vec<Completion>,
+    ring: Vec<u8>,
+    own: Vec<u8>,
+    answered: Vec<u8>,
+}
+
+/// The stream of an active machine that uses every kind of message on `b`.
+fn record(b: &mut End, crc: bool) -> Vec<u8> {
+    let mut a = End::new(Side::Active, crc);
+    a.own().memory().write(0, &pattern(7, SIZE)).unwrap();
+    let to = |address| b.remote(address);
+    a.post_bytes(1, Operation::Write { remote: to(0), immediate: None }, &pattern(0, 9));
+    a.post_bytes(2, PLAIN, b"abc");
+    a.post_bytes(3, Operation::Write { remote: to(100), immediate: Some(0xdead_beef) }, &pattern(1, 301));
+    a.post_bytes(4, send(Some(77), None, false), b"");
+    a.post_bytes(5, send(None, None, true), b"");
+    let source = a.segment(10, 20);
+    let read = Operation::Read { remote: to(50) };
+    let sink = a.segment(1000, 200);
+    a.post(6, read, Payload::Segments(&[sink])).unwrap();
+    a.post(7, Operation::Write { remote: to(500), immediate: None }, Payload::Segments(&[source, source]))
+        .unwrap();
+    a.post(8, PLAIN, Payload::Segments(&[source, a.segment(0, 3)])).unwrap();
+    a.post_bytes(9, send(None, Some(b.spare.remote_key()), true), b"gone");
+    a.pump();
+    assert!(a.machine.is_drained());
+    std::mem::take(&mut a.pipe.bytes)
+}
+
+fn replay(b: &mut End, crc: bool, pieces: &[&[u8]], straight: bool) -> Outcome {
+    b.restart(Side::Passive, crc);
+    b.receives(8, 64);
+    for piece in pieces {
+        b.take(piece, straight);
+        assert_eq!(b.fault, None);
+    }
+    assert!(b.machine.is_between_messages());
+    let completions = std::mem::take(&mut b.completions);
+    Outcome { completions, ring: b.ring_bytes(), own: b.own_bytes(), answered: b.pipe.bytes.clone() }
+}
+
+/// The outcome of a stream in pieces, and its length. It is recorded for each replay, because it
+/// names keys, one of which it ends; what depends on their values is made equal.
+fn outcome(crc: bool, straight: bool, cut: impl Fn(&[u8]) -> Vec<&[u8]>) -> (Outcome, usize) {
+    let mut b = End::new(Side::Passive, crc);
+    let stream = record(&mut b, crc);
+    let mut outcome = replay(&mut b, crc, &cut(&stream), straight);
+    let key = b.spare.remote_key();
+    for completion in &mut outcome.completions {
+        if let Some(stag) = &mut completion.invalidated {
+            assert_eq!(*stag, key);
+            *stag = 1;
+        }
+    }
+    // The sink of the Read Response is a key of the active side's, which differs every time.
+    outcome.answered.iter_mut().skip(4).take(4).for_each(|byte| *byte = 0);
+    if crc {
+        let end = outcome.answered.len();
+        outcome.answered.truncate(end - 4);
+    }
+    (outcome, stream.len())
+}
+
+#[test]
+fn the_whole_stream_does_what_it_says() {
+    for crc in [false, true] {
+        let (outcome, _) = outcome(crc, false, |stream| vec![stream]);
+        use CompletionKind::{Recv, RecvWrite};
+        let summary: Vec<_> = outcome
+            .completions
+            .iter()
+            .map(|done| (done.id, done.kind, done.length, done.immediate, done.invalidated))
+            .collect();
+        assert_eq!(
+            summary,
+            [
+                (0, Recv, 3, None, None),
+                (1, RecvWrite, 301, Some(0xdead_beef), None),
+                (2, Recv, 0, Some(77), None),
+                (3, Recv, 0, None, None),
+                (4, Recv, 23, None, None),
+                (5, Recv, 4, None, Some(1)),
+            ]
+        );
+        assert_eq!(outcome.ring[..9], pattern(0, 9));
+        assert_eq!(outcome.ring[100..401], pattern(1, 301));
+        assert_eq!(outcome.ring[500..520], pattern(17, 20));
+        assert_eq!(outcome.ring[520..540], pattern(17, 20));
+        assert_eq!(outcome.own[..3], *b"abc");
+        assert_eq!(outcome.own[256..276], pattern(17, 20));
+        assert_eq!(outcome.own[276..279], pattern(7, 3));
+        assert_eq!(outcome.own[320..324], *b"gone");
+        // 16 of header, 200 of payload, 4 of CRC, which is left out if it is used.
+        assert_eq!(outcome.answered.len(), 216 + if crc { 0 } else { 4 });
+        assert_eq!(outcome.answered[16 + 50..16 + 200], pattern(1, 150));
+    }
+}
+
+#[test]
+fn every_cut_in_two_gives_the_same() {
+    for crc in [false, true] {
+        for straight in [false, true] {
+            let (expected, length) = outcome(crc, false, |stream| vec![stream]);
+            for at in 0..=length {
+                let (cut, _) = outcome(crc, straight, |stream| {
+                    let (first, second) = stream.split_at(at);
+                    vec![first, second]
+                });
+                assert_eq!(cut, expected, "cut at {at}, CRC {crc}, straight {straight}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_of_every_size_give_the_same() {
+    for crc in [false, true] {
+        for straight in [false, true] {
+            let (expected, _) = outcome(crc, false, |stream| vec![stream]);
+            for size in 1..70 {
+                let (cut, _) = outcome(crc, straight, |stream| stream.chunks(size).collect());
+                assert_eq!(cut, expected, "pieces of {size}, CRC {crc}, straight {straight}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_wire_that_takes_single_bytes_carries_the_same_stream() {
+    for crc in [false, true] {
+        let mut b = End::new(Side::Passive, crc);
+        let mut a = End::new(Side::Active, crc);
+        let mut whole = End::new(Side::Active, crc);
+        a.pipe.room = 0;
+        let bytes = pattern(3, 10_000);
+        let operation = Operation::Write { remote: b.remote(1), immediate: Some(5) };
+        whole.post_bytes(1, operation, &bytes);
+        a.post_bytes(1, operation, &bytes);
+        while !a.machine.is_drained() {
+            assert!(a.completions.is_empty());
+            assert!(a.machine.wants_wire());
+            a.pipe.room = 1;
+            a.pump();
+        }
+        assert_eq!(a.completions.len(), 1);
+        assert_eq!(a.pipe.bytes, whole.pipe.bytes);
+        b.receives(1, 8);
+        b.take(&a.pipe.bytes, true);
+        assert_eq!(b.ring_bytes()[1..10_001], bytes);
+        assert_eq!((b.completions[0].length, b.completions[0].immediate), (10_000, Some(5)));
+    }
+}
+
+#[test]
+fn every_end_inside_the_stream_is_known_as_one() {
+    let mut b = End::new(Side::Passive, false);
+    let mut a = End::new(Side::Active, false);
+    a.post_bytes(1, PLAIN, &pattern(0, 5000));
+    a.post_bytes(2, PLAIN, b"x");
+    // An FPDU ends behind the opening Write, each of the two segments of the first message, and
+    // the second message; a message ends not between those two segments.
+    let fpdus = [20, 20 + 20 + 4000 + 4, 20 + 20 + 4000 + 4 + 20 + 1000 + 4];
+    let ends = [0, fpdus[0], fpdus[2], a.pipe.bytes.len()];
+    for length in 0..=a.pipe.bytes.len() {
+        b.restart(Side::Passive, false);
+        b.receives(2, 8192);
+        let bytes = a.pipe.bytes[..length].to_vec();
+        b.take(&bytes, false);
+        assert_eq!(b.machine.is_between_messages(), ends.contains(&length), "after {length} bytes");
+    }
+}

@@ -1,0 +1,454 @@
+//! The sending half of an established connection.
+//!
+//! Order of the stream: what is staged, then the message that is under way, then queued work and
+//! responses to the peer's reads in turn. A message that has begun is finished before another
+//! begins. Nothing goes out before [`Transmitter::open`].
+
+use std::collections::VecDeque;
+
+use rustix::io::Errno;
+
+use super::admit::{check_request, inline};
+use super::encode::{self, Chunk, Encoder};
+use super::reads::Reads;
+use super::stream::{Batch, Output as _, Stream, Wire};
+use super::violation::{Purpose, Violation};
+use super::work::{Body, Pending, Report, Streamed, Target, Work};
+use super::{Port, Sink};
+use crate::iwarp::region::RegionCache;
+use crate::{
+    CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpNumber, Result, Segment,
+    SendRequest,
+};
+use iwarp_wire::rdmap::{About, Opcode, ReadRequest, Terminate};
+
+/// Least room in a chunk for which another segment is begun in it.
+const WORTHWHILE: usize = 2048;
+/// Allowance for headers in staging, per entry of the send queue: a small write with immediate
+/// data has 55 bytes of them.
+const STAGED_HEADERS: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Transmitter {
+    qp: QpNumber,
+    capabilities: QpCapabilities,
+    encoder: Encoder,
+    stream: Stream,
+    /// Whether the peer may be sent to.
+    open: bool,
+    /// Whether the response to a read goes before the next queued work.
+    response_first: bool,
+    /// Requests whose bytes are not all in the stream.
+    work: VecDeque<Work>,
+    /// Local memory of `work`, in order.
+    segments: VecDeque<Segment>,
+    /// Encoded inline requests among `work`, in order.
+    encoded: VecDeque<u8>,
+    /// Requests whose bytes are in the stream and that are not complete.
+    pending: VecDeque<Pending>,
+    /// Position of the stream behind the last request that completed; 0: none has.
+    completed: u64,
+    fault: Option<Violation>,
+}
+
+impl Transmitter {
+    pub(super) fn new(qp: QpNumber, capabilities: QpCapabilities, max_payload: usize) -> Self {
+        Self {
+            qp,
+            capabilities,
+            encoder: Encoder::new(max_payload),
+            stream: Stream::default(),
+            open: false,
+            response_first: false,
+            work: VecDeque::new(),
+            segments: VecDeque::new(),
+            encoded: VecDeque::new(),
+            pending: VecDeque::new(),
+            completed: 0,
+            fault: None,
+        }
+    }
+
+    /// One that can only send a Terminate, whatever was agreed about CRCs: its own is right.
+    pub(super) fn bare() -> Self {
+        let capabilities = QpCapabilities {
+            send_depth: 0,
+            recv_depth: 0,
+            inline: 0,
+            initiator_depth: 0,
+            responder_resources: 0,
+        };
+        let mut bare = Self::new(QpNumber(0), capabilities, 1);
+        bare.set_crc(true);
+        bare
+    }
+
+    pub(super) fn set_crc(&mut self, crc: bool) {
+        self.encoder.crc = crc;
+    }
+
+    /// See [`super::Machine::may_send`].
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// From now on the peer may be sent to.
+    pub(super) fn open(&mut self) {
+        self.open = true;
+    }
+
+    /// Stages the empty RDMA Write with which the active side opens the connection (RFC 6581 9).
+    pub(super) fn stage_ready_to_receive(&mut self) {
+        let head = encode::tagged(Opcode::Write, 0, 0, 0, true);
+        self.encoder.short(&head, &[], &mut self.stream);
+    }
+
+    /// See [`super::Machine::post_send`].
+    pub(super) fn post<W: Wire, S: Sink>(
+        &mut self,
+        requests: &[SendRequest<'_>],
+        more: bool,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        port: &mut Port<'_, W, S>,
+    ) -> Result<()> {
+        self.check(requests, reads, regions)?;
+        if !more && self.has_output(reads) {
+            self.pump(reads, regions, port);
+        }
+        let plain = requests.iter().all(|request| inline(request).is_some());
+        let queued = !plain || !self.work.is_empty() || reads.is_midway();
+        if !queued && self.open && !more && self.stream.staged() == 0 {
+            self.send_now(requests, port);
+        } else {
+            self.check_staging(requests)?;
+            if queued {
+                self.queue(requests);
+            } else {
+                self.stage(requests);
+            }
+            if !more {
+                self.pump(reads, regions, port);
+            }
+        }
+        self.complete(reads, port.sink);
+        if self.stream.is_starved() {
+            return Err(Error::io("stage output")(Errno::NOMEM));
+        }
+        Ok(())
+    }
+
+    /// See [`super::Machine::send_room`].
+    pub(super) fn room(&self) -> usize {
+        (self.capabilities.send_depth as usize).saturating_sub(self.work.len() + self.pending.len())
+    }
+
+    /// See [`super::Machine::pump`].
+    pub(super) fn pump<W: Wire, S: Sink>(
+        &mut self,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        port: &mut Port<'_, W, S>,
+    ) {
+        while self.open
+            && self.fault.is_none()
+            && self.stream.flush(port.wire)
+            && !self.stream.is_dead()
+            && self.has_more(reads)
+        {
+            let mut chunk = Chunk::new(port.scratch);
+            self.fault = self.fill(&mut chunk, reads, regions).err();
+            self.stream.send(chunk.bytes(), port.wire);
+        }
+        self.complete(reads, port.sink);
+    }
+
+    /// What makes it impossible to go on: memory that died under a message, or none for staging.
+    pub(super) fn fault(&self) -> Option<Violation> {
+        self.fault.or(self.stream.is_starved().then_some(Violation::NoMemory))
+    }
+
+    /// Whether [`Transmitter::pump`] has something to do: bytes to send, or reads to report.
+    pub(super) fn has_output(&self, reads: &Reads) -> bool {
+        self.open && (self.stream.staged() > 0 || self.has_more(reads))
+            || self.awaits_read()
+            || self.stream.is_starved()
+    }
+
+    /// Whether a writable socket would be of use.
+    pub(super) fn wants_socket(&self, reads: &Reads) -> bool {
+        self.open && !self.stream.is_dead() && (self.stream.staged() > 0 || self.has_more(reads))
+    }
+
+    /// Whether everything posted is with the socket, or never will be.
+    pub(super) fn is_drained(&self, reads: &Reads) -> bool {
+        self.stream.is_dead() || self.stream.staged() == 0 && self.work.is_empty() && !reads.is_serving()
+    }
+
+    /// See [`super::Machine::is_sent`].
+    pub(super) fn is_sent(&self) -> bool {
+        self.open && self.work.is_empty() && self.pending.is_empty()
+    }
+
+    /// See [`super::Machine::produced`].
+    pub(super) fn produced(&self) -> u64 {
+        self.stream.produced()
+    }
+
+    /// See [`super::Machine::done`].
+    pub(super) fn done(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
+        for request in requests.iter().filter(|request| request.signaled) {
+            sink.push(Report::of(request).completion(self.qp, CompletionStatus::Success));
+        }
+    }
+
+    /// See [`super::Machine::sent_after_posted`].
+    pub(super) fn sent_after_posted(&self) -> u64 {
+        match self.pending.back().map_or(self.completed, |last| last.end) {
+            0 => u64::MAX,
+            end => self.stream.taken().saturating_sub(end),
+        }
+    }
+
+    pub(super) fn relax(&mut self) {
+        self.stream.relax();
+    }
+
+    /// Sends a Terminate as the last message; best effort.
+    pub(super) fn terminate<W: Wire>(&mut self, terminate: Terminate, about: &About<'_>, wire: &mut W) {
+        if !self.open {
+            // The peer is not ready for what waits, but can take this: it sent first.
+            self.stream.discard();
+        }
+        self.encoder.terminate(terminate, about, &mut self.stream);
+        self.stream.flush(wire);
+        self.stream.discard();
+    }
+
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], the oldest as `first`.
+    pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
+        let mut status = first;
+        let pending = std::mem::take(&mut self.pending).into_iter().map(|pending| pending.report);
+        let work = std::mem::take(&mut self.work).into_iter().map(|work| work.report);
+        for report in pending.chain(work) {
+            sink.push(report.completion(self.qp, status));
+            status = CompletionStatus::Flushed;
+        }
+        self.segments = VecDeque::new();
+        self.encoded = VecDeque::new();
+        self.stream.discard();
+    }
+
+    /// Whether the oldest request that is not complete is a read.
+    pub(super) fn awaits_read(&self) -> bool {
+        self.pending.front().is_some_and(|pending| pending.report.kind == CompletionKind::Read)
+    }
+
+    fn has_more(&self, reads: &Reads) -> bool {
+        reads.is_serving() || self.can_work(reads)
+    }
+
+    fn can_work(&self, reads: &Reads) -> bool {
+        match self.work.front() {
+            Some(Work { body: Body::Read(_), .. }) => reads.may_ask(),
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// Refuses what cannot be posted; changes nothing.
+    fn check(&self, requests: &[SendRequest<'_>], reads: &Reads, regions: &mut RegionCache) -> Result<()> {
+        let room = self.room();
+        if requests.len() > room {
+            return Err(self.queue_full(room, requests.len()));
+        }
+        for request in requests {
+            check_request(request, self.capabilities.inline, reads.initiator_depth, regions)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses inline payload for which staging has no room. A chain that finds staging empty
+    /// always has room: it is bounded by its caller.
+    fn check_staging(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        let waiting = self.stream.staged() + self.encoded.len();
+        let bound = self.capabilities.inline + self.capabilities.send_depth as usize * STAGED_HEADERS;
+        let added = requests.iter().filter(|request| inline(request).is_some());
+        let added: usize = added.map(|request| self.encoder.bound(request.payload.len())).sum();
+        if waiting > 0 && added > 0 && waiting + added > bound {
+            return Err(self.queue_full(0, requests.len()));
+        }
+        Ok(())
+    }
+
+    fn queue_full(&self, room: usize, asked: usize) -> Error {
+        let depth = self.capabilities.send_depth;
+        Error::QueueFull { depth, room: u32::try_from(room).unwrap_or(depth), asked }
+    }
+
+    /// Sends inline requests straight from the caller's memory.
+    fn send_now<W: Wire, S: Sink>(&mut self, requests: &[SendRequest<'_>], port: &mut Port<'_, W, S>) {
+        let mut batch = Batch::new(&mut self.stream, port.wire, port.scratch);
+        for request in requests {
+            self.encoder.request(request, inline(request).unwrap_or_default(), &mut batch);
+            self.pending.push_back(Pending { report: Report::of(request), end: batch.position() });
+        }
+        batch.finish();
+    }
+
+    /// Stages inline requests.
+    fn stage(&mut self, requests: &[SendRequest<'_>]) {
+        for request in requests {
+            self.encoder.request(request, inline(request).unwrap_or_default(), &mut self.stream);
+            self.pending.push_back(Pending { report: Report::of(request), end: self.stream.produced() });
+        }
+    }
+
+    /// Queues requests of any kind behind those that are queued.
+    fn queue(&mut self, requests: &[SendRequest<'_>]) {
+        for request in requests {
+            let body = match (inline(request), request.payload) {
+                (None, Payload::Segments(segments)) => self.streamed(request, segments),
+                (slices, _) => {
+                    let before = self.encoded.len();
+                    self.encoder.request(request, slices.unwrap_or_default(), &mut self.encoded);
+                    Body::Encoded { left: self.encoded.len() - before, started: false }
+                }
+            };
+            self.work.push_back(Work { report: Report::of(request), body });
+        }
+    }
+
+    fn streamed(&mut self, request: &SendRequest<'_>, segments: &[Segment]) -> Body {
+        let (target, immediate) = match request.operation {
+            Operation::Read { remote } => {
+                let sink = segments.first().copied().unwrap_or(Segment { key: 0, address: 0, length: 0 });
+                return Body::Read(ReadRequest {
+                    sink_stag: sink.key,
+                    sink_offset: sink.address,
+                    length: sink.length,
+                    source_stag: remote.key,
+                    source_offset: remote.address,
+                });
+            }
+            Operation::Write { remote, immediate } => {
+                let immediate = immediate.map(|word| (self.encoder.immediate(false), word));
+                (Target::Tagged(remote), immediate)
+            }
+            Operation::Send { invalidate, solicited, .. } => {
+                (Target::Untagged(self.encoder.message(invalidate, solicited)), None)
+            }
+        };
+        self.segments.extend(segments.iter().filter(|segment| segment.length > 0));
+        Body::Message(Streamed { target, immediate, length: request.payload.len() as u64, sent: 0 })
+    }
+
+    /// Fills `chunk` with what goes out next.
+    fn fill(
+        &mut self,
+        chunk: &mut Chunk<'_>,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+    ) -> std::result::Result<(), Violation> {
+        while chunk.room() >= WORTHWHILE {
+            let midway = self.work.front().is_some_and(Work::is_midway);
+            let can_work = self.can_work(reads);
+            let respond =
+                reads.is_midway() || reads.is_serving() && !midway && (self.response_first || !can_work);
+            if respond {
+                self.respond(chunk, reads)?;
+                self.response_first = false;
+            } else if can_work {
+                self.advance(chunk, reads, regions)?;
+                self.response_first = true;
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a segment of a Read Response.
+    fn respond(&mut self, chunk: &mut Chunk<'_>, reads: &mut Reads) -> std::result::Result<(), Violation> {
+        let Some(served) = reads.next() else { return Ok(()) };
+        let portion = self.encoder.portion(u64::from(served.left)).min(chunk.room());
+        // A portion is at most `left`, which is a `u32`.
+        let taken = portion as u32;
+        let last = taken == served.left;
+        let head = encode::tagged(Opcode::ReadResponse, served.sink_stag, served.sink_offset, portion, last);
+        let mut offset = served.source_offset;
+        let source = served.source.as_ref().filter(|region| region.is_alive());
+        let complete = chunk.segment(&self.encoder, &head, portion, |place| {
+            let count = source.map_or(0, |region| encode::copy(region.memory(), offset, place));
+            offset += count as u64;
+            count
+        });
+        if !complete {
+            let stag = served.source.as_ref().map_or(0, |region| region.stag());
+            return Err(Violation::Stag { purpose: Purpose::Read, stag });
+        }
+        served.left -= taken;
+        served.sink_offset = served.sink_offset.wrapping_add(u64::from(taken));
+        served.source_offset = offset;
+        served.started = true;
+        if last {
+            reads.done();
+        }
+        Ok(())
+    }
+
+    /// Adds a part of the oldest work.
+    fn advance(
+        &mut self,
+        chunk: &mut Chunk<'_>,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+    ) -> std::result::Result<(), Violation> {
+        let Some(work) = self.work.front_mut() else { return Ok(()) };
+        let finished = match &mut work.body {
+            Body::Encoded { left, started } => {
+                let portion = (*left).min(chunk.room());
+                let (front, back) = self.encoded.as_slices();
+                let split = portion.min(front.len());
+                chunk.copied(&front[..split]);
+                chunk.copied(&back[..portion - split]);
+                self.encoded.drain(..portion);
+                *left -= portion;
+                *started = true;
+                *left == 0
+            }
+            Body::Read(request) => {
+                reads.asked(request);
+                self.encoder.read_request(request, chunk);
+                true
+            }
+            Body::Message(message) => message.advance(&self.encoder, &mut self.segments, chunk, regions)?,
+        };
+        if finished {
+            let (report, end) = (work.report, self.stream.produced() + chunk.bytes().len() as u64);
+            self.work.pop_front();
+            self.pending.push_back(Pending { report, end });
+        }
+        Ok(())
+    }
+
+    /// Reports what the socket took.
+    fn complete(&mut self, reads: &mut Reads, sink: &mut impl Sink) {
+        let taken = self.stream.taken();
+        while let Some(oldest) = self.pending.front() {
+            let done = match oldest.report.kind {
+                CompletionKind::Read => reads.take_answered(),
+                _ => oldest.end <= taken,
+            };
+            if !done {
+                break;
+            }
+            if oldest.report.signaled {
+                sink.push(oldest.report.completion(self.qp, CompletionStatus::Success));
+            }
+            self.completed = oldest.end;
+            self.pending.pop_front();
+        }
+    }
+}

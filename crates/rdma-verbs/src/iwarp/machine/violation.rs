@@ -1,0 +1,214 @@
+//! What a peer can do wrong on an established connection, and how it is told so.
+
+use crate::iwarp::region::RegionFault;
+use crate::shm::Garbage;
+use iwarp_wire::ddp::HeaderError;
+use iwarp_wire::rdmap::{ControlError, Opcode, Terminate};
+
+/// Why the machine stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The peer broke the protocol or a bound; it is told by Terminate.
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    /// The peer says that this side did.
+    #[error("{0}")]
+    Terminated(Terminate),
+}
+
+/// For what a peer named a region of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+}
+
+/// A breach of the protocol or of a bound by the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// CRC of an FPDU.
+    #[error("CRC {found:#010x} instead of {expected:#010x}")]
+    Crc {
+        /// As received.
+        found: u32,
+        /// As computed.
+        expected: u32,
+    },
+    /// Header of a segment.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// Control byte of a segment.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// An opcode where it has no place.
+    #[error("opcode {opcode:?} in a {} segment", if *.tagged { "tagged" } else { "untagged" })]
+    Opcode {
+        /// Opcode found.
+        opcode: Opcode,
+        /// Kind of segment.
+        tagged: bool,
+    },
+    /// An untagged message on the wrong queue.
+    #[error("opcode {opcode:?} on queue {found} instead of {expected}")]
+    Queue {
+        /// Opcode found.
+        opcode: Opcode,
+        /// Queue found.
+        found: u32,
+        /// Its queue.
+        expected: u32,
+    },
+    /// Sequence number of an untagged message.
+    #[error("message {found} on queue {queue} instead of {expected}")]
+    Sequence {
+        /// Queue.
+        queue: u32,
+        /// Number found.
+        found: u32,
+        /// Number that is next.
+        expected: u32,
+    },
+    /// Offset within an untagged message.
+    #[error("segment at {found} of its message instead of {expected}")]
+    MessageOffset {
+        /// Offset found.
+        found: u32,
+        /// Offset that is next.
+        expected: u32,
+    },
+    /// A message for which no receive is posted.
+    #[error("message {sequence} found no receive, {posted} are posted")]
+    NoReceive {
+        /// Its sequence number.
+        sequence: u32,
+        /// Receives posted: 0.
+        posted: usize,
+    },
+    /// A message longer than its receive.
+    #[error("message of {length} bytes or more for a receive of {room}")]
+    TooLong {
+        /// Bytes up to the end of the segment.
+        length: u64,
+        /// Bytes of the receive.
+        room: u32,
+    },
+    /// A message of the wrong length, or in more than one segment.
+    #[error("{opcode:?} of {found} bytes instead of {expected} in one segment")]
+    Length {
+        /// Opcode.
+        opcode: Opcode,
+        /// Bytes found in the segment.
+        found: usize,
+        /// Bytes that it has.
+        expected: usize,
+    },
+    /// A key that names no region.
+    #[error("{purpose:?} with STag {stag:#010x}, which names nothing")]
+    Stag {
+        /// For what.
+        purpose: Purpose,
+        /// Key given.
+        stag: u32,
+    },
+    /// A region without the right, or too short.
+    #[error("{purpose:?} of {length} bytes at {offset} with STag {stag:#010x}: {}", region_fault(.fault))]
+    Region {
+        /// For what.
+        purpose: Purpose,
+        /// Key given.
+        stag: u32,
+        /// Offset given.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// What is wrong with it.
+        fault: RegionFault,
+    },
+    /// A key given up that is not there to be given up.
+    #[error("STag {0:#010x} cannot be invalidated")]
+    Invalidate(u32),
+    /// A Read Response that nobody waits for, or for another place.
+    #[error(
+        "Read Response of {length} bytes at {offset} of STag {stag:#010x} instead of {expected} at {place}"
+    )]
+    Response {
+        /// Key given.
+        stag: u32,
+        /// Offset given.
+        offset: u64,
+        /// Bytes.
+        length: usize,
+        /// Bytes that are outstanding there.
+        expected: u32,
+        /// Where they are expected.
+        place: u64,
+    },
+    /// More reads than this side agreed to serve.
+    #[error("more reads at a time than the {limit} agreed")]
+    Reads {
+        /// Reads agreed.
+        limit: u8,
+    },
+    /// Shared memory holds what is no message.
+    #[error("{:#x} {:#x} in shared memory is no message", .0.head, .0.body)]
+    Garbage(Garbage),
+    /// Local memory for a message was deregistered under it.
+    #[error("local key {0:#010x} died under a message")]
+    LocalKey(u32),
+    /// There is no memory for output that the socket does not take.
+    #[error("no memory for output that has to wait")]
+    NoMemory,
+}
+
+impl From<Garbage> for Violation {
+    fn from(garbage: Garbage) -> Self {
+        Self::Garbage(garbage)
+    }
+}
+
+fn region_fault(fault: &RegionFault) -> String {
+    match fault {
+        RegionFault::Access => "no right".into(),
+        RegionFault::Wrap => "the end exceeds 64 bits".into(),
+        RegionFault::Bounds { size } => format!("the region has {size}"),
+    }
+}
+
+impl Violation {
+    /// Whether this side is the cause, and not the peer.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::LocalKey(_) | Self::NoMemory)
+    }
+
+    /// What the peer is told.
+    #[must_use]
+    pub fn terminate(&self) -> Terminate {
+        match *self {
+            Self::Crc { .. } => Terminate::CRC,
+            Self::Header(HeaderError::Short { .. }) => Terminate::FPDU_LENGTH,
+            Self::Header(HeaderError::Version { tagged: true, .. }) => Terminate::TAGGED_VERSION,
+            Self::Header(HeaderError::Version { tagged: false, .. }) => Terminate::UNTAGGED_VERSION,
+            Self::Control(ControlError::Version(_)) => Terminate::RDMAP_VERSION,
+            Self::Control(ControlError::Opcode(_)) | Self::Opcode { .. } => Terminate::OPCODE,
+            Self::Queue { .. } => Terminate::QUEUE,
+            Self::Sequence { .. } => Terminate::SEQUENCE,
+            Self::MessageOffset { .. } => Terminate::MESSAGE_OFFSET,
+            Self::NoReceive { .. } | Self::Reads { .. } => Terminate::NO_BUFFER,
+            Self::TooLong { .. } => Terminate::TOO_LONG,
+            Self::Length { .. } | Self::Garbage(_) => Terminate::RDMAP_UNSPECIFIED,
+            Self::Stag { purpose: Purpose::Write, .. } => Terminate::TAGGED_STAG,
+            Self::Stag { purpose: Purpose::Read, .. } => Terminate::READ_STAG,
+            Self::Region { fault: RegionFault::Access, .. } => Terminate::ACCESS,
+            Self::Region { purpose: Purpose::Write, fault: RegionFault::Wrap, .. } => Terminate::TAGGED_WRAP,
+            Self::Region { purpose: Purpose::Write, .. } => Terminate::TAGGED_BOUNDS,
+            Self::Region { purpose: Purpose::Read, fault: RegionFault::Wrap, .. } => Terminate::READ_WRAP,
+            Self::Region { purpose: Purpose::Read, .. } => Terminate::READ_BOUNDS,
+            Self::Invalidate(_) => Terminate::INVALIDATE,
+            Self::Response { .. } => Terminate::TAGGED_BOUNDS,
+            Self::LocalKey(_) | Self::NoMemory => Terminate::LOCAL_CATASTROPHIC,
+        }
+    }
+}

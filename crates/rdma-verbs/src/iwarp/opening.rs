@@ -1,0 +1,150 @@
+//! A connection in its handshake: what is sent and received on the socket until both sides agree,
+//! or one of them gives up. The rules of the handshake itself are in [`super::handshake`].
+
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::handshake::{Answer, HandshakeError, Initiator};
+use super::machine::{self, Agreement, Taken, Wire as _};
+use super::socket::Socket;
+use crate::{ConnectError, ConnectOptions, Interest};
+use iwarp_wire::mpa::MAX_PRIVATE_DATA;
+
+/// A handshake that is not done.
+pub(super) struct Opening {
+    deadline: Instant,
+    timeout: Duration,
+    keepalive: Duration,
+    role: Role,
+    /// What this side has to send, and how much of it is sent.
+    output: Vec<u8>,
+    sent: usize,
+}
+
+enum Role {
+    /// Sending the request, which has to wait for the connection, and waiting for the reply.
+    Active(Initiator),
+    /// Done when the reply is out and, if the peer promised it, the first frame is there.
+    Passive(Agreement),
+}
+
+/// What a handshake came to.
+pub(super) enum Outcome {
+    /// The connection stands; the peer's private data.
+    Accepted(Agreement, Vec<u8>),
+    /// The peer refused; its private data.
+    Rejected(Vec<u8>),
+}
+
+impl Opening {
+    /// The active side, on a socket that connects.
+    pub(super) fn active((initiator, request): (Initiator, Vec<u8>), options: &ConnectOptions) -> Self {
+        Self::new(Role::Active(initiator), request, options)
+    }
+
+    /// The passive side, which has its reply to send.
+    pub(super) fn passive((reply, agreement): (Vec<u8>, Agreement), options: &ConnectOptions) -> Self {
+        Self::new(Role::Passive(agreement), reply, options)
+    }
+
+    fn new(role: Role, output: Vec<u8>, options: &ConnectOptions) -> Self {
+        let &ConnectOptions { timeout, keepalive } = options;
+        Self { deadline: Instant::now() + timeout, timeout, keepalive, role, output, sent: 0 }
+    }
+
+    /// When it fails if it is not done.
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// [`ConnectOptions::keepalive`] for the connection.
+    pub(super) fn keepalive(&self) -> Duration {
+        self.keepalive
+    }
+
+    /// Goes on as far as possible. `None`: wait for the socket, or for the deadline.
+    pub(super) fn advance(&mut self, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
+        match self.step(socket) {
+            Ok(None) if Instant::now() >= self.deadline => Err(timed_out(self.timeout)),
+            outcome => outcome,
+        }
+    }
+
+    /// For what the socket has to be watched meanwhile.
+    pub(super) fn interest(&self) -> Interest {
+        if self.sent < self.output.len() { Interest::ReadWrite } else { Interest::Read }
+    }
+
+    /// The meaning of an error of the connection attempt.
+    pub(super) fn error(&self, errno: Errno) -> ConnectError {
+        match errno {
+            Errno::CONNREFUSED => ConnectError::Refused,
+            Errno::TIMEDOUT => timed_out(self.timeout),
+            Errno::CONNRESET | Errno::PIPE => ConnectError::Closed,
+            errno => ConnectError::System(errno.raw_os_error()),
+        }
+    }
+
+    fn step(&mut self, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
+        let sent_before = self.sent == self.output.len();
+        if !self.send(socket)? {
+            return Ok(None);
+        }
+        match &mut self.role {
+            // The reply to what has just been sent takes a while.
+            Role::Active(_) if !sent_before => Ok(None),
+            Role::Passive(agreement) if agreement.rtr && !socket.has_input() => Ok(None),
+            Role::Passive(agreement) => Ok(Some(Outcome::Accepted(*agreement, Vec::new()))),
+            Role::Active(initiator) => receive_reply(initiator, socket),
+        }
+    }
+
+    /// Sends what is left. Answers whether all is out.
+    fn send(&mut self, socket: &mut Socket) -> Result<bool, ConnectError> {
+        while self.sent < self.output.len() {
+            match socket.transmit(&[IoSlice::new(&self.output[self.sent..])], false) {
+                Taken::Bytes(0) => return Ok(false),
+                Taken::Bytes(count) => self.sent += count,
+                Taken::Dead => return Err(self.error(socket.send_error().unwrap_or(Errno::PIPE))),
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
+    let mut buffer = [0; MAX_PRIVATE_DATA];
+    loop {
+        let wanted = initiator.wanted().min(buffer.len());
+        let count = match socket.receive(&mut buffer[..wanted]) {
+            Ok(0) | Err(Errno::CONNRESET) => return Err(ConnectError::Closed),
+            Ok(count) => count,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(ConnectError::System(errno.raw_os_error())),
+        };
+        match initiator.feed(&buffer[..count]) {
+            Ok(None) => {}
+            Ok(Some(Answer::Accepted { agreement, private_data })) => {
+                return Ok(Some(Outcome::Accepted(agreement, private_data)));
+            }
+            Ok(Some(Answer::Rejected { private_data })) => return Ok(Some(Outcome::Rejected(private_data))),
+            Err(error) => {
+                tell(&error, socket);
+                return Err(ConnectError::Protocol(error.to_string()));
+            }
+        }
+    }
+}
+
+/// Tells the peer why its reply will not do.
+fn tell(error: &HandshakeError, socket: &mut Socket) {
+    if let Some(terminate) = error.terminate() {
+        machine::send_terminate(terminate, socket);
+    }
+}
+
+fn timed_out(timeout: Duration) -> ConnectError {
+    ConnectError::TimedOut(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,396 @@
+//! The completion queue, which owns its queue pairs and drives them.
+//!
+//! With one queue pair a poll tries its socket at once. With more, an epoll set of the queue's own
+//! tells which sockets are ready, so that the cost follows the traffic and not the number of
+//! connections.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::bell::Bell;
+use super::handshake::{Initiator, Offer};
+use super::listener::ConnectionRequest;
+use super::machine::{Machine, Sink};
+use super::opening::Opening;
+use super::queue_pair::QueuePair;
+use super::region::ProtectionDomain;
+use super::socket::Socket;
+use super::watch::DataSets;
+use super::{Config, MAX_DEPTH, MAX_INLINE};
+use crate::shm::{Invitation, Target};
+use crate::{
+    self as verbs, Completion, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Error, EventTarget,
+    QpCapabilities, QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
+};
+
+/// A completion queue of the embedded device.
+pub struct CompletionQueue {
+    config: Config,
+    /// At least the sum of the depths of its pairs' queues.
+    depth: u32,
+    /// In the order of their numbers.
+    #[expect(clippy::vec_box, reason = "a queue of one queue pair has no room for four of them")]
+    pairs: Vec<Box<QueuePair>>,
+    next: u32,
+    /// Completions that were not polled. Each has its entry in a queue of its pair until it is, so
+    /// that there are at most `depth`.
+    ready: VecDeque<Completion>,
+    attached: Option<Arc<WaitSet>>,
+    bell: Bell,
+    /// Whether the last look at the sockets has left input there.
+    unread: bool,
+    finder: Option<WaitSet>,
+    found: Vec<Token>,
+}
+
+/// Completions go to the caller's array while it has room, and wait otherwise.
+struct Delivery<'d> {
+    out: &'d mut [Completion],
+    filled: usize,
+    rest: &'d mut VecDeque<Completion>,
+}
+
+impl Sink for Delivery<'_> {
+    #[inline]
+    fn push(&mut self, completion: Completion) {
+        match self.out.get_mut(self.filled) {
+            Some(place) => {
+                *place = completion;
+                self.filled += 1;
+            }
+            None => self.rest.push_back(completion),
+        }
+    }
+}
+
+impl Sink for VecDeque<Completion> {
+    fn push(&mut self, completion: Completion) {
+        self.push_back(completion);
+    }
+}
+
+impl CompletionQueue {
+    pub(super) fn new(config: Config, depth: u32) -> Self {
+        Self {
+            config,
+            depth,
+            pairs: Vec::new(),
+            next: 0,
+            ready: VecDeque::new(),
+            attached: None,
+            bell: Bell::default(),
+            unread: false,
+            finder: None,
+            found: Vec::new(),
+        }
+    }
+
+    fn position(&self, qp: QpNumber) -> Result<usize> {
+        let unknown = |_| Error::BadState { state: "unknown", what: "any call" };
+        self.pairs.binary_search_by_key(&qp, |pair| pair.number).map_err(unknown)
+    }
+
+    fn pair(&self, qp: QpNumber) -> Option<&QueuePair> {
+        self.position(qp).ok().map(|at| &*self.pairs[at])
+    }
+
+    /// Calls `body` with a queue pair, where completions go, and the wait sets.
+    fn with<R>(
+        &mut self,
+        qp: QpNumber,
+        body: impl FnOnce(&mut QueuePair, &mut VecDeque<Completion>, DataSets<'_>) -> R,
+    ) -> Result<R> {
+        let at = self.position(qp)?;
+        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        let answer = body(&mut self.pairs[at], &mut self.ready, sets);
+        self.follow();
+        Ok(answer)
+    }
+
+    /// Brings the bell in line with the completions and the input that wait.
+    #[inline]
+    fn follow(&mut self) {
+        self.bell.follow(self.unread || !self.ready.is_empty(), self.attached.as_deref());
+    }
+
+    /// Gives out completions that are there already.
+    fn take_ready(&mut self, out: &mut [Completion]) -> usize {
+        let count = out.len().min(self.ready.len());
+        for (place, completion) in out.iter_mut().zip(self.ready.drain(..count)) {
+            *place = completion;
+        }
+        count
+    }
+
+    /// Drives the queue pairs that have something to do.
+    fn drive(&mut self, out: &mut [Completion]) -> usize {
+        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        let mut delivery = Delivery { out, filled: 0, rest: &mut self.ready };
+        match (self.pairs.as_mut_slice(), &self.finder) {
+            ([only], _) => {
+                only.drive(&mut delivery, sets);
+                self.unread = only.has_unread();
+            }
+            (_, None) => self.unread = false,
+            (pairs, Some(finder)) => {
+                for pair in pairs.iter_mut().filter(|pair| pair.is_shared()) {
+                    pair.drive(&mut delivery, sets);
+                }
+                self.found.clear();
+                if let Err(error) = finder.wait(Some(Duration::ZERO), &mut self.found) {
+                    log::warn!("iwarp: cannot look for ready queue pairs: {error}");
+                }
+                self.unread = false;
+                for token in &self.found {
+                    let at = pairs.binary_search_by_key(&token.0, |pair| u64::from(pair.number.0));
+                    if let Ok(at) = at {
+                        pairs[at].drive(&mut delivery, sets);
+                        self.unread |= pairs[at].has_unread();
+                    }
+                }
+            }
+        }
+        delivery.filled
+    }
+
+    /// The set that finds ready ones, once there are several queue pairs.
+    fn need_finder(&mut self) -> Result<()> {
+        if self.finder.is_none() && self.pairs.len() > 1 {
+            let finder = WaitSet::new()?;
+            for pair in &self.pairs {
+                pair.join(&finder, Token(u64::from(pair.number.0)))?;
+            }
+            self.finder = Some(finder);
+        }
+        Ok(())
+    }
+
+    fn check_private_data(&self, private_data: &[u8], revision: u8) -> Result<()> {
+        let most = super::max_private_data(revision);
+        if private_data.len() > most {
+            let value = private_data.len() as u64;
+            return Err(Error::OutOfRange {
+                what: "private data length",
+                value,
+                least: 0,
+                most: most as u64,
+            });
+        }
+        Ok(())
+    }
+
+    fn offer(&self, capabilities: &QpCapabilities) -> Offer {
+        Offer {
+            revision: self.config.mpa_revision,
+            crc: self.config.crc,
+            initiator_depth: capabilities.initiator_depth,
+            responder_resources: capabilities.responder_resources,
+        }
+    }
+}
+
+impl verbs::CompletionQueue for CompletionQueue {
+    type Pd = ProtectionDomain;
+    type Request = ConnectionRequest;
+
+    fn create_qp(
+        &mut self,
+        pd: &ProtectionDomain,
+        wanted: QpCapabilities,
+    ) -> Result<(QpNumber, QpCapabilities)> {
+        for (what, depth) in [("send depth", wanted.send_depth), ("receive depth", wanted.recv_depth)] {
+            if depth > MAX_DEPTH {
+                let (value, most) = (u64::from(depth), u64::from(MAX_DEPTH));
+                return Err(Error::OutOfRange { what, value, least: 0, most });
+            }
+        }
+        let depths = |of: &QpCapabilities| u64::from(of.send_depth) + u64::from(of.recv_depth);
+        let taken: u64 = self.pairs.iter().map(|pair| depths(&pair.capabilities())).sum();
+        let (value, most) = (taken + depths(&wanted), u64::from(self.depth));
+        if value > most {
+            return Err(Error::OutOfRange { what: "sum of queue depths", value, least: 0, most });
+        }
+        let granted = QpCapabilities { inline: wanted.inline.min(MAX_INLINE), ..wanted };
+        let number = QpNumber(self.next);
+        let next = self.next.checked_add(1);
+        let exhausted = Error::BadState { state: "out of numbers", what: "a new queue pair" };
+        let machine = Machine::new(number, pd, granted, self.config.segment);
+        self.pairs.push(Box::new(QueuePair::new(number, granted, machine)));
+        let outcome = next.ok_or(exhausted).and_then(|next| self.need_finder().map(|()| next));
+        match outcome {
+            Ok(next) => self.next = next,
+            Err(error) => {
+                self.pairs.pop();
+                return Err(error);
+            }
+        }
+        Ok((number, granted))
+    }
+
+    fn destroy_qp(&mut self, qp: QpNumber) {
+        let Ok(at) = self.position(qp) else { return };
+        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        self.pairs.remove(at).cut(sets);
+        self.ready.retain(|completion| completion.qp != qp);
+        self.follow();
+    }
+
+    fn connect(
+        &mut self,
+        qp: QpNumber,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        private_data: &[u8],
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<()> {
+        let at = self.position(qp)?;
+        self.pairs[at].check_idle("connect")?;
+        self.check_private_data(private_data, self.config.mpa_revision)?;
+        let offer = self.offer(&self.pairs[at].capabilities());
+        let opening = Opening::active(Initiator::new(offer, private_data), options);
+        let attempt = Socket::connect(remote, local)?;
+        self.with(qp, |pair, _, sets| pair.connect(attempt, opening, events, sets))?
+    }
+
+    fn accept(
+        &mut self,
+        qp: QpNumber,
+        request: ConnectionRequest,
+        private_data: &[u8],
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<()> {
+        let at = self.position(qp)?;
+        self.pairs[at].check_idle("accept")?;
+        self.check_private_data(private_data, request.revision())?;
+        let offer = self.offer(&self.pairs[at].capabilities());
+        let addresses = (request.local_address(), request.peer_address());
+        let (socket, reply) = request.accept(&offer, private_data);
+        let opening = Opening::passive(reply, options);
+        self.with(qp, |pair, _, sets| pair.accept(socket, addresses, opening, events, sets))?
+    }
+
+    fn invite(
+        &mut self,
+        qp: QpNumber,
+        remote: SocketAddr,
+        target: &dyn verbs::MemoryRegion,
+    ) -> Option<Invitation> {
+        self.with(qp, |pair, _, _| pair.invite(Target::of(target), remote)).ok().flatten()
+    }
+
+    fn visit(
+        &mut self,
+        qp: QpNumber,
+        request: &ConnectionRequest,
+        invitation: &Invitation,
+        target: &dyn verbs::MemoryRegion,
+    ) -> bool {
+        let ends = (request.local_address(), request.peer_address());
+        self.with(qp, |pair, _, sets| pair.visit(invitation, &Target::of(target), ends, sets))
+            .unwrap_or(false)
+    }
+
+    fn meet(&mut self, qp: QpNumber, visited: bool) {
+        // An unknown number has nobody to meet.
+        let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
+    }
+
+    fn shares_memory(&self, qp: QpNumber) -> bool {
+        self.pair(qp).is_some_and(QueuePair::is_shared)
+    }
+
+    fn disconnect(&mut self, qp: QpNumber) {
+        // An unknown number has nothing to disconnect.
+        let _ = self.with(qp, |pair, ready, sets| pair.disconnect(ready, sets));
+    }
+
+    fn abort(&mut self, qp: QpNumber) {
+        // As above.
+        let _ = self.with(qp, |pair, ready, sets| pair.abort(ready, sets));
+    }
+
+    fn flushed(&mut self, qp: QpNumber) -> bool {
+        self.with(qp, |pair, ready, sets| pair.is_flushed(ready, sets)).unwrap_or(true)
+    }
+
+    fn poll_event(&mut self, qp: QpNumber) -> Option<ConnectionEvent> {
+        self.with(qp, |pair, ready, sets| pair.poll_event(ready, sets)).ok().flatten()
+    }
+
+    fn deadline(&self, qp: QpNumber) -> Option<Instant> {
+        self.pair(qp)?.deadline()
+    }
+
+    fn local_address(&self, qp: QpNumber) -> Option<SocketAddr> {
+        self.pair(qp)?.local_address()
+    }
+
+    fn peer_address(&self, qp: QpNumber) -> Option<SocketAddr> {
+        self.pair(qp)?.peer_address()
+    }
+
+    fn post_recv(&mut self, qp: QpNumber, requests: &[RecvRequest]) -> Result<()> {
+        let at = self.position(qp)?;
+        self.pairs[at].post_recv(requests, &self.ready)
+    }
+
+    fn post_send(&mut self, qp: QpNumber, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+        self.with(qp, |pair, ready, sets| pair.post_send(requests, more, ready, sets))?
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        if out.is_empty() {
+            return 0;
+        }
+        let count = if self.ready.is_empty() { self.drive(out) } else { self.take_ready(out) };
+        if count == 0 && self.ready.capacity() > super::KEPT_COMPLETIONS {
+            self.ready = VecDeque::new();
+        }
+        self.follow();
+        count
+    }
+
+    fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
+        for pair in &self.pairs {
+            pair.join(&wait, Token(0))?;
+        }
+        self.bell.leave(self.attached.as_deref());
+        if let Some(before) = self.attached.replace(wait) {
+            for pair in &mut self.pairs {
+                pair.part(&before);
+            }
+        }
+        for pair in &mut self.pairs {
+            self.attached.iter().for_each(|set| pair.watch_notifier(set));
+        }
+        self.follow();
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<bool> {
+        // The poll that follows, if some are waiting, rings the bell for what it leaves.
+        self.bell.arm();
+        if self.unread {
+            self.bell.ring_again(self.attached.as_deref());
+        }
+        let mut waiting = !self.ready.is_empty();
+        for pair in &mut self.pairs {
+            waiting |= pair.arm(self.attached.as_deref());
+        }
+        Ok(waiting)
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        for pair in &mut self.pairs {
+            pair.cut(sets);
+        }
+        self.bell.leave(self.attached.as_deref());
+    }
+}

@@ -1,0 +1,346 @@
+//! A queue pair: its protocol machine, its socket, and the life of its connection.
+//!
+//! ```text
+//! Idle ── connect, accept ──▶ Opening ── handshake done ──▶ Open ── disconnect ──▶ Closing
+//!                               │ failed                     │ end of input         │
+//!                               ▼                            ▼                      ▼
+//!                             Over ◀── all is out ──────── Draining ◀───────────────┘
+//! ```
+//!
+//! Any failure leads to `Over` as well. The socket stays open there until the queue pair is
+//! destroyed, for its descriptor is what announces the last event.
+
+mod connecting;
+mod ending;
+mod input;
+mod shared;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::entries::{Entries, Queue};
+use super::liveness::Liveness;
+use super::machine::{Machine, Port, Sink};
+use super::opening::Opening;
+use super::scratch::Scratch;
+use super::socket::Socket;
+use super::watch::{DataSets, Watch};
+use crate::shm::Meeting;
+use crate::{
+    Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest,
+    Token, WaitSet,
+};
+use ending::End;
+use shared::Shared;
+
+/// Receive calls of one drive, so that a peer that never pauses does not hold its caller. The drive notes that
+/// it left input in the socket.
+const ROUNDS: usize = 16;
+/// Receive calls of one drive that looks for the end of the connection.
+const THOROUGH_ROUNDS: usize = 256;
+
+/// See the module.
+pub(super) struct QueuePair {
+    pub(super) number: QpNumber,
+    capabilities: QpCapabilities,
+    machine: Machine,
+    phase: Phase,
+    socket: Option<Socket>,
+    watch: Watch,
+    /// Whether large payloads come one after the other: then only headers are read where no
+    /// payload is expected, and the rest goes straight to its place.
+    bulk: bool,
+    /// Whether the last drive has left input in the socket.
+    unread: bool,
+    opened: Option<ConnectionEvent>,
+    ended: Option<ConnectionEvent>,
+    /// Once it is known for good; until then the socket is asked.
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    /// Of a connection that stands or stood.
+    liveness: Option<Liveness>,
+    /// Where a peer on this host can be met, until the connection stands.
+    meeting: Option<Box<Meeting>>,
+    /// Memory shared with the peer.
+    shared: Option<Box<Shared>>,
+}
+
+enum Phase {
+    Idle,
+    Opening(Box<Opening>),
+    Open,
+    Closing { told: bool },
+    Draining,
+    Over,
+}
+
+impl QueuePair {
+    pub(super) fn new(number: QpNumber, capabilities: QpCapabilities, machine: Machine) -> Self {
+        Self {
+            number,
+            capabilities,
+            machine,
+            phase: Phase::Idle,
+            socket: None,
+            watch: Watch::new(number),
+            bulk: false,
+            unread: false,
+            opened: None,
+            ended: None,
+            local: None,
+            peer: None,
+            liveness: None,
+            meeting: None,
+            shared: None,
+        }
+    }
+
+    pub(super) fn capabilities(&self) -> QpCapabilities {
+        self.capabilities
+    }
+
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
+        self.local.or_else(|| self.socket.as_ref()?.local_address())
+    }
+
+    pub(super) fn peer_address(&self) -> Option<SocketAddr> {
+        self.peer
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        if self.opened.is_some() && self.socket.is_none() {
+            // Nothing else tells of it.
+            return Some(Instant::now());
+        }
+        match &self.phase {
+            Phase::Opening(opening) => Some(opening.deadline()),
+            Phase::Open | Phase::Closing { .. } => self.liveness.as_ref().map(Liveness::next),
+            Phase::Idle | Phase::Draining | Phase::Over => None,
+        }
+    }
+
+    /// Refuses a call that needs an unused queue pair.
+    pub(super) fn check_idle(&self, what: &'static str) -> Result<()> {
+        match self.phase {
+            Phase::Idle => Ok(()),
+            _ => Err(Error::BadState { state: self.state(), what }),
+        }
+    }
+
+    /// Posts receives; `ready` are the completions that were not polled.
+    pub(super) fn post_recv(&mut self, requests: &[RecvRequest], ready: &VecDeque<Completion>) -> Result<()> {
+        match self.phase {
+            Phase::Idle | Phase::Opening(_) | Phase::Open => {
+                let entries = Entries {
+                    qp: self.number,
+                    queue: Queue::Recv,
+                    depth: self.capabilities.recv_depth,
+                    free: self.machine.recv_room(),
+                };
+                entries.check(requests.len(), ready)?;
+                self.machine.post_recv(requests)
+            }
+            Phase::Closing { .. } | Phase::Draining | Phase::Over => {
+                Err(Error::BadState { state: self.state(), what: "receive" })
+            }
+        }
+    }
+
+    /// Posts sends; `ready` are the completions that were not polled, to which others are added.
+    pub(super) fn post_send(
+        &mut self,
+        requests: &[SendRequest<'_>],
+        more: bool,
+        ready: &mut VecDeque<Completion>,
+        sets: DataSets<'_>,
+    ) -> Result<()> {
+        let refused = |state| Error::BadState { state, what: "send" };
+        if !matches!(self.phase, Phase::Open) {
+            return Err(refused(self.state()));
+        }
+        let entries = Entries {
+            qp: self.number,
+            queue: Queue::Send,
+            depth: self.capabilities.send_depth,
+            free: self.machine.send_room(),
+        };
+        entries.check(requests.len(), ready)?;
+        if self.post_shared(requests, ready) {
+            return Ok(());
+        }
+        let Some(wire) = &mut self.socket else { return Err(refused(self.state())) };
+        let posted = {
+            let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
+            self.machine.post_send(requests, more, &mut port)
+        };
+        // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
+        // that watch is how this queue pair is found among others.
+        if (!more || sets.finder.is_some()) && self.watch(sets) && self.push_out(ready, sets) {
+            self.announce_end();
+        }
+        posted
+    }
+
+    /// Takes what arrived and sends what waits.
+    #[inline]
+    pub(super) fn drive(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+        if self.drive_for(ROUNDS, false, sink, sets) {
+            self.announce_end();
+        }
+    }
+
+    /// The next connection event; takes what arrived up to the end of the connection.
+    pub(super) fn poll_event(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> Option<ConnectionEvent> {
+        if matches!(self.phase, Phase::Opening(_)) {
+            self.advance(sets);
+            if !self.machine.may_send() {
+                // A promised first frame is there now; with it this side may.
+                self.drive_for(ROUNDS, false, sink, sets);
+            }
+        }
+        if let Some(event) = self.opened.take() {
+            if self.ended.is_none() {
+                self.follow(match event {
+                    ConnectionEvent::Established { .. } => Some(Interest::HangUp),
+                    _ => None,
+                });
+            }
+            return Some(event);
+        }
+        if self.ended.is_none() {
+            self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
+            if self.is_lost() {
+                self.finish(End::System(Errno::TIMEDOUT), sink, sets);
+            }
+            self.ended.as_ref()?;
+        }
+        self.follow(None);
+        self.ended.take()
+    }
+
+    /// Whether the last drive has left input in the socket, of which nothing else tells.
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread
+    }
+
+    pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+        if self.push_out(sink, sets) {
+            self.announce_end();
+        }
+        let spared = self.machine.sent_after_posted();
+        let acknowledged = self.socket.as_ref().is_none_or(|socket| socket.is_acknowledged(spared));
+        matches!(self.phase, Phase::Over) || self.machine.is_drained() && acknowledged
+    }
+
+    /// Adds the socket to a data set that was not there before.
+    pub(super) fn join(&self, set: &WaitSet, token: Token) -> Result<()> {
+        self.socket.as_ref().map_or(Ok(()), |socket| self.watch.join(socket, set, token))
+    }
+
+    /// Takes the socket out of a data set that is one no more.
+    pub(super) fn part(&mut self, set: &WaitSet) {
+        self.unwatch_notifier(set);
+        if let Some(socket) = &self.socket {
+            self.watch.part(socket, set);
+        }
+    }
+
+    /// Takes what arrived and sends what waits. Answers whether that ended the connection.
+    fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+        let end = match self.phase {
+            Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
+            Phase::Draining => None,
+            Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
+        };
+        if let Some(end) = end {
+            self.finish(end, sink, sets);
+            return true;
+        }
+        self.push_out(sink, sets)
+    }
+
+    /// Sends what waits. Answers whether that ended the connection.
+    fn push_out(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+        let Some(wire) = &mut self.socket else { return false };
+        if self.machine.has_output()
+            && let Err(violation) = self.machine.pump(&mut Port { wire, sink, scratch: &mut Scratch::take() })
+        {
+            self.finish(End::Fault(violation.into()), sink, sets);
+            return true;
+        }
+        if matches!(self.phase, Phase::Draining) && !self.machine.wants_wire() {
+            self.machine.flush(None, sink);
+            self.end_over(sets);
+        }
+        // Room that came before the socket was watched for it is told to nobody.
+        self.settle(sets) && self.push_out(sink, sets)
+    }
+
+    /// Ends the sending side when all is out, if nothing more can come. Answers whether the socket is watched
+    /// for room from now on.
+    fn settle(&mut self, sets: DataSets<'_>) -> bool {
+        if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
+            && !*told
+            && self.machine.is_drained()
+        {
+            *told = true;
+            socket.end_output();
+        }
+        self.watch(sets)
+    }
+
+    fn state(&self) -> &'static str {
+        match self.phase {
+            Phase::Idle => "idle",
+            Phase::Opening(_) => "connecting",
+            Phase::Open => "connected",
+            Phase::Closing { .. } => "disconnecting",
+            Phase::Draining | Phase::Over => "over",
+        }
+    }
+
+    /// Watches the socket for what there is to wait for. Answers whether that is room from now on.
+    #[inline]
+    fn watch(&mut self, sets: DataSets<'_>) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let output = self.machine.wants_wire();
+        let wanted = match self.phase {
+            Phase::Open | Phase::Closing { .. } if output => Interest::ReadWrite,
+            Phase::Open | Phase::Closing { .. } => Interest::Read,
+            Phase::Draining => Interest::Write,
+            Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
+        };
+        self.watch.watch(socket.as_fd(), wanted, sets) && output
+    }
+
+    fn leave_sets(&mut self, sets: DataSets<'_>) {
+        if let Some(attached) = sets.attached {
+            self.unwatch_notifier(attached);
+        }
+        if let Some(socket) = &self.socket {
+            self.watch.leave(socket.as_fd(), sets);
+        }
+    }
+
+    /// Makes the event target report an end that `poll_event` has not met itself: the socket is
+    /// readable then, by its end.
+    fn announce_end(&mut self) {
+        self.follow(Some(Interest::Read));
+    }
+
+    /// Has the peer's end told once more.
+    fn announce_hang_up(&mut self) {
+        self.follow(Some(Interest::HangUp));
+    }
+
+    /// Changes for what the event target watches the socket; `None`: for nothing any more.
+    fn follow(&mut self, interest: Option<Interest>) {
+        if let Some(socket) = &self.socket {
+            self.watch.announce(socket.as_fd(), interest);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! How a queue pair's connection ends: by either side, in order or not.
+
+use rustix::io::Errno;
+
+use super::super::machine::{Fault, Sink};
+use super::super::watch::DataSets;
+use super::{Phase, QueuePair};
+use crate::{BreakReason, ConnectionEvent};
+use iwarp_wire::rdmap::Terminate;
+
+/// How the input ended.
+pub(super) enum End {
+    /// The peer shut its side, or closed.
+    Input,
+    System(Errno),
+    Fault(Fault),
+}
+
+impl QueuePair {
+    /// Nothing more is posted; the peer is told when all is out.
+    pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+        match self.phase {
+            Phase::Open => {
+                self.phase = Phase::Closing { told: false };
+                if self.push_out(sink, sets) {
+                    self.announce_end();
+                }
+            }
+            Phase::Opening(_) => {
+                self.leave_sets(sets);
+                self.follow(None);
+                self.socket = None;
+                self.phase = Phase::Over;
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends at once.
+    pub(in super::super) fn abort(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+        self.leave_sets(sets);
+        self.follow(None);
+        let stood = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Draining);
+        let Some(mut socket) = self.socket.take() else { return };
+        if stood {
+            self.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut socket);
+            self.machine.flush(None, sink);
+        }
+        // An end that was told or waits to be told stays the only one.
+        if matches!(self.phase, Phase::Open | Phase::Closing { .. }) {
+            self.ended = Some(ConnectionEvent::Broken(BreakReason::Aborted));
+        }
+        socket.reset();
+        self.phase = Phase::Over;
+    }
+
+    /// Cuts a connection that still stands. The queue pair is dropped next.
+    pub(in super::super) fn cut(&mut self, sets: DataSets<'_>) {
+        self.leave_sets(sets);
+        self.follow(None);
+        if let (Phase::Open | Phase::Closing { told: false }, Some(socket)) =
+            (&self.phase, self.socket.take())
+        {
+            socket.reset();
+        }
+    }
+
+    /// Whether the peer's host has vanished with bytes on their way to it.
+    pub(super) fn is_lost(&mut self) -> bool {
+        let stands = matches!(self.phase, Phase::Open | Phase::Closing { .. });
+        match (&mut self.liveness, &self.socket) {
+            (Some(liveness), Some(socket)) if stands => liveness.is_lost(socket),
+            _ => false,
+        }
+    }
+
+    /// The input is over: settles what that means for the rest.
+    pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: DataSets<'_>) {
+        let Some(socket) = &mut self.socket else { return };
+        let (event, fault) = match end {
+            End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
+            End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
+            End::Fault(fault) => (ConnectionEvent::Broken(self.blame(&fault)), Some(fault)),
+        };
+        let orderly = event == ConnectionEvent::Disconnected;
+        // What ends while draining had its event before.
+        if !matches!(self.phase, Phase::Draining) {
+            self.ended = Some(event);
+        }
+        if orderly {
+            self.machine.end_input(sink);
+            self.phase = Phase::Draining;
+            self.push_out(sink, sets);
+        } else {
+            self.machine.flush(fault.as_ref(), sink);
+            self.end_over(sets);
+        }
+    }
+
+    /// Tells the peer what it did wrong, if it did. Answers the reason that is reported.
+    fn blame(&mut self, fault: &Fault) -> BreakReason {
+        match fault {
+            Fault::Violation(violation) => {
+                if let Some(socket) = &mut self.socket {
+                    self.machine.terminate(violation.terminate(), socket);
+                }
+                let text = violation.to_string();
+                if violation.is_local() { BreakReason::Local(text) } else { BreakReason::Protocol(text) }
+            }
+            Fault::Terminated(terminate) => BreakReason::Terminated(terminate.to_string()),
+        }
+    }
+
+    pub(super) fn end_over(&mut self, sets: DataSets<'_>) {
+        self.leave_sets(sets);
+        if let Some(socket) = &self.socket {
+            socket.end();
+        }
+        self.phase = Phase::Over;
+    }
+}
+
+fn break_reason(errno: Errno) -> BreakReason {
+    match errno {
+        Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => BreakReason::Vanished,
+        _ => BreakReason::Reset,
+    }
+}
+
+/// What an end of the input means: orderly only between messages, and only if sending has not met
+/// a failure that the input did not show again. A peer that has ended its side and is gone when
+/// something is sent to it is EPIPE: that end was orderly.
+fn input_ended(between_messages: bool, send_error: Option<Errno>) -> ConnectionEvent {
+    match send_error {
+        Some(errno) if errno != Errno::PIPE => ConnectionEvent::Broken(break_reason(errno)),
+        _ if between_messages => ConnectionEvent::Disconnected,
+        _ => ConnectionEvent::Broken(BreakReason::Reset),
+    }
+}

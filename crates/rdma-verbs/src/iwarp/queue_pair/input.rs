@@ -1,0 +1,162 @@
+//! What comes from the peer, by the connection's stream and, where there is one, by shared memory.
+//!
+//! Messages take either way and are taken in the order in which they were posted: a message in shared
+//! memory that says how far the stream goes first holds back what is behind it, and whatever comes by
+//! the stream is behind all messages that were there when it was received.
+
+use rustix::io::Errno;
+
+use super::super::machine::{Fault, Sink};
+use super::super::scratch::Scratch;
+use super::ending::End;
+use super::{Phase, QueuePair};
+use crate::Completion;
+use crate::shm::{Next, SLOTS};
+
+/// Bytes asked of the socket where no payload is expected: many small messages at once.
+const READ: usize = 16 * 1024;
+/// Bytes asked for behind a payload that goes straight to its place: its trailer and the headers
+/// that follow; what comes of the next payload with it has to be copied.
+const REST: usize = 1024;
+/// Completions after which no more messages are taken from shared memory, if nothing depends on taking all.
+const MESSAGES: usize = 16;
+
+impl QueuePair {
+    /// Takes what arrived until there is nothing, something to report, or an end.
+    pub(super) fn receive(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink) -> Option<End> {
+        let mut counting = Counting { sink, count: 0 };
+        let mut scratch = None;
+        self.unread = false;
+        for _ in 0..rounds {
+            let next = match self.take_messages(MESSAGES, &mut counting) {
+                Ok(next) => next,
+                Err(fault) => return Some(End::Fault(fault)),
+            };
+            if !thorough && !self.must_look(next, counting.count > 0) {
+                return None;
+            }
+            let scratch = scratch.get_or_insert_with(Scratch::take);
+            let (asked, straight, received) = self.read(scratch)?;
+            let count = match received {
+                Ok(0) => return Some(self.end_of_input(&mut counting)),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => {
+                    self.machine.relax();
+                    return None;
+                }
+                Err(errno) => return Some(self.drained(End::System(errno), &mut counting)),
+            };
+            let placed = count.min(straight);
+            self.bulk = placed >= READ || self.bulk && count == asked;
+            self.machine.placed(placed);
+            if let Err(fault) = self.feed(&scratch[..count - placed], &mut counting) {
+                return Some(End::Fault(fault));
+            }
+            // Behind what the stream had first there may be messages.
+            let dry = count < asked && !matches!(next, Next::Stream(_));
+            if !thorough && (counting.count > 0 || dry) {
+                return None;
+            }
+        }
+        self.unread = true;
+        if thorough {
+            // The end may be behind what is left, and was told once: have it told again.
+            self.announce_hang_up();
+        }
+        None
+    }
+
+    /// Receives from the socket once: bytes asked for, bytes of them that go straight to their place,
+    /// and what came. The rest is in `scratch`.
+    fn read(&self, scratch: &mut [u8]) -> Option<(usize, usize, Result<usize, Errno>)> {
+        let socket = self.socket.as_ref()?;
+        Some(match self.machine.target() {
+            Some(place) => {
+                let rest = &mut scratch[..REST];
+                (place.length + REST, place.length, socket.receive_at(&place, rest))
+            }
+            None => {
+                let asked = match self.bulk {
+                    _ if self.machine.checks_crc() => scratch.len(),
+                    true => REST,
+                    false => READ,
+                };
+                (asked, 0, socket.receive(&mut scratch[..asked]))
+            }
+        })
+    }
+
+    /// Takes all messages that are in shared memory, but for those behind `most` completions. Answers what
+    /// comes next there.
+    fn take_messages(&mut self, most: usize, sink: &mut Counting<'_, impl Sink>) -> Result<Next, Fault> {
+        let Some(shared) = &mut self.shared else { return Ok(Next::Nothing) };
+        let channel = &mut shared.channel;
+        let enough = sink.count + most;
+        for _ in 0..SLOTS {
+            if sink.count >= enough {
+                break;
+            }
+            match channel.next(self.machine.consumed()) {
+                Next::Message(message) => {
+                    self.machine.arrive(message, channel.key(), sink)?;
+                    channel.take();
+                }
+                Next::Garbage(garbage) => return Err(Fault::Violation(garbage.into())),
+                next => return Ok(next),
+            }
+        }
+        Ok(Next::Nothing)
+    }
+
+    /// Takes bytes of the stream in, each after the messages that belong before it.
+    fn feed(&mut self, mut input: &[u8], sink: &mut Counting<'_, impl Sink>) -> Result<(), Fault> {
+        while !input.is_empty() {
+            // All that can have been there before these bytes.
+            let length = match self.take_messages(SLOTS, sink)? {
+                Next::Stream(length) => usize::try_from(length).unwrap_or(usize::MAX).min(input.len()),
+                _ => input.len(),
+            };
+            let (piece, rest) = input.split_at(length);
+            self.machine.feed(piece, sink)?;
+            input = rest;
+        }
+        Ok(())
+    }
+
+    /// The stream is over: takes the messages that were there before.
+    fn end_of_input(&mut self, sink: &mut Counting<'_, impl Sink>) -> End {
+        match self.take_messages(SLOTS, sink) {
+            // Something of the stream is missing.
+            Ok(Next::Stream(_)) => End::System(Errno::CONNRESET),
+            Ok(_) => End::Input,
+            Err(fault) => End::Fault(fault),
+        }
+    }
+
+    /// `end`, after the messages that were there before.
+    fn drained(&mut self, end: End, sink: &mut Counting<'_, impl Sink>) -> End {
+        self.take_messages(SLOTS, sink).map_or_else(End::Fault, |_| end)
+    }
+
+    /// Whether to look at the stream, when `next` is what shared memory has.
+    fn must_look(&mut self, next: Next, found: bool) -> bool {
+        let stands = matches!(self.phase, Phase::Open);
+        match &mut self.shared {
+            Some(shared) if stands && !self.machine.awaits_stream() => shared.must_look(next, found),
+            _ => true,
+        }
+    }
+}
+
+/// Counts the completions that go by.
+struct Counting<'s, S: Sink> {
+    sink: &'s mut S,
+    count: usize,
+}
+
+impl<S: Sink> Sink for Counting<'_, S> {
+    fn push(&mut self, completion: Completion) {
+        self.count += 1;
+        self.sink.push(completion);
+    }
+}

@@ -1,0 +1,290 @@
+//! Protection domains and memory regions: what a key (STag) stands for, and for how long.
+//!
+//! A key is random, so that a peer cannot guess one that it was not told; it is dead from the
+//! moment its [`MemoryRegion`] is dropped or a peer gives it up, and is not drawn again soon.
+//! Queue pairs keep the regions that they met last in a [`RegionCache`], whose entries show
+//! through [`Region::is_alive`] that they have died.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::{self as verbs, Access, Error, Memory, Result};
+
+/// Keys that died last and are not drawn again while they are here.
+const QUARANTINE: usize = 1024;
+/// Regions that a queue pair remembers: its ring, its receive buffers, what it sends from.
+const REMEMBERED: usize = 3;
+
+/// A protection domain of the embedded device. Clones are the same domain.
+#[derive(Debug, Clone, Default)]
+pub struct ProtectionDomain {
+    table: Arc<RwLock<Table>>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    regions: HashMap<u32, Arc<Region>>,
+    retired: VecDeque<u32>,
+}
+
+/// Registered memory as queue pairs see it. Addresses in it count from zero.
+#[derive(Debug)]
+pub struct Region {
+    stag: u32,
+    access: Access,
+    memory: Arc<Memory>,
+    alive: AtomicBool,
+}
+
+/// The owner's handle of a region; dropping it ends the key.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    region: Arc<Region>,
+    domain: ProtectionDomain,
+}
+
+/// Why a region does not serve a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionFault {
+    /// The region lacks the right.
+    Access,
+    /// Offset and length exceed 64 bits.
+    Wrap,
+    /// They end beyond the region, which has this many bytes.
+    Bounds {
+        /// Bytes of the region.
+        size: u64,
+    },
+}
+
+impl ProtectionDomain {
+    /// The living region with this key.
+    #[must_use]
+    pub fn find(&self, stag: u32) -> Option<Arc<Region>> {
+        self.table.read().regions.get(&stag).cloned()
+    }
+
+    /// Ends the key that a peer gives up. Answers whether there was one that a peer could use.
+    #[must_use]
+    pub fn invalidate(&self, stag: u32) -> bool {
+        let mut table = self.table.write();
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let known = table.regions.get(&stag).is_some_and(|region| region.access.intersects(remote));
+        if known {
+            table.retire(stag);
+        }
+        known
+    }
+}
+
+impl verbs::ProtectionDomain for ProtectionDomain {
+    type Mr = MemoryRegion;
+
+    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
+        let mut table = self.table.write();
+        let stag = table.draw()?;
+        let region = Arc::new(Region { stag, access, memory, alive: AtomicBool::new(true) });
+        table.regions.insert(stag, Arc::clone(&region));
+        Ok(MemoryRegion { region, domain: self.clone() })
+    }
+}
+
+impl Table {
+    /// A key that is neither 0 nor in use nor recently dead.
+    fn draw(&self) -> Result<u32> {
+        loop {
+            let stag = getrandom::u32().map_err(|error| Error::Io {
+                what: "draw a key",
+                source: std::io::Error::other(error.to_string()),
+            })?;
+            if stag != 0 && !self.regions.contains_key(&stag) && !self.retired.contains(&stag) {
+                return Ok(stag);
+            }
+        }
+    }
+
+    fn retire(&mut self, stag: u32) {
+        let Some(region) = self.regions.remove(&stag) else { return };
+        region.alive.store(false, Ordering::Release);
+        if self.retired.len() == QUARANTINE {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(stag);
+    }
+}
+
+impl verbs::MemoryRegion for MemoryRegion {
+    fn local_key(&self) -> u32 {
+        self.region.stag
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.region.stag
+    }
+
+    fn address(&self) -> u64 {
+        0
+    }
+
+    fn memory(&self) -> &Arc<Memory> {
+        &self.region.memory
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        self.domain.table.write().retire(self.region.stag);
+    }
+}
+
+impl Region {
+    /// Its key, never 0.
+    #[must_use]
+    #[inline]
+    pub fn stag(&self) -> u32 {
+        self.stag
+    }
+
+    /// Its memory.
+    #[must_use]
+    #[inline]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Whether its key is still good.
+    #[must_use]
+    #[inline]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// Checks `length` bytes at `offset` against its rights and bounds.
+    ///
+    /// # Errors
+    /// [`RegionFault`], the first that applies.
+    #[inline]
+    pub fn check(&self, needed: Access, offset: u64, length: u64) -> std::result::Result<(), RegionFault> {
+        if !self.access.contains(needed) {
+            return Err(RegionFault::Access);
+        }
+        let size = self.memory.len() as u64;
+        match offset.checked_add(length) {
+            None => Err(RegionFault::Wrap),
+            Some(end) if end > size => Err(RegionFault::Bounds { size }),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// The regions that one queue pair met last, so that the usual look-up takes no lock.
+#[derive(Debug)]
+pub struct RegionCache {
+    domain: ProtectionDomain,
+    recent: [Option<Arc<Region>>; REMEMBERED],
+}
+
+impl RegionCache {
+    /// An empty cache of `domain`.
+    #[must_use]
+    pub fn new(domain: ProtectionDomain) -> Self {
+        Self { domain, recent: [const { None }; REMEMBERED] }
+    }
+
+    /// The living region with this key.
+    #[inline]
+    pub fn find(&mut self, stag: u32) -> Option<&Arc<Region>> {
+        let known = |slot: &Option<Arc<Region>>| slot.as_ref().is_some_and(|region| region.stag == stag);
+        let at = match self.recent.iter().position(known) {
+            Some(at) => at,
+            None => self.fetch(stag)?,
+        };
+        self.recent[at].as_ref().filter(|region| region.is_alive())
+    }
+
+    /// Ends a key that a peer gives up; see [`ProtectionDomain::invalidate`].
+    #[must_use]
+    pub fn invalidate(&self, stag: u32) -> bool {
+        self.domain.invalidate(stag)
+    }
+
+    /// Looks the region up and keeps it in place of the oldest or a dead one.
+    fn fetch(&mut self, stag: u32) -> Option<usize> {
+        let found = self.domain.find(stag)?;
+        let dead = |slot: &Option<Arc<Region>>| slot.as_ref().is_none_or(|region| !region.is_alive());
+        let at = self.recent.iter().position(dead).unwrap_or_else(|| {
+            self.recent.rotate_left(1);
+            REMEMBERED - 1
+        });
+        self.recent[at] = Some(found);
+        Some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryRegion as _, ProtectionDomain as _};
+
+    fn register(domain: &ProtectionDomain, access: Access) -> MemoryRegion {
+        domain.register(Memory::zeroed(100).unwrap(), access).unwrap()
+    }
+
+    #[test]
+    fn keys_differ_and_die_with_their_region() {
+        let domain = ProtectionDomain::default();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..QUARANTINE {
+            let region = register(&domain, Access::empty());
+            assert!(seen.insert(region.remote_key()), "a key came again too soon");
+            assert!(domain.find(region.remote_key()).is_some());
+            let key = region.remote_key();
+            drop(region);
+            assert!(domain.find(key).is_none());
+        }
+    }
+
+    #[test]
+    fn a_cache_notices_that_a_region_died() {
+        let domain = ProtectionDomain::default();
+        let mut cache = RegionCache::new(domain.clone());
+        let regions: Vec<_> = (0..5).map(|_| register(&domain, Access::empty())).collect();
+        let keys: Vec<_> = regions.iter().map(|region| region.remote_key()).collect();
+        for &key in keys.iter().chain(&keys) {
+            assert_eq!(cache.find(key).unwrap().stag(), key);
+        }
+        drop(regions);
+        for key in keys {
+            assert!(cache.find(key).is_none());
+        }
+    }
+
+    #[test]
+    fn rights_and_bounds_are_checked() {
+        let domain = ProtectionDomain::default();
+        let handle = register(&domain, Access::REMOTE_WRITE);
+        let region = domain.find(handle.remote_key()).unwrap();
+        let check = |offset, length| region.check(Access::REMOTE_WRITE, offset, length);
+        assert_eq!(check(0, 100), Ok(()));
+        assert_eq!(check(100, 0), Ok(()));
+        assert_eq!(check(1, 100), Err(RegionFault::Bounds { size: 100 }));
+        assert_eq!(check(101, 0), Err(RegionFault::Bounds { size: 100 }));
+        assert_eq!(check(u64::MAX, 1), Err(RegionFault::Wrap));
+        assert_eq!(region.check(Access::REMOTE_READ, 0, 1), Err(RegionFault::Access));
+    }
+
+    #[test]
+    fn only_keys_that_a_peer_could_use_can_be_given_up() {
+        let domain = ProtectionDomain::default();
+        let (local, remote) =
+            (register(&domain, Access::LOCAL_WRITE), register(&domain, Access::REMOTE_READ));
+        assert!(!domain.invalidate(local.remote_key()));
+        assert!(domain.invalidate(remote.remote_key()));
+        assert!(!domain.invalidate(remote.remote_key()));
+        assert!(domain.find(local.remote_key()).is_some());
+        assert!(domain.find(remote.remote_key()).is_none());
+    }
+}

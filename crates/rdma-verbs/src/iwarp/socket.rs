@@ -1,0 +1,267 @@
+//! The TCP socket under a queue pair: the only place where the embedded device sends and receives.
+
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
+
+use super::machine::{Placement, Taken, Wire};
+use crate::process::Maker;
+use crate::{Error, Result, memory};
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A connected socket, or one that is connecting; never blocks, never raises a signal.
+#[derive(Debug)]
+pub(super) struct Socket {
+    descriptor: OwnedFd,
+    maker: Maker,
+    /// What ended the sending side. Input is taken until its own end all the same.
+    send_error: Option<Errno>,
+    /// The keep-alive time that is set, and no delay with it.
+    tuned: Option<Duration>,
+}
+
+impl Socket {
+    /// Begins to connect to `remote`, from `local` if given. What comes of it is told by sending;
+    /// the second value is an error that is there at once, of which sending tells nothing.
+    pub(super) fn connect(remote: SocketAddr, local: Option<SocketAddr>) -> Result<(Self, Option<Errno>)> {
+        let descriptor = open(remote)?;
+        if let Some(local) = local {
+            if local.port() == 0 {
+                // A system that does not know it chooses the port here, as good but slower.
+                let _ = memory::choose_port_late(descriptor.as_fd());
+            }
+            net::bind(&descriptor, &local).map_err(Error::io("bind"))?;
+        }
+        let refused = match net::connect(&descriptor, &remote) {
+            Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => None,
+            Err(errno) => Some(errno),
+        };
+        Ok((Self { descriptor, maker: Maker::this_process(), send_error: None, tuned: None }, refused))
+    }
+
+    /// Sees to what every connection wants: no delay, and notice of a host that vanished while nothing
+    /// was on its way (what was is [`super::liveness`]'s affair).
+    ///
+    /// The peer is asked for a sign of life after half of `keepalive` without input, several times,
+    /// and given up before `keepalive` has passed. The system counts idle time in seconds.
+    pub(super) fn tune(&mut self, keepalive: Duration) -> rustix::io::Result<()> {
+        if self.tuned != Some(keepalive) {
+            tune(self.as_fd(), keepalive)?;
+            self.tuned = Some(keepalive);
+        }
+        Ok(())
+    }
+
+    pub(super) fn local_address(&self) -> Option<SocketAddr> {
+        net::getsockname(&self.descriptor).ok().and_then(|address| address.try_into().ok())
+    }
+
+    pub(super) fn peer_address(&self) -> Option<SocketAddr> {
+        net::getpeername(&self.descriptor).ok().flatten().and_then(|address| address.try_into().ok())
+    }
+
+    /// Receives into `buffer`; 0 is the end of the input.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
+        loop {
+            match net::recv(&self.descriptor, &mut *buffer, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                other => return other.map(|(count, _)| count),
+            }
+        }
+    }
+
+    /// Whether there is something to receive, the end of the input or an error included.
+    pub(super) fn has_input(&self) -> bool {
+        let peeked = net::recv(&self.descriptor, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
+    }
+
+    /// Receives into `place`, and what comes beyond it into `rest`; 0 is the end of the input.
+    pub(super) fn receive_at(
+        &self,
+        place: &Placement<'_>,
+        rest: &mut [u8],
+    ) -> std::result::Result<usize, Errno> {
+        loop {
+            match place.memory.receive(self.as_fd(), place.offset, place.length, rest) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            }
+        }
+    }
+
+    /// What ended the sending side, if something did.
+    pub(super) fn send_error(&self) -> Option<Errno> {
+        self.send_error
+    }
+
+    /// Whether the peer's host has acknowledged all that was sent but the last `spared` bytes.
+    pub(super) fn is_acknowledged(&self, spared: u64) -> bool {
+        self.send_error.is_some() || memory::unacknowledged(self.as_fd()).unwrap_or(0) as u64 <= spared
+    }
+
+    /// Tells the peer that nothing more comes, after what was sent.
+    pub(super) fn end_output(&self) {
+        self.shut(Shutdown::Write);
+    }
+
+    /// Ends both directions, after what was sent.
+    pub(super) fn end(&self) {
+        self.shut(Shutdown::Both);
+    }
+
+    fn shut(&self, how: Shutdown) {
+        if self.maker.is_this_process() {
+            // A socket that is not connected any more has nobody to tell.
+            let _ = net::shutdown(&self.descriptor, how);
+        }
+    }
+
+    /// Closes with a reset instead of an orderly end. In a child of the process that opened it, the
+    /// descriptor is closed and the connection stays.
+    pub(super) fn reset(self) {
+        if self.maker.is_this_process() {
+            // At once, and not when the last copy of the descriptor is closed: a child may have one. If it
+            // fails, the end is an orderly one, after the Terminate that says otherwise.
+            let _ = net::connect_unspec(&self.descriptor);
+        }
+    }
+}
+
+impl Drop for Socket {
+    /// Closing alone would tell the peer nothing while a child of this process has a copy.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Wire for Socket {
+    fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
+        if self.send_error.is_some() {
+            return Taken::Dead;
+        }
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        flags.set(SendFlags::MORE, more);
+        loop {
+            let sent = match pieces {
+                [piece] => net::send(&self.descriptor, piece, flags),
+                pieces => {
+                    net::sendmsg(&self.descriptor, pieces, &mut net::SendAncillaryBuffer::default(), flags)
+                }
+            };
+            match sent {
+                Ok(count) => return Taken::Bytes(count),
+                Err(Errno::INTR) => {}
+                // Also when the system has no memory for it now: a writable socket tells when.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Taken::Bytes(0),
+                Err(errno) => {
+                    self.send_error = Some(errno);
+                    return Taken::Dead;
+                }
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// A socket that listens on `address`. What it accepts is tuned already.
+pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> Result<OwnedFd> {
+    let descriptor = open(address)?;
+    tune(descriptor.as_fd(), keepalive).map_err(Error::io("setsockopt"))?;
+    sockopt::set_socket_reuseaddr(&descriptor, true).map_err(Error::io("SO_REUSEADDR"))?;
+    if address.is_ipv6() {
+        // The wildcard address serves both families, any other only its own.
+        let only = !address.ip().is_unspecified();
+        sockopt::set_ipv6_v6only(&descriptor, only).map_err(Error::io("IPV6_V6ONLY"))?;
+    }
+    net::bind(&descriptor, &address).map_err(Error::io("bind"))?;
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX).max(1);
+    net::listen(&descriptor, backlog).map_err(Error::io("listen"))?;
+    Ok(descriptor)
+}
+
+/// The next connection of a listening socket, on which `keepalive` is set, and its peer.
+pub(super) fn accept(
+    listening: BorrowedFd<'_>,
+    keepalive: Duration,
+) -> rustix::io::Result<(Socket, Option<SocketAddr>)> {
+    let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
+    let maker = Maker::this_process();
+    let socket = Socket { descriptor, maker, send_error: None, tuned: Some(keepalive) };
+    Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
+}
+
+/// Ends listening, also for copies of the descriptor in children of this process.
+pub(super) fn stop_listening(listening: BorrowedFd<'_>) {
+    // It listens, so it can end.
+    let _ = net::shutdown(listening, Shutdown::Both);
+}
+
+/// Whether a connection waits to be accepted, or nobody can tell: a process that may have no
+/// descriptors at all cannot even ask.
+pub(super) fn has_caller(listening: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::from_borrowed_fd(listening, PollFlags::IN)];
+    poll(&mut watched, Some(&Timespec::default())) != Ok(0)
+}
+
+/// The address that a listening socket got.
+pub(super) fn bound_address(listening: BorrowedFd<'_>) -> Result<SocketAddr> {
+    let address = net::getsockname(listening).map_err(Error::io("getsockname"))?;
+    address.try_into().map_err(Error::io("getsockname"))
+}
+
+fn open(address: SocketAddr) -> Result<OwnedFd> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    net::socket_with(family, SocketType::STREAM, FLAGS, None).map_err(Error::io("socket"))
+}
+
+/// See [`Socket::tune`].
+fn tune(descriptor: BorrowedFd<'_>, keepalive: Duration) -> rustix::io::Result<()> {
+    let second = Duration::from_secs(1);
+    sockopt::set_tcp_nodelay(descriptor, true)?;
+    let idle = (keepalive / 2).clamp(second, 32_767 * second);
+    let interval = (keepalive / 8).clamp(second, 32_767 * second);
+    let probes = u32::try_from(idle.as_secs() / interval.as_secs()).unwrap_or(1);
+    sockopt::set_tcp_keepidle(descriptor, idle)?;
+    sockopt::set_tcp_keepintvl(descriptor, interval)?;
+    sockopt::set_tcp_keepcnt(descriptor, probes)?;
+    sockopt::set_socket_keepalive(descriptor, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_accepted_is_tuned() {
+        let keepalive = Duration::from_secs(40);
+        let listening = listen("127.0.0.1:0".parse().unwrap(), 1, keepalive).unwrap();
+        let (_client, refused) = Socket::connect(bound_address(listening.as_fd()).unwrap(), None).unwrap();
+        assert_eq!(refused, None);
+        assert!(has_caller(listening.as_fd()));
+        let (mut accepted, _) = accept(listening.as_fd(), keepalive).unwrap();
+        let settings = |socket: &Socket| {
+            let socket = socket.as_fd();
+            assert_eq!(sockopt::tcp_nodelay(socket), Ok(true));
+            assert_eq!(sockopt::socket_keepalive(socket), Ok(true));
+            (
+                sockopt::tcp_keepidle(socket).unwrap().as_secs(),
+                sockopt::tcp_keepintvl(socket).unwrap().as_secs(),
+            )
+        };
+        assert_eq!(settings(&accepted), (20, 5));
+        accepted.tune(Duration::from_secs(80)).unwrap();
+        assert_eq!(settings(&accepted), (40, 10));
+    }
+}

@@ -1,0 +1,200 @@
+//! How connections end.
+
+use std::io::{IoSlice, Read as _, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::support::*;
+use crate::iwarp::Config;
+use crate::{
+    BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error, MemoryRegion as _, Payload,
+    WaitSet,
+};
+
+fn is_ready(set: &WaitSet) -> bool {
+    set.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap()
+}
+
+#[test]
+fn an_orderly_end_comes_after_everything() {
+    let (mut a, mut b) = pair();
+    // More than the sockets hold, so that some is staged when the end is asked for.
+    let posted = fill(&mut a, &b);
+    a.cq.disconnect(a.qp);
+    assert!(!a.cq.flushed(a.qp));
+    let slices = [IoSlice::new(b"late")];
+    let late = a.try_send(99, SEND, Payload::Inline(&slices));
+    assert!(matches!(late, Err(Error::BadState { state: "disconnecting", .. })));
+    let start = Instant::now();
+    let event = loop {
+        a.poll();
+        if let Some(event) = b.cq.poll_event(b.qp) {
+            break event;
+        }
+        assert!(start.elapsed() < PATIENCE);
+    };
+    assert_eq!(event, ConnectionEvent::Disconnected);
+    for quarter in 0..4.min(posted) {
+        assert_eq!(b.read_ring(quarter * QUARTER as u64, QUARTER), pattern(1, QUARTER));
+    }
+    a.poll();
+    let sent = a.completions.iter().filter(|done| done.status == CompletionStatus::Success).count();
+    assert_eq!(sent as u64, posted);
+    assert!(a.cq.flushed(a.qp));
+    assert_eq!(a.event(), ConnectionEvent::Disconnected, "the other side ends too");
+}
+
+#[test]
+fn who_disconnected_still_receives() {
+    let (mut a, mut b) = pair();
+    b.send_bytes(1, SEND, b"last words");
+    a.cq.disconnect(a.qp);
+    assert_eq!(b.event(), ConnectionEvent::Disconnected);
+    assert_eq!(a.event(), ConnectionEvent::Disconnected);
+    a.poll();
+    assert_eq!(a.completions[0].status, CompletionStatus::Success);
+    assert_eq!(a.read_own(0, 10), b"last words");
+    assert!(a.completions[1..].iter().all(|done| done.status == CompletionStatus::Flushed));
+    assert!(matches!(b.try_send(2, SEND, Payload::Inline(&[])), Err(Error::BadState { state: "over", .. })));
+}
+
+#[test]
+fn what_is_staged_goes_out_after_the_peer_has_ended_its_side() {
+    let (mut a, mut b) = pair();
+    fill(&mut b, &a);
+    let wait = Arc::new(WaitSet::new().unwrap());
+    b.cq.attach(Arc::clone(&wait)).unwrap();
+    a.cq.disconnect(a.qp);
+    assert_eq!(b.event(), ConnectionEvent::Disconnected);
+    assert!(!is_ready(&b.wait));
+    assert!(!b.cq.flushed(b.qp));
+    b.poll();
+    b.cq.arm().unwrap();
+    b.poll();
+    assert!(!is_ready(&wait), "an end of input does not keep the set readable");
+    let start = Instant::now();
+    while a.cq.poll_event(a.qp) != Some(ConnectionEvent::Disconnected) {
+        b.poll();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert_eq!(a.read_ring(0, QUARTER), pattern(1, QUARTER));
+    assert!(b.cq.flushed(b.qp));
+}
+
+#[test]
+fn an_end_inside_a_message_is_a_reset() {
+    for length in [1, 10, 30, 100] {
+        let mut b = Side::new(Config::default());
+        let mut peer = Peer::active(&mut b, V4);
+        let bytes = tagged(0, true, b.remote(0).key, 0, &[1; 200]);
+        peer.0.write_all(&bytes[..length]).unwrap();
+        peer.0.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset), "after {length} bytes");
+    }
+}
+
+#[test]
+fn an_end_between_messages_is_orderly() {
+    let mut b = Side::new(Config::default());
+    b.post_receives(1);
+    let mut peer = Peer::active(&mut b, V4);
+    peer.0.write_all(&untagged(send_header(1), b"bye")).unwrap();
+    drop(peer);
+    assert_eq!(b.event(), ConnectionEvent::Disconnected);
+    b.poll();
+    assert_eq!(b.completions.len(), 1);
+    assert_eq!(b.completions[0].status, CompletionStatus::Success);
+}
+
+#[test]
+fn a_reset_comes_after_what_arrived() {
+    let mut b = Side::new(Config::default());
+    b.post_receives(2);
+    let mut peer = Peer::active(&mut b, V4);
+    peer.0.write_all(&untagged(send_header(1), b"hello")).unwrap();
+    b.send_bytes(7, SEND, b"never read");
+    rustix::net::sockopt::set_socket_linger(&peer.0, Some(Duration::ZERO)).unwrap();
+    drop(peer);
+    // The reset is there before the first poll, and a send meets it first.
+    std::thread::sleep(Duration::from_millis(20));
+    b.send_bytes(8, SEND, b"into the void");
+    until_one(&mut b, |b| b.completions.iter().any(|done| done.id == 0));
+    assert_eq!(b.read_own(0, 5), b"hello");
+    assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
+    b.poll();
+    assert!(b.completions.iter().any(|done| done.status == CompletionStatus::Flushed));
+}
+
+#[test]
+fn an_abort_is_told_as_one() {
+    let (mut a, mut b) = pair();
+    a.send_bytes(1, SEND, b"first");
+    a.cq.abort(a.qp);
+    assert_eq!(a.event(), ConnectionEvent::Broken(BreakReason::Aborted));
+    let reason = BreakReason::Terminated("local catastrophic error (layer 0, type 0, code 0)".into());
+    assert_eq!(b.event(), ConnectionEvent::Broken(reason));
+    b.poll();
+    assert_eq!((b.completions[0].id, b.completions[0].status), (0, CompletionStatus::Success));
+}
+
+#[test]
+fn a_queue_pair_that_is_dropped_while_connected_cuts() {
+    let (mut a, mut b) = pair();
+    a.cq.destroy_qp(a.qp);
+    assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
+    let (a, mut b) = pair();
+    drop(a.cq);
+    assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
+}
+
+#[test]
+fn a_dead_connection_leaves_the_sets_quiet() {
+    let (mut a, mut b) = pair();
+    let wait = Arc::new(WaitSet::new().unwrap());
+    b.cq.attach(Arc::clone(&wait)).unwrap();
+    a.cq.abort(a.qp);
+    // Found by polling, told by the event target.
+    let start = Instant::now();
+    while !is_ready(&b.wait) {
+        b.poll();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    b.poll();
+    assert!(!is_ready(&wait));
+    assert!(matches!(b.event(), ConnectionEvent::Broken(_)));
+    assert!(!is_ready(&b.wait) && !is_ready(&wait));
+    assert_eq!(b.cq.poll_event(b.qp), None);
+    assert!(matches!(b.cq.post_recv(b.qp, &[]), Err(Error::BadState { state: "over", .. })));
+}
+
+#[test]
+fn hang_up_wakes_the_watcher_of_events_and_data_does_not() {
+    let (mut a, mut b) = pair();
+    a.send_bytes(1, SEND, b"data");
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!is_ready(&b.wait));
+    a.cq.disconnect(a.qp);
+    assert!(b.wait.wait(Some(PATIENCE), &mut Vec::new()).unwrap());
+    assert_eq!(b.cq.poll_event(b.qp), Some(ConnectionEvent::Disconnected));
+    b.poll();
+    assert_eq!(b.completions[0].status, CompletionStatus::Success, "what arrived is not lost");
+}
+
+#[test]
+fn disconnecting_a_handshake_ends_it() {
+    let mut a = Side::new(Config::default());
+    let (mut peer, ..) = Peer::passive(&mut a);
+    a.cq.disconnect(a.qp);
+    assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
+    assert_eq!(a.cq.poll_event(a.qp), None);
+    assert_eq!(a.cq.deadline(a.qp), None);
+}
+
+#[test]
+fn keys_of_a_closed_side_stay_with_their_region() {
+    let (mut a, b) = pair();
+    let key = b.ring().remote_key();
+    drop(b.cq);
+    assert!(matches!(a.event(), ConnectionEvent::Broken(_)));
+    assert_eq!(b.ring.as_ref().map(|ring| ring.remote_key()), Some(key));
+}

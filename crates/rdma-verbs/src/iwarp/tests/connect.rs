@@ -1,0 +1,399 @@
+//! Making connections, and not making them.
+
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+
+use super::support::*;
+use crate::iwarp::{Config, Device};
+use crate::{
+    CompletionQueue as _, ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Device as _,
+    Error, EventTarget, Listener as _, Token,
+};
+use iwarp_wire::mpa::FrameKind;
+
+const SHORT: Duration = Duration::from_millis(150);
+
+fn short() -> ConnectOptions {
+    ConnectOptions { timeout: SHORT, ..options() }
+}
+
+#[test]
+fn all_combinations_connect_and_carry() {
+    for address in [V4, V6] {
+        for revisions in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+            for crcs in [(false, false), (true, false), (false, true), (true, true)] {
+                let active = config(revisions.0, crcs.0);
+                let passive = config(revisions.1, crcs.1);
+                let (mut a, mut b) = pair_with(active, passive, address);
+                let bytes = pattern(1, 100_001);
+                let to = b.remote(3);
+                a.send_bytes(1, write(to), &bytes);
+                a.send_bytes(2, SEND, b"hello");
+                b.send_bytes(3, SEND, b"to you too");
+                until(&mut a, &mut b, |a, b| a.completions.len() == 3 && b.completions.len() == 2);
+                assert_eq!(b.read_ring(3, bytes.len()), bytes);
+                assert_eq!(b.read_own(0, 5), b"hello");
+                assert_eq!(a.read_own(0, 10), b"to you too");
+            }
+        }
+    }
+}
+
+#[test]
+fn private_data_keeps_its_length() {
+    for revision in [1, 2] {
+        let most = Device::new(config(revision, false)).unwrap().attributes().max_private_data;
+        assert_eq!(most, if revision == 1 { 255 } else { 251 });
+        for length in [0, 1, 4, most - 1, most] {
+            for refuse in [false, true] {
+                let (mut a, mut b) = (Side::new(config(revision, false)), Side::new(Config::default()));
+                let (mut listener, wait) = listen(Config::default(), V4);
+                a.connect(listener.local_address(), &pattern(1, length));
+                while a.cq.peer_address(a.qp).is_none() && listener.local_address().port() == 0 {}
+                let request = loop {
+                    assert_eq!(a.cq.poll_event(a.qp), None);
+                    if let Some(request) = listener.poll() {
+                        break request;
+                    }
+                    wait.wait(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
+                };
+                assert_eq!(request.private_data(), pattern(1, length));
+                let private_data = pattern(2, most - length);
+                if refuse {
+                    request.reject(&private_data);
+                    assert_eq!(a.event(), ConnectionEvent::Rejected { private_data });
+                } else {
+                    b.accept(request, &private_data);
+                    assert_eq!(a.event(), ConnectionEvent::Established { private_data });
+                }
+            }
+        }
+        let mut a = Side::new(config(revision, false));
+        let (listener, _) = listen(Config::default(), V4);
+        let too_long = vec![0; most + 1];
+        let outcome = a.cq.connect(a.qp, listener.local_address(), None, &too_long, &options(), a.target());
+        assert!(matches!(outcome, Err(Error::OutOfRange { value, .. }) if value == too_long.len() as u64));
+        a.connect(listener.local_address(), b"");
+    }
+}
+
+#[test]
+fn a_frame_with_all_private_data_of_the_protocol_is_understood() {
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let mut peer = Peer::dial(listener.local_address());
+    let private_data = pattern(1, 508);
+    peer.0.write_all(&request(FrameKind::Request, 2, 0, &private_data)).unwrap();
+    let asked = next_request(&mut listener, &wait);
+    assert_eq!(asked.private_data(), private_data);
+    asked.reject(b"no");
+    let (frame, answer) = peer.read_frame(FrameKind::Reply);
+    assert!(frame.reject && frame.enhanced && frame.revision == 2);
+    assert_eq!(answer[4..], *b"no");
+    assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn a_peer_that_leaves_before_the_answer_takes_its_socket_along() {
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let ask = || {
+        let mut peer = Peer::dial(listener.local_address());
+        peer.0.write_all(&request(FrameKind::Request, 2, 0, b"")).unwrap();
+        peer
+    };
+    let (first, second) = (ask(), ask());
+    let asked = [next_request(&mut listener, &wait), next_request(&mut listener, &wait)];
+    assert!(!asked[0].has_left() && !asked[1].has_left());
+    drop(first);
+    while !asked[0].has_left() {
+        assert!(wait.wait(Some(Duration::from_secs(5)), &mut Vec::new()).unwrap());
+        assert!(listener.poll().is_none());
+    }
+    assert!(!asked[1].has_left());
+    assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
+    let [left, present] = asked;
+    let mut b = Side::new(Config::default());
+    b.accept(left, b"");
+    // No socket is there to wake who waits.
+    assert!(b.cq.deadline(b.qp).is_some_and(|deadline| deadline <= Instant::now()));
+    assert_eq!(b.event(), ConnectionEvent::Failed(ConnectError::Closed));
+    assert_eq!(b.cq.deadline(b.qp), None);
+    // An answer takes the socket out of the listener's hands.
+    Side::new(Config::default()).accept(present, b"");
+    drop(second);
+    assert!(!wait.wait(Some(Duration::from_millis(50)), &mut Vec::new()).unwrap());
+}
+
+#[test]
+fn a_call_accepts_a_few_of_a_crowd() {
+    let (mut listener, wait) = listen_with(Config::default(), V4, 64, &options());
+    let crowd: Vec<_> = (0..40).map(|_| Peer::dial(listener.local_address())).collect();
+    let mut calls = 0;
+    while wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap() {
+        assert!(listener.poll().is_none());
+        calls += 1;
+    }
+    assert_eq!(calls, 3, "16 at a time");
+    drop(crowd);
+}
+
+#[test]
+fn nobody_listening_is_refused() {
+    for address in [V4, V6] {
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let mut a = Side::new(Config::default());
+        a.connect(address, b"");
+        assert_eq!(a.event(), ConnectionEvent::Failed(ConnectError::Refused));
+        assert_eq!(a.cq.poll_event(a.qp), None);
+    }
+}
+
+#[test]
+fn addresses_are_told() {
+    let local = "127.0.0.2:0".parse().unwrap();
+    let (mut a, mut b) = (Side::new(Config::default()), Side::new(Config::default()));
+    let (mut listener, wait) = listen(Config::default(), V4);
+    assert_ne!(listener.local_address().port(), 0);
+    let target = a.target();
+    a.cq.connect(a.qp, listener.local_address(), Some(local), b"", &options(), target).unwrap();
+    assert_eq!(a.cq.poll_event(a.qp), None);
+    let request = next_request(&mut listener, &wait);
+    assert_eq!(request.local_address(), listener.local_address());
+    assert_eq!(request.peer_address().ip(), local.ip());
+    let peer = request.peer_address();
+    b.accept(request, b"");
+    assert!(matches!(a.event(), ConnectionEvent::Established { .. }));
+    assert_eq!(a.cq.local_address(a.qp), Some(peer));
+    assert_eq!(b.cq.peer_address(b.qp), Some(peer));
+    assert_eq!(a.cq.peer_address(a.qp), b.cq.local_address(b.qp));
+}
+
+#[test]
+fn a_wildcard_listener_of_ipv6_serves_both_families() {
+    let (listener, _) = listen(Config::default(), "[::]:0");
+    let port = listener.local_address().port();
+    for address in ["127.0.0.1", "::1"] {
+        Peer::dial(std::net::SocketAddr::new(address.parse().unwrap(), port));
+    }
+}
+
+#[test]
+fn a_silent_passive_side_costs_the_timeout() {
+    let silent = std::net::TcpListener::bind(V4).unwrap();
+    let mut a = Side::new(Config::default());
+    let target = a.target();
+    a.cq.connect(a.qp, silent.local_addr().unwrap(), None, b"", &short(), target).unwrap();
+    let deadline = a.cq.deadline(a.qp).unwrap();
+    assert_eq!(a.cq.poll_event(a.qp), None);
+    std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+    assert_eq!(a.cq.poll_event(a.qp), Some(ConnectionEvent::Failed(ConnectError::TimedOut(150))));
+    assert_eq!(a.cq.deadline(a.qp), None);
+}
+
+#[test]
+fn a_passive_side_that_closes_is_known_at_once() {
+    let mut a = Side::new(Config::default());
+    let (peer, ..) = Peer::passive(&mut a);
+    drop(peer);
+    assert_eq!(a.event(), ConnectionEvent::Failed(ConnectError::Closed));
+}
+
+#[test]
+fn dropping_a_request_cuts_the_connection() {
+    let mut a = Side::new(Config::default());
+    let (mut listener, wait) = listen(Config::default(), V4);
+    a.connect(listener.local_address(), b"");
+    assert_eq!(a.cq.poll_event(a.qp), None);
+    drop(next_request(&mut listener, &wait));
+    assert_eq!(a.event(), ConnectionEvent::Failed(ConnectError::Closed));
+}
+
+#[test]
+fn what_the_reply_may_not_be() {
+    let reply = |revision, flags| request(FrameKind::Reply, revision, flags, b"");
+    let mut no_rtr = reply(2, 0);
+    no_rtr[22] = 0x40;
+    let mut many_reads = reply(2, 0);
+    many_reads[22..24].copy_from_slice(&[0x81, 0]);
+    let cases = [
+        (b"HTTP/1.1 400 Bad".to_vec(), "not an MPA Reply frame", None),
+        (reply(2, 0x80), "requires MPA markers", None),
+        (reply(1, 0), "reply of MPA revision 1 without its parameters to a request of revision 2", None),
+        (reply(3, 0), "MPA revision 3 instead of 1 to 2", None),
+        (no_rtr, "no ready-to-receive", Some((2, 0, 7))),
+        (many_reads, "wants 256 reads at a time, at most 255", Some((2, 0, 6))),
+    ];
+    for (bytes, text, terminate) in cases {
+        let mut a = Side::new(Config::default());
+        let (mut peer, frame, _) = Peer::passive(&mut a);
+        assert!(frame.enhanced && !frame.markers && !frame.crc);
+        peer.0.write_all(&bytes).unwrap();
+        let event = a.event();
+        let ConnectionEvent::Failed(ConnectError::Protocol(reason)) = &event else { panic!("{event:?}") };
+        assert!(reason.contains(text), "{reason}");
+        if let Some(terminate) = terminate {
+            assert_eq!(peer.read_terminate(), terminate);
+        }
+        drop(a);
+        // Nothing else comes: the end, or a reset because of what was not read.
+        assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)));
+    }
+}
+
+#[test]
+fn reads_are_limited_to_what_the_reply_serves() {
+    for (ird, ord, expected) in [(2, 9, "2 reads"), (0x3fff, 0x3fff, "all"), (0, 0, "none")] {
+        let mut a = Side::new(Config::default());
+        let (mut peer, _, parameters) = Peer::passive(&mut a);
+        // Peer to peer with an empty Write; 4 reads each way; then the user's data.
+        assert_eq!(parameters, [&[0x80, 4, 0x80, 4][..], b"user"].concat());
+        let mut reply = request(FrameKind::Reply, 2, 0, b"");
+        reply[20..22].copy_from_slice(&(0x8000_u16 | ird).to_be_bytes());
+        reply[22..24].copy_from_slice(&(0x8000_u16 | ord).to_be_bytes());
+        peer.0.write_all(&reply).unwrap();
+        assert!(matches!(a.event(), ConnectionEvent::Established { .. }));
+        assert_eq!(peer.read_fpdu()[..2], [0xc1, 0x40], "the empty Write");
+        let remote = crate::RemoteAddress { key: 1, address: 0 };
+        let mut outcome = Ok(());
+        for id in 0..5 {
+            let segment = [a.segment(id * 8, 8)];
+            let read = crate::Operation::Read { remote };
+            outcome = a.try_send(id, read, crate::Payload::Segments(&segment));
+        }
+        peer.0.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut requests = Vec::new();
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = peer.0.read(&mut buffer) {
+            requests.extend_from_slice(&buffer[..count]);
+        }
+        match expected {
+            "none" => assert!(matches!(outcome, Err(Error::Unsupported(_)))),
+            "all" => assert_eq!(requests.len(), 4 * 52),
+            _ => assert_eq!(requests.len(), 2 * 52),
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_requires_markers_is_rejected() {
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let mut peer = Peer::dial(listener.local_address());
+    peer.0.write_all(&request(FrameKind::Request, 1, 0x80, b"")).unwrap();
+    serve(&mut listener, &wait, Duration::from_millis(30));
+    let (frame, private_data) = peer.read_frame(FrameKind::Reply);
+    assert!(frame.reject && private_data.is_empty());
+    assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
+}
+
+/// Polls a listener that is to give out nothing.
+fn serve(listener: &mut crate::iwarp::Listener, wait: &crate::WaitSet, time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        assert!(listener.poll().is_none());
+        wait.wait(Some(Duration::from_millis(5)), &mut Vec::new()).unwrap();
+    }
+}
+
+#[test]
+fn garbage_ends_at_once_and_silence_at_the_deadline() {
+    let (mut listener, wait) = listen_with(Config::default(), V4, 16, &short());
+    let mut garbage = Peer::dial(listener.local_address());
+    let mut late = Peer::dial(listener.local_address());
+    let mut silent = Peer::dial(listener.local_address());
+    garbage.0.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    late.0.write_all(b"MPA ID Re").unwrap();
+    serve(&mut listener, &wait, Duration::from_millis(30));
+    assert!(matches!(garbage.0.read(&mut [0]), Ok(0) | Err(_)), "garbage was not cut");
+    let deadline = listener.deadline().expect("a handshake is pending");
+    assert!(deadline <= Instant::now() + SHORT);
+    std::thread::sleep(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(30));
+    assert!(listener.poll().is_none());
+    assert_eq!(listener.deadline(), None);
+    assert_eq!(silent.0.read(&mut [0]).unwrap(), 0);
+    assert!(matches!(late.0.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn a_silent_peer_holds_up_nobody() {
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let silent: Vec<_> = (0..5).map(|_| Peer::dial(listener.local_address())).collect();
+    let mut slow = Peer::dial(listener.local_address());
+    let mut quick = Peer::dial(listener.local_address());
+    let bytes = request(FrameKind::Request, 2, 0, b"slow");
+    slow.0.write_all(&bytes[..10]).unwrap();
+    quick.0.write_all(&request(FrameKind::Request, 2, 0, b"quick")).unwrap();
+    assert_eq!(next_request(&mut listener, &wait).private_data(), b"quick");
+    for byte in &bytes[10..] {
+        slow.0.write_all(std::slice::from_ref(byte)).unwrap();
+        if let Some(request) = listener.poll() {
+            assert_eq!(request.private_data(), b"slow");
+            return;
+        }
+    }
+    assert_eq!(next_request(&mut listener, &wait).private_data(), b"slow");
+    drop(silent);
+}
+
+#[test]
+fn silent_peers_leave_the_backlog_to_others() {
+    let (mut listener, wait) = listen_with(Config::default(), V4, 2, &options());
+    let _silent = [Peer::dial(listener.local_address()), Peer::dial(listener.local_address())];
+    serve(&mut listener, &wait, Duration::from_millis(20));
+    // Nothing to be woken for.
+    assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap());
+    let mut third = Peer::dial(listener.local_address());
+    third.0.write_all(&request(FrameKind::Request, 2, 0, b"third")).unwrap();
+    assert_eq!(next_request(&mut listener, &wait).private_data(), b"third");
+}
+
+#[test]
+fn requests_that_are_ready_keep_the_listener_readable() {
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let mut peers: Vec<_> = (0..3).map(|_| Peer::dial(listener.local_address())).collect();
+    for peer in &mut peers {
+        peer.0.write_all(&request(FrameKind::Request, 2, 0, b"")).unwrap();
+    }
+    let mut requests = Vec::new();
+    while requests.len() < 3 {
+        let mut ready = Vec::new();
+        wait.wait(Some(PATIENCE), &mut ready).unwrap();
+        assert_eq!(ready, [Token(9)]);
+        requests.extend(listener.poll());
+    }
+    assert!(listener.poll().is_none());
+    assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap());
+}
+
+#[test]
+fn a_queue_pair_connects_once() {
+    let (mut a, mut b) = pair();
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let target = a.target();
+    let again = a.cq.connect(a.qp, listener.local_address(), None, b"", &options(), target);
+    assert!(matches!(again, Err(Error::BadState { state: "connected", what: "connect" })));
+    let mut peer = Peer::dial(listener.local_address());
+    peer.0.write_all(&request(FrameKind::Request, 2, 0, b"")).unwrap();
+    let request = next_request(&mut listener, &wait);
+    let target: EventTarget = b.target();
+    let again = b.cq.accept(b.qp, request, b"", &options(), target);
+    assert!(matches!(again, Err(Error::BadState { .. })));
+}
+
+#[test]
+fn a_promised_first_frame_comes_before_established() {
+    let mut b = Side::new(Config::default());
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let mut peer = Peer::dial(listener.local_address());
+    let mut promise = request(FrameKind::Request, 2, 0, b"");
+    // The first flag of the parameters of revision 2: peer-to-peer (RFC 6581, section 9).
+    promise[iwarp_wire::mpa::FRAME_HEADER] |= 0x80;
+    peer.0.write_all(&promise).unwrap();
+    b.accept(next_request(&mut listener, &wait), b"");
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        assert_eq!(b.cq.poll_event(b.qp), None);
+    }
+    peer.0.write_all(&tagged(0, true, 0, 0, b"")).unwrap();
+    assert_eq!(b.event(), ConnectionEvent::Established { private_data: Vec::new() });
+}

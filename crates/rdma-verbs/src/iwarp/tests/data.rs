@@ -1,0 +1,288 @@
+//! Carrying data, over real sockets.
+
+use std::io::{IoSlice, Read as _, Write as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::support::*;
+use crate::iwarp::Config;
+use crate::{
+    Completion, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error,
+    MemoryRegion as _, Operation, Payload, QpCapabilities, RecvRequest, SendRequest, WaitSet,
+};
+
+#[test]
+fn all_forms_of_send_arrive() {
+    for crc in [false, true] {
+        let (mut a, mut b) = pair_with(config(2, crc), Config::default(), V4);
+        let key = b.ring().remote_key();
+        let form = |immediate, invalidate, solicited| Operation::Send { immediate, invalidate, solicited };
+        a.send_bytes(1, form(None, None, false), b"plain");
+        a.send_bytes(2, form(None, None, true), b"solicited");
+        a.send_bytes(3, form(Some(0x8000_0001), None, false), b"");
+        a.send_bytes(4, form(Some(2), None, true), b"");
+        let to = b.remote(5);
+        a.send_bytes(5, Operation::Write { remote: to, immediate: Some(3) }, &pattern(9, 70_000));
+        a.send_bytes(6, form(None, Some(key), false), b"invalidate");
+        until(&mut a, &mut b, |a, b| a.completions.len() == 6 && b.completions.len() == 6);
+        let summary: Vec<_> = b
+            .completions
+            .iter()
+            .map(|done| (done.id, done.kind, done.length, done.immediate, done.invalidated))
+            .collect();
+        use CompletionKind::{Recv, RecvWrite};
+        assert_eq!(
+            summary,
+            [
+                (0, Recv, 5, None, None),
+                (1, Recv, 9, None, None),
+                (2, Recv, 0, Some(0x8000_0001), None),
+                (3, Recv, 0, Some(2), None),
+                (4, RecvWrite, 70_000, Some(3), None),
+                (5, Recv, 10, None, Some(key)),
+            ]
+        );
+        assert_eq!(b.read_own(4096, 9), b"solicited");
+        assert_eq!(b.read_ring(5, 70_000), pattern(9, 70_000));
+        let kinds: Vec<_> = a.completions.iter().map(|done| (done.id, done.kind)).collect();
+        use CompletionKind::{Send, Write};
+        assert_eq!(kinds, [(1, Send), (2, Send), (3, Send), (4, Send), (5, Write), (6, Send)]);
+    }
+}
+
+#[test]
+fn reads_fetch_from_the_peer() {
+    for crc in [false, true] {
+        let (mut a, mut b) = pair_with(config(1, crc), Config::default(), V6);
+        b.ring().memory().write(0, &pattern(3, RING)).unwrap();
+        a.ring().memory().write(0, &pattern(4, RING)).unwrap();
+        // More than are served at a time, in both directions at once.
+        for id in 0..10 {
+            let remotes = [b.remote(id * 100_000), a.remote(id * 100_000)];
+            for (side, remote) in [&mut a, &mut b].into_iter().zip(remotes) {
+                let sink = [side.segment(id * 100_000, 100_000)];
+                side.send(id, Operation::Read { remote }, Payload::Segments(&sink));
+            }
+        }
+        until(&mut a, &mut b, |a, b| a.completions.len() == 10 && b.completions.len() == 10);
+        assert_eq!(a.read_own(0, 1_000_000), pattern(3, 1_000_000));
+        assert_eq!(b.read_own(0, 1_000_000), pattern(4, 1_000_000));
+        assert!(a.completions.iter().all(|done| done.kind == CompletionKind::Read));
+    }
+}
+
+#[test]
+fn registered_memory_is_streamed_from() {
+    let (mut a, mut b) = pair();
+    a.own.memory().write(0, &pattern(1, RING)).unwrap();
+    let segments = [a.segment(0, 600_000), a.segment(700_000, 0), a.segment(800_000, 5)];
+    let to = b.remote(10);
+    a.send(1, Operation::Write { remote: to, immediate: Some(9) }, Payload::Segments(&segments));
+    let short = [a.segment(1, 4000)];
+    a.send(2, SEND, Payload::Segments(&short));
+    until(&mut a, &mut b, |a, b| a.completions.len() == 2 && b.completions.len() == 2);
+    assert_eq!(b.read_ring(10, 600_000), pattern(1, 600_000));
+    assert_eq!(b.read_ring(600_010, 5), pattern(800_001, 5));
+    assert_eq!(b.completions[0].length, 600_005);
+    assert_eq!(b.read_own(4096, 4000), pattern(2, 4000));
+}
+
+#[test]
+fn more_is_held_back_until_the_next_call() {
+    let (mut a, mut b) = pair();
+    let slices = [IoSlice::new(b"held")];
+    let request = SendRequest { id: 1, signaled: true, operation: SEND, payload: Payload::Inline(&slices) };
+    a.cq.post_send(a.qp, &[request], true).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    b.poll();
+    assert!(b.completions.is_empty());
+    a.poll();
+    until_one(&mut b, |b| b.completions.len() == 1);
+    assert_eq!(a.completions.len(), 1);
+}
+
+#[test]
+fn what_the_passive_side_posts_first_waits_for_the_opening() {
+    let mut b = Side::new(Config::default());
+    let mut peer = Peer::active(&mut b, V4);
+    b.send_bytes(1, SEND, b"early");
+    b.poll();
+    peer.0.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(peer.0.read(&mut [0]).is_err(), "the passive side did not hold back");
+    assert!(b.completions.is_empty());
+    peer.0.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.0.write_all(&tagged(0, true, 0, 0, b"")).unwrap();
+    until_one(&mut b, |b| !b.completions.is_empty());
+    assert_eq!(peer.read_fpdu()[18..], *b"early");
+}
+
+#[test]
+fn a_peer_that_sends_each_byte_alone_is_served() {
+    let mut b = Side::new(Config::default());
+    b.post_receives(2);
+    let mut peer = Peer::active(&mut b, V4);
+    let bytes =
+        [tagged(0, true, b.remote(0).key, 7, b"payload"), untagged(send_header(1), b"message")].concat();
+    for byte in &bytes {
+        peer.0.write_all(std::slice::from_ref(byte)).unwrap();
+        b.poll();
+    }
+    until_one(&mut b, |b| b.completions.len() == 1);
+    assert_eq!(b.read_ring(7, 7), b"payload");
+    assert_eq!(b.read_own(0, 7), b"message");
+}
+
+#[test]
+fn segments_of_any_legal_length_are_placed() {
+    let mut b = Side::new(Config::default());
+    let mut peer = Peer::active(&mut b, V4);
+    let key = b.remote(0).key;
+    let bytes = pattern(8, 65_521);
+    peer.0.write_all(&tagged(0, true, key, 1, &bytes)).unwrap();
+    peer.0.write_all(&tagged(0, false, key, 70_000, &bytes[..1])).unwrap();
+    peer.0.write_all(&tagged(0, true, key, 70_001, &bytes[1..4])).unwrap();
+    let start = std::time::Instant::now();
+    while b.read_ring(70_000, 4) != bytes[..4] {
+        b.poll();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert_eq!(b.read_ring(1, bytes.len()), bytes);
+}
+
+/// Many megabytes in both directions with a receiver that stops now and then: what the socket does
+/// not take is staged, posts are refused when staging is full, and nothing is lost.
+#[test]
+fn a_blocked_peer_costs_bounded_staging_and_loses_nothing() {
+    let (mut a, mut b) = pair();
+    let mut full = 0;
+    let (mut posted, mut seen) = (0_u64, 0_u64);
+    let total = 300;
+    while seen < total {
+        while posted < total && posted - seen < 30 {
+            let to = b.remote((posted % 4) * 200_000);
+            let bytes = pattern(posted as usize, 200_000);
+            let slices = [IoSlice::new(&bytes)];
+            let write = Operation::Write { remote: to, immediate: Some(posted as u32) };
+            match a.try_send(posted, write, Payload::Inline(&slices)) {
+                Ok(()) => posted += 1,
+                Err(Error::QueueFull { .. }) => {
+                    full += 1;
+                    break;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        a.poll();
+        let mut out = [Completion::EMPTY; 4];
+        let count = b.cq.poll(&mut out);
+        for done in &out[..count] {
+            assert_eq!((done.immediate, done.length), (Some(seen as u32), 200_000));
+            assert_eq!(done.status, CompletionStatus::Success);
+            seen += 1;
+            let buffer = Some(b.segment(0, 8));
+            b.cq.post_recv(b.qp, &[RecvRequest { id: done.id, buffer }]).unwrap();
+        }
+    }
+    assert!(full > 0, "the peer was never blocked");
+    until_one(&mut a, |a| a.completions.len() as u64 == total);
+    assert!(a.completions.iter().map(|done| done.id).eq(0..total));
+}
+
+#[test]
+fn one_queue_serves_many_queue_pairs() {
+    const PAIRS: usize = 20;
+    let mut hub = Side::new(Config::default());
+    let pd = crate::Device::alloc_pd(&hub.device).unwrap();
+    let wait = Arc::new(WaitSet::new().unwrap());
+    hub.cq.attach(Arc::clone(&wait)).unwrap();
+    let capabilities = QpCapabilities { recv_depth: 4, ..CAPABILITIES };
+    let mut spokes = Vec::new();
+    let mut numbers = Vec::new();
+    for _ in 0..PAIRS {
+        let (qp, _) = hub.cq.create_qp(&pd, capabilities).unwrap();
+        hub.qp = qp;
+        hub.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: None }; 4]).unwrap();
+        let mut spoke = Side::new(Config::default());
+        spoke.post_receives(1);
+        join(&mut spoke, &mut hub, V4);
+        numbers.push(qp);
+        spokes.push(spoke);
+    }
+    assert!(
+        !wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap() || {
+            hub.poll();
+            true
+        }
+    );
+    let word = |index| Operation::Send { immediate: Some(index), invalidate: None, solicited: false };
+    for (index, spoke) in spokes.iter_mut().enumerate() {
+        spoke.send_bytes(0, word(index as u32), b"");
+    }
+    hub.completions.clear();
+    let start = std::time::Instant::now();
+    while hub.completions.len() < PAIRS {
+        assert!(wait.wait(Some(PATIENCE), &mut Vec::new()).unwrap(), "not woken");
+        hub.poll();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    for done in &hub.completions {
+        let index = numbers.iter().position(|&number| number == done.qp).unwrap();
+        assert_eq!(done.immediate, Some(index as u32));
+    }
+    // Gone ones are told by their number, and the others go on.
+    hub.cq.destroy_qp(numbers[3]);
+    let gone = hub.cq.post_recv(numbers[3], &[]);
+    assert!(matches!(gone, Err(Error::BadState { state: "unknown", .. })));
+    hub.qp = numbers[4];
+    hub.send_bytes(1, word(5), b"");
+    until_one(&mut spokes[4], |spoke| spoke.completions.len() == 2);
+    assert_eq!(spokes[3].event(), ConnectionEvent::Broken(crate::BreakReason::Reset));
+}
+
+#[test]
+fn the_attached_set_follows_the_state() {
+    let (mut a, mut b) = pair();
+    let (of_a, of_b) = (Arc::new(WaitSet::new().unwrap()), Arc::new(WaitSet::new().unwrap()));
+    a.cq.attach(Arc::clone(&of_a)).unwrap();
+    b.cq.attach(Arc::clone(&of_b)).unwrap();
+    let is_ready = |set: &WaitSet| set.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+    until(&mut a, &mut b, |_, _| !is_ready(&of_a) && !is_ready(&of_b));
+    a.send_bytes(1, SEND, b"x");
+    assert!(is_ready(&of_a), "a completion that is there is announced");
+    assert!(of_b.wait(Some(PATIENCE), &mut Vec::new()).unwrap());
+    a.poll();
+    b.poll();
+    assert_eq!((a.completions.len(), b.completions.len()), (1, 1));
+    assert!(!is_ready(&of_a) && !is_ready(&of_b));
+    // Filling the socket makes room worth waiting for; emptying it at the other end announces it.
+    let bytes = vec![0; 200_000];
+    let to = b.remote(0);
+    for id in 0..60 {
+        if a.try_send(id, write(to), Payload::Inline(&[IoSlice::new(&bytes)])).is_err() {
+            break;
+        }
+    }
+    a.poll();
+    assert!(!is_ready(&of_a), "there is no room");
+    until_one(&mut b, |_| is_ready(&of_a));
+    // The data did not wake the watcher of connection events.
+    assert!(!is_ready(&a.wait) && !is_ready(&b.wait));
+}
+
+#[test]
+fn completions_beyond_the_array_wait() {
+    let (mut a, mut b) = pair();
+    for id in 0..20 {
+        a.send_bytes(id, SEND, b"x");
+    }
+    let mut got = 0;
+    let mut out = [Completion::EMPTY; 3];
+    while got < 20 {
+        let count = b.cq.poll(&mut out);
+        for done in &out[..count] {
+            assert_eq!(done.id, got);
+            got += 1;
+        }
+    }
+    assert_eq!(b.cq.poll(&mut out), 0);
+}

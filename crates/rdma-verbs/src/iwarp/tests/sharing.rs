@@ -1,0 +1,255 @@
+//! Two queue pairs that share memory beside their connection.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::support::*;
+use crate::iwarp::Config;
+use crate::shm::SLOTS;
+use crate::{
+    BreakReason, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Operation, Payload,
+    QpCapabilities, RecvRequest, SendRequest, WaitSet,
+};
+
+const IMMEDIATE: Operation = Operation::Send { immediate: Some(7), invalidate: None, solicited: false };
+
+fn deep() -> Side {
+    let depth = 1000;
+    Side::with(Config::default(), QpCapabilities { send_depth: depth, recv_depth: depth, ..CAPABILITIES })
+}
+
+/// Two sides that share their rings; receives are posted on both.
+fn sharing() -> (Side, Side) {
+    let (mut a, mut b) = (deep(), deep());
+    a.post_receives(250);
+    b.post_receives(250);
+    join_sharing(&mut a, &mut b, V4);
+    (a, b)
+}
+
+#[test]
+fn both_directions_carry_bytes_over_either_family() {
+    for address in [V4, V6] {
+        let (mut a, mut b) = (deep(), deep());
+        a.post_receives(250);
+        b.post_receives(250);
+        join_sharing(&mut a, &mut b, address);
+        for round in 0..20 {
+            let length = 1 + round * 3001;
+            let (to_b, to_a) = (b.remote(round as u64), a.remote(round as u64));
+            let with = |remote| Operation::Write { remote, immediate: Some(round as u32) };
+            a.send_bytes(round as u64, with(to_b), &pattern(round, length));
+            b.send_bytes(round as u64, with(to_a), &pattern(round + 1, length));
+            until(&mut a, &mut b, |a, b| a.completions.len() == 2 && b.completions.len() == 2);
+            assert_eq!(b.read_ring(round as u64, length), pattern(round, length));
+            assert_eq!(a.read_ring(round as u64, length), pattern(round + 1, length));
+            for side in [&mut a, &mut b] {
+                let arrival = side.completions.iter().find(|done| done.kind == CompletionKind::RecvWrite);
+                let arrival = arrival.expect("a write arrived");
+                assert_eq!((arrival.length, arrival.immediate), (length as u32, Some(round as u32)));
+                side.completions.clear();
+            }
+        }
+    }
+}
+
+/// The connection's stream is not used: nothing arrives there while bytes move.
+#[test]
+fn bytes_do_not_take_the_socket() {
+    let (mut a, mut b) = sharing();
+    let (to, bytes) = (b.remote(0), pattern(1, 100_000));
+    let slices = [IoSlice::new(&bytes)];
+    let operation = Operation::Write { remote: to, immediate: None };
+    // Far more than sockets and staging take while nobody reads.
+    for id in 0..400 {
+        let payload = Payload::Inline(&slices);
+        a.cq.post_send(a.qp, &[SendRequest { id, signaled: true, operation, payload }], false).unwrap();
+        a.poll();
+    }
+    assert_eq!(a.completions.len(), 400, "all are done at once");
+    b.poll();
+    assert_eq!(b.read_ring(0, 100_000), bytes);
+}
+
+/// Posts one of several kinds of message, which carries `word`; each takes a receive, some take
+/// shared memory and some the stream.
+fn post_any(a: &mut Side, b: &Side, kind: u32, word: u32) {
+    let (id, to) = (u64::from(word), b.remote(u64::from(word % 1000)));
+    let immediate = Some(word);
+    match kind {
+        0 => a.send_bytes(id, SEND, &word.to_le_bytes()),
+        1 => {
+            let segments = [a.segment(0, 5000)];
+            a.send(id, Operation::Write { remote: to, immediate }, Payload::Segments(&segments));
+        }
+        2 => a.send_bytes(id, Operation::Write { remote: to, immediate }, &pattern(1, 3000)),
+        3 => {
+            let sink = [a.segment(0, 100)];
+            a.send(id, Operation::Read { remote: to }, Payload::Segments(&sink));
+            a.send_bytes(id, Operation::Send { immediate, invalidate: None, solicited: true }, b"");
+        }
+        _ => a.send_bytes(id, Operation::Send { immediate, invalidate: None, solicited: false }, b""),
+    }
+}
+
+/// Whatever takes shared memory, and whatever takes the stream, arrives in the order of posting.
+#[test]
+fn messages_of_both_ways_keep_their_order() {
+    let (mut a, mut b) = sharing();
+    let mut random = 1_u32;
+    let mut sent = 0;
+    for _ in 0..300 {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let batch = 1 + (random >> 20) % 40;
+        for number in 0..batch {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            post_any(&mut a, &b, random >> 28, sent + number);
+        }
+        until(&mut a, &mut b, |_, b| b.completions.len() == batch as usize);
+        for done in std::mem::take(&mut b.completions) {
+            assert_eq!(done.status, CompletionStatus::Success);
+            let word = done.immediate.unwrap_or_else(|| {
+                let bytes = b.read_own(done.id * 4096, 4);
+                u32::from_le_bytes(bytes.try_into().unwrap())
+            });
+            assert_eq!(word, sent, "out of order");
+            sent += 1;
+            let buffer = Some(b.segment(done.id * 4096, 4096));
+            b.cq.post_recv(b.qp, &[RecvRequest { id: done.id, buffer }]).unwrap();
+        }
+    }
+    assert!(sent > 1000);
+}
+
+/// More messages than the lane has slots, while nobody takes them, go on in the stream.
+#[test]
+fn a_full_lane_loses_nothing() {
+    let (mut a, mut b) = (deep(), deep());
+    for id in 0..1000 {
+        b.cq.post_recv(b.qp, &[RecvRequest { id, buffer: None }]).unwrap();
+    }
+    join_sharing(&mut a, &mut b, V4);
+    let count = SLOTS as u64 + 300;
+    for id in 0..count {
+        a.send_bytes(id, IMMEDIATE, b"");
+        a.poll();
+    }
+    until(&mut a, &mut b, |a, b| a.completions.len() as u64 == count && b.completions.len() as u64 == count);
+    assert!(b.completions.iter().map(|done| done.id).eq(0..count));
+}
+
+#[test]
+fn what_was_posted_arrives_before_the_end() {
+    let (mut a, mut b) = sharing();
+    for id in 0..100 {
+        a.send_bytes(id, if id % 3 == 0 { SEND } else { IMMEDIATE }, b"");
+    }
+    a.cq.disconnect(a.qp);
+    assert_eq!(b.event(), ConnectionEvent::Disconnected);
+    b.poll();
+    let arrived = b.completions.iter().filter(|done| done.status == CompletionStatus::Success);
+    assert_eq!(arrived.count(), 100);
+}
+
+#[test]
+fn a_peer_that_is_gone_is_noticed_and_what_it_sent_counts() {
+    let (mut a, mut b) = sharing();
+    (0..10).for_each(|id| a.send_bytes(id, IMMEDIATE, b""));
+    a.cq.abort(a.qp);
+    assert!(matches!(b.event(), ConnectionEvent::Broken(_)));
+    b.poll();
+    let arrived = b.completions.iter().filter(|done| done.status == CompletionStatus::Success);
+    assert_eq!(arrived.count(), 10);
+}
+
+#[test]
+fn writes_to_memory_that_was_taken_back_break_the_connection() {
+    let (mut a, mut b) = sharing();
+    let to = b.remote(0);
+    b.ring = None;
+    a.send_bytes(1, Operation::Write { remote: to, immediate: Some(1) }, b"late");
+    assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Protocol(_))));
+    assert!(matches!(a.event(), ConnectionEvent::Broken(BreakReason::Terminated(_))));
+}
+
+#[test]
+fn a_message_without_a_receive_breaks_the_connection() {
+    let (mut a, mut b) = (deep(), deep());
+    join_sharing(&mut a, &mut b, V4);
+    a.send_bytes(1, IMMEDIATE, b"");
+    assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Protocol(_))));
+}
+
+/// A side that sleeps on its wait set is woken for either way, whenever the set was attached.
+#[test]
+fn sleepers_are_woken() {
+    for early in [false, true] {
+        let (mut a, mut b) = (deep(), deep());
+        b.post_receives(250);
+        let wait = Arc::new(WaitSet::new().unwrap());
+        if early {
+            b.cq.attach(Arc::clone(&wait)).unwrap();
+        }
+        join_sharing(&mut a, &mut b, V4);
+        if !early {
+            a.send_bytes(0, IMMEDIATE, b"");
+            b.cq.attach(Arc::clone(&wait)).unwrap();
+            b.poll();
+            assert_eq!(b.completions.len(), 1, "it was there before");
+            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
+        }
+        for id in 0..100 {
+            b.poll();
+            while b.cq.arm().unwrap() {
+                b.poll();
+            }
+            a.send_bytes(id, if id % 3 == 0 { SEND } else { IMMEDIATE }, b"");
+            assert!(wait.wait(Some(PATIENCE), &mut Vec::new()).unwrap(), "asleep for ever");
+            b.poll();
+            while b.cq.arm().unwrap() {
+                b.poll();
+            }
+            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
+        }
+        b.poll();
+        while b.cq.arm().unwrap() {
+            b.poll();
+        }
+        assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
+    }
+}
+
+/// Messages that complete nothing do not hide the one behind them from a side that polls, arms, polls and sleeps.
+#[test]
+fn what_completes_nothing_hides_nothing() {
+    let (mut a, mut b) = sharing();
+    let wait = Arc::new(WaitSet::new().unwrap());
+    b.cq.attach(Arc::clone(&wait)).unwrap();
+    let plain = Operation::Write { remote: b.remote(0), immediate: None };
+    for id in 0..SLOTS as u64 - 10 {
+        a.send_bytes(id, plain, b"x");
+        a.poll();
+    }
+    a.send_bytes(1000, IMMEDIATE, b"");
+    b.poll();
+    if b.cq.arm().unwrap() {
+        b.poll();
+    }
+    let woken = wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
+    assert!(woken || b.completions.len() == 1, "asleep with a message");
+}
+
+/// Who was invited and did not come, or was not invited: the connection is as ever.
+#[test]
+fn without_a_visit_the_connection_carries_on() {
+    let (mut a, mut b) = (deep(), deep());
+    b.post_receives(10);
+    let ring = a.ring.as_ref().unwrap();
+    assert!(a.cq.invite(a.qp, "127.0.0.1:9".parse().unwrap(), ring).is_some());
+    join(&mut a, &mut b, V4);
+    a.cq.meet(a.qp, true);
+    a.send_bytes(1, IMMEDIATE, b"");
+    until(&mut a, &mut b, |_, b| b.completions.len() == 1);
+    assert_eq!(b.completions[0].immediate, Some(7));
+}

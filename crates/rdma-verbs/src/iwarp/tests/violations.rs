@@ -1,0 +1,139 @@
+//! What a peer does wrong is told to it by Terminate, and to the user with the numbers.
+
+use std::io::{Read as _, Write as _};
+
+use super::support::*;
+use crate::iwarp::Config;
+use crate::{
+    BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Operation, Payload, RemoteAddress,
+};
+use iwarp_wire::ddp::Untagged;
+
+/// What both sides report after `wrong` was done by `a`.
+fn reports(wrong: impl FnOnce(&mut Side, &mut Side)) -> (String, String, Side, Side) {
+    let (mut a, mut b) = pair();
+    wrong(&mut a, &mut b);
+    let events = [&mut b, &mut a].map(|side| side.event());
+    let [
+        ConnectionEvent::Broken(BreakReason::Protocol(seen)),
+        ConnectionEvent::Broken(BreakReason::Terminated(told)),
+    ] = events
+    else {
+        panic!("{events:?}")
+    };
+    (seen, told, a, b)
+}
+
+#[test]
+fn a_bad_key_is_terminated() {
+    let (seen, told, ..) = reports(|a, _| {
+        a.send_bytes(1, write(RemoteAddress { key: 0x1234_5678, address: 0 }), b"x");
+    });
+    assert_eq!(seen, "Write with STag 0x12345678, which names nothing");
+    assert_eq!(told, "invalid STag (layer 1, type 1, code 0)");
+}
+
+#[test]
+fn a_write_beyond_the_region_is_terminated() {
+    let (seen, told, ..) = reports(|a, b| {
+        let to = b.remote(RING as u64 - 3);
+        a.send_bytes(1, write(to), b"four");
+    });
+    assert!(
+        seen.contains("Write of 4 bytes at 1048573") && seen.ends_with("the region has 1048576"),
+        "{seen}"
+    );
+    assert_eq!(told, "base or bounds violation (layer 1, type 1, code 1)");
+}
+
+#[test]
+fn a_region_without_the_right_is_not_touched() {
+    let (seen, told, _, b) = reports(|a, b| {
+        let key = b.segment(0, 0).key;
+        a.send_bytes(1, write(RemoteAddress { key, address: 0 }), b"x");
+    });
+    assert!(seen.ends_with("no right"), "{seen}");
+    assert_eq!(told, "access rights violation (layer 0, type 1, code 2)");
+    assert_eq!(b.read_own(0, 1), [0]);
+}
+
+#[test]
+fn a_message_too_long_ends_its_receive() {
+    let (seen, told, mut a, mut b) = reports(|a, _| a.send_bytes(1, SEND, &[1; 4097]));
+    assert_eq!(seen, "message of 4097 bytes or more for a receive of 4096");
+    assert_eq!(told, "message too long for its buffer (layer 1, type 2, code 5)");
+    b.poll();
+    assert_eq!((b.completions[0].id, b.completions[0].status), (0, CompletionStatus::LocalError));
+    assert_eq!(b.completions.len(), 32);
+    assert!(b.completions[1..].iter().all(|done| done.status == CompletionStatus::Flushed));
+    a.poll();
+    assert_eq!(a.completions[0].status, CompletionStatus::Success, "the socket took it");
+}
+
+#[test]
+fn a_message_without_a_receive_is_terminated() {
+    let (seen, told, ..) = reports(|a, _| {
+        for id in 0..33 {
+            a.send_bytes(id, SEND, b"x");
+        }
+    });
+    assert_eq!(seen, "message 33 found no receive, 0 are posted");
+    assert_eq!(told, "no buffer available (layer 1, type 2, code 2)");
+}
+
+#[test]
+fn a_read_that_is_refused_fails_remotely() {
+    let (seen, told, mut a, _) = reports(|a, b| {
+        let remote = b.remote(RING as u64);
+        let sink = [a.segment(0, 8)];
+        a.send(5, Operation::Read { remote }, Payload::Segments(&sink));
+    });
+    assert!(seen.starts_with("Read of 8 bytes at 1048576"), "{seen}");
+    assert_eq!(told, "base or bounds violation (layer 0, type 1, code 1)");
+    a.poll();
+    assert_eq!((a.completions[0].id, a.completions[0].status), (5, CompletionStatus::RemoteError));
+}
+
+#[test]
+fn a_key_is_dead_when_its_region_is_dropped() {
+    let (mut a, mut b) = pair();
+    let to = b.remote(0);
+    a.send_bytes(1, write(to), b"alive");
+    a.send_bytes(2, SEND, b"x");
+    until(&mut a, &mut b, |_, b| b.completions.len() == 1);
+    b.ring = None;
+    a.send_bytes(3, write(to), b"dead");
+    let event = b.event();
+    assert!(
+        matches!(event, ConnectionEvent::Broken(BreakReason::Protocol(text)) if text.contains("names nothing"))
+    );
+}
+
+#[test]
+fn an_unknown_opcode_of_a_foreign_peer_is_terminated() {
+    let mut b = Side::new(Config::default());
+    b.post_receives(1);
+    let mut peer = Peer::active(&mut b, V4);
+    peer.0.write_all(&untagged(Untagged { ulp: 0x4b, ..send_header(1) }, b"?")).unwrap();
+    let reason = BreakReason::Protocol("RDMAP opcode 0xb, where 0x0 to 0x9 are known".into());
+    assert_eq!(b.event(), ConnectionEvent::Broken(reason));
+    assert_eq!(peer.read_terminate(), (0, 2, 6));
+    assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
+    assert!(b.cq.poll_event(b.qp).is_none());
+}
+
+#[test]
+fn a_violation_that_a_poll_meets_is_announced() {
+    let mut b = Side::new(Config::default());
+    let mut peer = Peer::active(&mut b, V4);
+    assert!(!b.wait.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap());
+    peer.0.write_all(&untagged(send_header(1), b"nowhere to go")).unwrap();
+    let start = std::time::Instant::now();
+    // Only polls, until the event target tells that there is an event.
+    while !b.wait.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap() {
+        b.poll();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(matches!(b.cq.poll_event(b.qp), Some(ConnectionEvent::Broken(BreakReason::Protocol(_)))));
+    assert!(!b.wait.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
+}

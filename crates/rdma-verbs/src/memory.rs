@@ -1,0 +1,349 @@
+//! Memory that a peer may write or read: the one place of the verbs core that touches payload
+//! through raw pointers.
+//!
+//! Such memory is never a `&[u8]`: what a peer may change under our hands is only ever copied in
+//! and out, between bounds that are checked here. Everything that moves payload (copies, the
+//! vectored receive that places a segment straight into a region) is in this file, and so are the
+//! three socket calls that no safe interface offers.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::Duration;
+
+use super::{Error, Result};
+
+/// Alignment of memory from the heap: what the allocator gives without searching.
+const ALIGNMENT: usize = 16;
+/// From this size on memory comes from the system as pages that cost nothing until they are touched:
+/// most connections use little of their rings. The heap would zero, and so touch, all of it.
+const MAPPED_LEAST: usize = 16 * 1024;
+
+/// A piece of memory with a fixed length, owned, shared by [`Arc`].
+///
+/// Whoever copies must see to it that what is copied is not written by this process, and the memory not
+/// moved to a file, at the same time; queue pairs and their users share one lock for that. Writes of another
+/// process or of a device are outside this program's memory model; they can change what is copied and
+/// nothing else.
+#[derive(Debug)]
+pub struct Memory {
+    /// Never null. It changes when the memory moves to a file, which excludes every other use.
+    base: AtomicPtr<u8>,
+    layout: Layout,
+    /// Whether it is a mapping of its own, and not from the heap.
+    mapped: bool,
+    /// Whether a device was told where it lies.
+    pinned: AtomicBool,
+}
+
+/// Offset and length that do not lie within a [`Memory`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{length} bytes at {offset} are not within {size}")]
+pub struct OutOfBounds {
+    /// First byte asked for.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub length: usize,
+    /// Bytes there are.
+    pub size: usize,
+}
+
+impl Memory {
+    /// From this size on memory can be moved to a file.
+    pub(super) const MOVABLE_LEAST: usize = MAPPED_LEAST;
+
+    /// Allocates `size` bytes of zeros.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for no bytes or more than an allocation can have, [`Error::Io`] when
+    /// there is no memory.
+    pub fn zeroed(size: usize) -> Result<Arc<Self>> {
+        let layout = layout(size)?;
+        let mapping = if size >= MAPPED_LEAST { map_zeroed(size) } else { None };
+        // SAFETY: `layout` has a size above zero: `layout` refuses none.
+        let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
+        let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
+        Ok(Self::at(base, layout, mapping.is_some()))
+    }
+
+    /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have
+    /// that many, and must not be able to shrink.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with what the system says.
+    pub(super) fn of_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<Arc<Self>> {
+        let layout = layout(size)?;
+        Ok(Self::at(map_file(file, offset, size)?, layout, true))
+    }
+
+    fn at(base: NonNull<u8>, layout: Layout, mapped: bool) -> Arc<Self> {
+        let base = AtomicPtr::new(base.as_ptr());
+        Arc::new(Self { base, layout, mapped, pinned: AtomicBool::new(false) })
+    }
+
+    /// Whether [`Memory::move_to_file`] can move it.
+    pub(super) fn is_movable(&self) -> bool {
+        self.mapped && !self.pinned.load(Ordering::Relaxed)
+    }
+
+    /// Moves it to `file`, as in [`Memory::of_file`]: others who map the file see it from then on. What it
+    /// holds stays if `kept`, and is what the file holds otherwise.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::BadState`] for memory that a
+    /// device knows, [`Error::Io`] with what the system says. The memory is as before then.
+    pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
+        let size = self.len();
+        if !self.mapped {
+            let (what, value) = ("size of memory to be shared", size as u64);
+            return Err(Error::OutOfRange { what, value, least: MAPPED_LEAST as u64, most: u64::MAX });
+        }
+        if self.pinned.load(Ordering::Relaxed) {
+            return Err(Error::BadState { state: "known to a device", what: "moving memory" });
+        }
+        let target = map_file(file, offset, size)?;
+        if kept {
+            // SAFETY: both are mappings of `size` bytes, and different ones; bytes have no alignment.
+            unsafe { target.copy_from_nonoverlapping(self.base(), size) };
+        }
+        let before = self.base.swap(target.as_ptr(), Ordering::Relaxed);
+        // SAFETY: `before` was a mapping of its own of `size` bytes, and is the base no more. No device was
+        // told of it; nobody holds a reference into it, and who copies excludes this call.
+        unsafe { libc::munmap(before.cast(), size) };
+        Ok(())
+    }
+
+    /// Length in bytes, never 0.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "memory of no bytes cannot be made")]
+    pub fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Where it lies, from now on for good: for a device that reads and writes it under this module's rule, by
+    /// itself.
+    #[cfg(feature = "ibv")]
+    pub(super) fn pin(&self) -> NonNull<u8> {
+        self.pinned.store(true, Ordering::Relaxed);
+        self.base()
+    }
+
+    #[inline]
+    fn base(&self) -> NonNull<u8> {
+        // SAFETY: it began as the pointer of a `NonNull`, and only those were put there since.
+        unsafe { NonNull::new_unchecked(self.base.load(Ordering::Relaxed)) }
+    }
+
+    /// Copies `source` in at `offset`.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if it does not fit; nothing is copied then.
+    #[inline]
+    pub fn write(&self, offset: u64, source: &[u8]) -> std::result::Result<(), OutOfBounds> {
+        let target = self.range(offset, source.len())?;
+        // SAFETY: `target` begins `source.len()` bytes within our allocation (checked by `range`);
+        // a `&[u8]` never overlaps memory of which no reference is given out; bytes have no
+        // alignment.
+        unsafe { target.copy_from_nonoverlapping(NonNull::from(source).cast(), source.len()) };
+        Ok(())
+    }
+
+    /// Copies `target.len()` bytes at `offset` out.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if there are not that many; nothing is copied then.
+    #[inline]
+    pub fn read(&self, offset: u64, target: &mut [u8]) -> std::result::Result<(), OutOfBounds> {
+        let length = target.len();
+        let source = self.range(offset, length)?;
+        // SAFETY: `source` begins `length` bytes within our allocation (checked by `range`);
+        // a `&mut [u8]` overlaps nothing of which no reference is given out; bytes have no
+        // alignment and any value is valid.
+        unsafe { source.copy_to_nonoverlapping(NonNull::from(target).cast(), length) };
+        Ok(())
+    }
+
+    /// Receives from `socket` without waiting: up to `length` bytes straight to `offset`, and what
+    /// comes beyond them into `rest`. Answers the number of bytes, 0 at the end of the input.
+    ///
+    /// # Errors
+    /// What the system says, [`io::ErrorKind::WouldBlock`] for no input now; `InvalidInput` if the
+    /// place is [`OutOfBounds`].
+    pub fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        rest: &mut [u8],
+    ) -> io::Result<usize> {
+        let place =
+            self.range(offset, length).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let mut pieces = [
+            libc::iovec { iov_base: place.as_ptr().cast(), iov_len: length },
+            libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
+        ];
+        // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no pieces.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_mut_ptr();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces
+        // that live through the call: the first lies within our allocation (checked by `range`),
+        // the second is an exclusive borrow. The kernel writes nowhere else. The C library's `recvmsg` is
+        // the same call and a cancellation point besides, from which Rust cannot be unwound.
+        let received = unsafe {
+            libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT)
+        };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The place of `length` bytes at `offset`.
+    #[inline]
+    fn range(&self, offset: u64, length: usize) -> std::result::Result<NonNull<u8>, OutOfBounds> {
+        let size = self.len();
+        let error = OutOfBounds { offset, length, size };
+        let start = usize::try_from(offset).map_err(|_| error)?;
+        match start.checked_add(length) {
+            // SAFETY: `start <= start + length <= size`, so the result stays within the allocation
+            // or one byte past its end, and the sum cannot overflow.
+            Some(end) if end <= size => Ok(unsafe { self.base().add(start) }),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.mapped {
+            // SAFETY: `base` is a mapping of its own of this very size, nothing refers to it any
+            // more, and it is unmapped only here. What could fail, a wrong range, cannot occur.
+            unsafe { libc::munmap(self.base().as_ptr().cast(), self.len()) };
+        } else {
+            // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
+            unsafe { dealloc(self.base().as_ptr(), self.layout) }
+        }
+    }
+}
+
+/// The layout of `size` bytes.
+fn layout(size: usize) -> Result<Layout> {
+    let (what, value, most) = ("memory size", size as u64, isize::MAX as u64);
+    let layout = Layout::from_size_align(size, ALIGNMENT).ok().filter(|layout| layout.size() > 0);
+    layout.ok_or(Error::OutOfRange { what, value, least: 1, most })
+}
+
+/// Maps `size` bytes of `file` from `offset` on, at a place that the system chooses.
+fn map_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<NonNull<u8>> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    let refused = |error| Error::Io { what: "mmap", source: error };
+    let offset = libc::off_t::try_from(offset).map_err(|error| refused(io::Error::other(error)))?;
+    // SAFETY: the descriptor is open for the call; a new mapping at a place that the system chooses touches
+    // no memory that is in use.
+    let mapped =
+        unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, file.as_raw_fd(), offset) };
+    if mapped == libc::MAP_FAILED {
+        return Err(refused(io::Error::last_os_error()));
+    }
+    NonNull::new(mapped.cast()).ok_or_else(|| refused(io::ErrorKind::OutOfMemory.into()))
+}
+
+/// `size` bytes of zeros (at least one) as pages of their own. `None`: the system gives no more mappings.
+fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new anonymous mapping at a place that the system chooses touches no memory that is
+    // in use.
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
+    if place == libc::MAP_FAILED { None } else { NonNull::new(place.cast()) }
+}
+
+/// Bytes that a TCP socket took and the peer's host has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// What the system says.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); `TIOCOUTQ` writes one `int`
+    // through the pointer, which is to a live one.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// How a TCP socket's output fares (`TCP_INFO`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transmission {
+    /// Retransmissions and window probes since the peer's host last answered.
+    pub unanswered: u32,
+    /// Time since it last acknowledged anything.
+    pub since_answer: Duration,
+}
+
+/// Asks a TCP socket for its [`Transmission`].
+///
+/// # Errors
+/// What the system says.
+pub fn transmission(socket: BorrowedFd<'_>) -> io::Result<Transmission> {
+    // SAFETY: `tcp_info` consists of integers, for which all zeros are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length`
+    // bytes to `info`, which has as many, and the length written to `length`; both are live.
+    let answer = unsafe {
+        let (info, length) = ((&raw mut info).cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Transmission {
+        unanswered: u32::from(info.tcpi_retransmits) + u32::from(info.tcpi_probes),
+        since_answer: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+    })
+}
+
+/// Has a later bind to port 0 leave the choice of a port to `connect` (`IP_BIND_ADDRESS_NO_PORT`),
+/// which finds one that is free towards its peer instead of one that nobody uses at all.
+///
+/// # Errors
+/// What the system says.
+pub fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let option = libc::IP_BIND_ADDRESS_NO_PORT;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel reads `length` bytes
+    // of a live `int`.
+    let answer = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, option, (&raw const on).cast(), length)
+    };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_stay_within_bounds() {
+        let memory = Memory::zeroed(8).unwrap();
+        memory.write(4, b"abcd").unwrap();
+        let mut out = [1; 8];
+        memory.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"\0\0\0\0abcd");
+        memory.write(8, b"").unwrap();
+        for (offset, length) in [(5, 4), (9, 0), (0, 9), (u64::MAX, 1), (u64::MAX - 1, 4)] {
+            let error = OutOfBounds { offset, length, size: 8 };
+            assert_eq!(memory.write(offset, &vec![0; length]), Err(error));
+            assert_eq!(memory.read(offset, &mut vec![0; length]), Err(error));
+        }
+    }
+
+    #[test]
+    fn no_bytes_is_no_memory() {
+        assert!(Memory::zeroed(0).is_err());
+        assert!(Memory::zeroed(usize::MAX).is_err());
+    }
+}
