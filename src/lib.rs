@@ -5,7 +5,8 @@
 //! | [`abi`] | the C border: libfabric's types, op tables, logging and parameters behind safe traits |
 //! | `provider` | libfabric's nouns: fabric, domain, endpoints, event queue |
 //!
-//! The stream protocol ([`rstream_protocol`]) and the verbs core ([`rdma_verbs`]) are crates of their own.
+//! The stream protocol ([`rstream_protocol`]), the stream over a queue pair ([`rstream_session`]) and the verbs core
+//! ([`rdma_verbs`]) are crates of their own.
 //!
 //! The library is a libfabric provider: libfabric finds it by file name, calls [`fi_prov_ini`],
 //! and everything else follows from the tables that this returns.
@@ -13,7 +14,7 @@
 //! # The way of a received byte
 //!
 //! `fi_recv` locks the endpoint and, if its ring has nothing, polls the completion queue
-//! (`provider/connection.rs`). That is when the device looks: the embedded one reads its socket, or its shared
+//! (`connection.rs` in `rstream-session`). That is when the device looks: the embedded one reads its socket, or its shared
 //! memory, and puts payload straight into the ring of the memory region that the peer named
 //! (`iwarp/queue_pair/input.rs` and `iwarp/machine/receive.rs` in `rdma-verbs`). The completion says how much; [`rstream_protocol`]
 //! checks that against what the peer was allowed, and answers where in the ring the application's next bytes are.

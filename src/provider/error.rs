@@ -1,7 +1,8 @@
-//! From errors of the verbs core to errno.
+//! From errors of the verbs core and of the stream to errno.
+
+use rdma_verbs::Error;
 
 use crate::abi::Errno;
-use rdma_verbs::Error;
 
 /// The errno of a device's refusal; what the device said goes to the log, because an errno cannot
 /// carry it.
@@ -14,5 +15,17 @@ pub(super) fn errno_of(error: Error) -> Errno {
         Error::OutOfRange { .. } | Error::BadSegment { .. } => Errno::EINVAL,
         Error::BadState { .. } => Errno::EOPBADSTATE,
         Error::Unsupported(_) => Errno::ENOSYS,
+    }
+}
+
+/// The errno of a call on a stream that moved no bytes.
+impl From<rstream_session::Error> for Errno {
+    fn from(error: rstream_session::Error) -> Self {
+        match error {
+            rstream_session::Error::WouldBlock => Self::EAGAIN,
+            rstream_session::Error::TooLong => Self::EMSGSIZE,
+            rstream_session::Error::Shut => Self::EPIPE,
+            rstream_session::Error::Reset => Self::ECONNRESET,
+        }
     }
 }

@@ -1,33 +1,14 @@
-//! Figures of a connection: counted here, read by `fi_open_ops`, and written to the log when the
+//! Figures of a connection, as the application reads them with `fi_open_ops` and as the log has them when the
 //! endpoint is closed.
 
 use std::fmt;
 
-use crate::abi::{Errno, Figures, Result};
-use rstream_protocol::Traffic;
+use rstream_session::Statistics;
 
-/// The calls that move bytes in one direction.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Calls {
-    number: u64,
-    waits: u64,
-    bytes: u64,
-}
-
-impl Calls {
-    /// Counts a call by what it answered.
-    pub(super) fn note(&mut self, outcome: &Result<usize>) {
-        self.number += 1;
-        match outcome {
-            Ok(bytes) => self.bytes += *bytes as u64,
-            Err(Errno::EAGAIN) => self.waits += 1,
-            Err(_) => {}
-        }
-    }
-}
+use crate::abi::Figures;
 
 /// The figures as the application reads them.
-pub(super) fn of([sends, receives]: [Calls; 2], traffic: Traffic, refused: u64) -> Figures {
+pub(super) fn of(Statistics { sends, receives, traffic, refused }: Statistics) -> Figures {
     Figures {
         bytes_sent: sends.bytes,
         bytes_received: receives.bytes,

@@ -10,13 +10,16 @@ use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
 use crate::abi::{Errno, IOV_LIMIT, Info, InfoList, InfoRef, Result, constants};
 use rdma_verbs::DeviceAttributes;
 use rstream_protocol::{self as stream, GUARANTEED_ROOM};
+use rstream_session::{MAX_PIECES, Sizes};
 
 use super::devices::{self, Offered};
-use super::options::Options;
+use super::options;
 use super::route::{Ends, Route};
 
 /// Longest `fi_inject` in bytes: what a sender can always take once the peer has read everything.
 pub(super) const INJECT_SIZE: usize = GUARANTEED_ROOM as usize;
+
+const _: () = assert!(IOV_LIMIT == MAX_PIECES, "a call's pieces fit in one request");
 
 const TX_CAPS: u64 = constants::FI_MSG | constants::FI_SEND;
 const RX_CAPS: u64 = constants::FI_MSG | constants::FI_RECV;
@@ -34,7 +37,7 @@ pub(super) struct Query<'a> {
 
 /// What of an info is the application's choice.
 struct Choice {
-    options: Options,
+    sizes: Sizes,
     force_iwarp: bool,
     addr_format: u32,
     control_progress: u32,
@@ -66,11 +69,11 @@ pub(super) fn for_request(
     passive: &Info,
     local: SocketAddr,
     remote: SocketAddr,
-    options: &Options,
+    sizes: &Sizes,
 ) -> Result<Info> {
     let mut info = passive.as_ref().to_owned()?;
-    info.tx_attr().set_size(options.send_depth.into());
-    info.rx_attr().set_size(options.recv_depth.into());
+    info.tx_attr().set_size(sizes.send_depth.into());
+    info.rx_attr().set_size(sizes.recv_depth.into());
     info.set_src_addr(Some(local))?;
     info.set_dest_addr(Some(remote))?;
     Ok(info)
@@ -85,14 +88,14 @@ impl Choice {
     /// What the hints choose; `None` if the device's queues cannot be what they ask for.
     fn of(hints: Option<InfoRef<'_>>, device: &DeviceAttributes) -> Result<Option<Self>> {
         let mut choice = Self {
-            options: Options::default(),
+            sizes: Sizes::DEFAULT,
             force_iwarp: false,
             addr_format: constants::FI_FORMAT_UNSPEC,
             control_progress: constants::FI_PROGRESS_UNSPEC,
         };
         let Some(hints) = hints else { return Ok(Some(choice)) };
-        let Ok(options) = choice.options.with_depths_of(hints, device) else { return Ok(None) };
-        choice.options = options;
+        let Ok(sizes) = options::with_depths_of(choice.sizes, hints, device) else { return Ok(None) };
+        choice.sizes = sizes;
         choice.force_iwarp = forces_iwarp(hints);
         choice.addr_format = hints.addr_format();
         if let Some(domain) = hints.domain_attr() {
@@ -181,13 +184,13 @@ fn describe(choice: &Choice, device: &Offered, route: &Route) -> Result<Info> {
     tx.set_caps(TX_CAPS);
     tx.set_msg_order(ORDER);
     tx.set_inject_size(INJECT_SIZE);
-    tx.set_size(choice.options.send_depth.into());
+    tx.set_size(choice.sizes.send_depth.into());
     tx.set_iov_limit(IOV_LIMIT);
 
     let mut rx = info.rx_attr();
     rx.set_caps(RX_CAPS);
     rx.set_msg_order(ORDER);
-    rx.set_size(choice.options.recv_depth.into());
+    rx.set_size(choice.sizes.recv_depth.into());
     rx.set_iov_limit(IOV_LIMIT);
 
     let mut domain = info.domain_attr();

@@ -10,6 +10,7 @@ use crate::abi::{
 };
 use rdma_verbs::{ConnectionRequest, Device, Listener};
 use rstream_protocol::RefusalReason;
+use rstream_session::{Peer, Sizes, refusal, user_data_room};
 
 use super::children::Child;
 use super::config::Config;
@@ -17,8 +18,7 @@ use super::error::errno_of;
 use super::event_queue::{Binding, Source};
 use super::fabric::Fabric;
 use super::info;
-use super::offer;
-use super::options::Options;
+use super::options;
 use super::request::{Request, Requests};
 
 /// Connections that may wait for the application if `FI_BACKLOG` does not say otherwise.
@@ -38,7 +38,7 @@ pub(super) struct PassiveEndpoint<D: Device> {
 }
 
 struct Inner<D: Device> {
-    options: Options,
+    sizes: Sizes,
     address: SocketAddr,
     backlog: u32,
     binding: Option<Binding>,
@@ -51,14 +51,14 @@ impl<D: Device> PassiveEndpoint<D> {
     /// Opens a passive endpoint as `info` describes it; without an address in it, on all of IPv4.
     pub(super) fn open(fabric: &Fabric<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
         let device = fabric.device(info)?;
-        let options = Options::default().with_depths_of(info, &device.attributes())?;
+        let sizes = options::with_depths_of(Sizes::DEFAULT, info, &device.attributes())?;
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let membership = Some(fabric.children().join());
         Ok(Arc::new(Self {
             info: info.to_owned()?,
             handle: OnceLock::new(),
             inner: Mutex::new(Inner {
-                options,
+                sizes,
                 address: info.src_addr()?.unwrap_or(any),
                 backlog: DEFAULT_BACKLOG,
                 binding: None,
@@ -73,19 +73,16 @@ impl<D: Device> PassiveEndpoint<D> {
     /// Makes an event of a peer's request, or refuses it.
     fn announce(&self, inner: &mut Inner<D>, request: D::Request) {
         let Some(binding) = &inner.binding else { return };
-        let (peer, user_data) = match offer::decode(request.private_data()) {
+        let (peer, user_data) = match Peer::decode(request.private_data()) {
             Ok(offered) => offered,
             Err(why) => {
                 log::warn!(target: "ep_ctrl", "connection from {} refused: {why}", request.peer_address());
-                if let Ok(refusal) = offer::encode_refusal(why.reason(), &[]) {
-                    request.reject(&refusal);
-                }
-                return;
+                return request.reject(&why.refusal());
             }
         };
         let (local, remote) = (request.local_address(), request.peer_address());
-        let request = Request::<D>::new(request, peer, inner.options);
-        let mut info = match info::for_request(&self.info, local, remote, &inner.options) {
+        let request = Request::<D>::new(request, peer, inner.sizes);
+        let mut info = match info::for_request(&self.info, local, remote, &inner.sizes) {
             Ok(info) => info,
             Err(error) => {
                 log::warn!(target: "ep_ctrl", "connection from {remote} dropped: {error}");
@@ -151,12 +148,12 @@ impl<D: Device> EndpointOps for PassiveEndpoint<D> {
     fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
         let mut inner = self.inner.lock();
         let open = inner.listener.is_none();
-        inner.options.set(level, name, value, open, &self.device.attributes())
+        options::set(&mut inner.sizes, (level, name), value, open, &self.device.attributes())
     }
 
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
-        let room = offer::user_data_room(&self.device.attributes());
-        self.inner.lock().options.get(level, name, out, room)
+        let room = user_data_room(&self.device.attributes());
+        options::get(&self.inner.lock().sizes, (level, name), out, room)
     }
 }
 
@@ -189,10 +186,10 @@ impl<D: Device> CmOps for PassiveEndpoint<D> {
 
     fn reject(&self, handle: AnyFid, user_data: &[u8]) -> Result<()> {
         let request = handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?;
-        if user_data.len() > offer::user_data_room(&self.device.attributes()) {
+        if user_data.len() > user_data_room(&self.device.attributes()) {
             return Err(Errno::EINVAL);
         }
-        let data = offer::encode_refusal(RefusalReason::Application, user_data)?;
+        let data = refusal(RefusalReason::Application, user_data).map_err(|_| Errno::EINVAL)?;
         if request.reject(&data) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 }

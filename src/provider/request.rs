@@ -10,9 +10,7 @@ use parking_lot::Mutex;
 
 use crate::abi::ConnectionHandle;
 use rdma_verbs::{ConnectionRequest, Device};
-
-use super::offer::Peer;
-use super::options::Options;
+use rstream_session::{Peer, Sizes};
 
 /// A request that waits for an answer.
 pub(super) struct Request<D: Device> {
@@ -20,7 +18,7 @@ pub(super) struct Request<D: Device> {
     /// Whether there is an endpoint for it.
     claimed: AtomicBool,
     peer: Peer,
-    options: Options,
+    sizes: Sizes,
 }
 
 /// What goes with the answer.
@@ -31,10 +29,10 @@ struct Pending<D: Device> {
 }
 
 impl<D: Device> Request<D> {
-    /// A request of `peer`, to be answered with endpoints of these options.
-    pub(super) fn new(request: D::Request, peer: Peer, options: Options) -> Arc<Self> {
+    /// A request of `peer`, to be answered with endpoints of these sizes.
+    pub(super) fn new(request: D::Request, peer: Peer, sizes: Sizes) -> Arc<Self> {
         let pending = Mutex::new(Some(Pending { request, handle: None }));
-        Arc::new(Self { pending, claimed: AtomicBool::new(false), peer, options })
+        Arc::new(Self { pending, claimed: AtomicBool::new(false), peer, sizes })
     }
 
     /// Makes the request one that an application can name, until it is answered or abandoned.
@@ -49,9 +47,9 @@ impl<D: Device> Request<D> {
         &self.peer
     }
 
-    /// The options that an endpoint accepted from here begins with.
-    pub(super) fn options(&self) -> Options {
-        self.options
+    /// The sizes that an endpoint accepted from here begins with.
+    pub(super) fn sizes(&self) -> Sizes {
+        self.sizes
     }
 
     /// Makes it the affair of the endpoint that is opened for it.

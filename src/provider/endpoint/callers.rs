@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::super::connection::Direction;
+use rstream_session::Direction;
 
 /// How often a call that finds nothing yields the processor and looks again.
 pub(super) const YIELDS: usize = 8;

@@ -2,125 +2,83 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
-use rdma_verbs::{CompletionQueue, ConnectError, ConnectionEvent, Device};
-use rstream_protocol::{Extension, Features};
+use rdma_verbs::Device;
+use rstream_session::{Connection, Handshake, Outcome, Settings, StartError, Started, StreamQueuePair};
+
+use crate::abi::{self, CmOps, Errno, ErrorEvent, Event, Result, constants};
 
 use super::super::config::Config;
-use super::super::connection::Connection;
 use super::super::error::errno_of;
 use super::super::event_queue::Source;
-use super::super::link::Link;
-use super::super::offer::{self, BadOffer, Peer};
 use super::super::reason::{self, Reason};
 use super::{Endpoint, Inner, State};
-
-/// Which side of a connection attempt this is.
-pub(super) enum Attempt {
-    /// The peer's offer comes with its answer.
-    Active,
-    /// The peer's offer came with its request.
-    Passive(Peer),
-}
 
 impl<D: Device> Endpoint<D> {
     fn start_connect(&self, inner: &mut Inner<D>, remote: SocketAddr, user_data: &[u8]) -> Result<()> {
         inner.enable(self)?;
-        let config = Config::get();
-        let (source, options) = (inner.source, inner.options);
-        let target = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
-        let State::Enabled(link) = &mut inner.state else { return Err(Errno::EOPBADSTATE) };
-        let attributes = self.attributes();
-        let features = offer::features(&attributes, self.force_iwarp);
-        let invitation = if self.may_share() { link.invite(remote) } else { None };
-        let extension = offer::extend(features, user_data, invitation.as_ref(), &attributes);
-        let data = offer::encode(&link.offer(&options, Some(extension)))?;
-        link.cq.connect(link.qp, remote, source, &data, &config.connect, target).map_err(errno_of)?;
-        inner.start(Attempt::Active);
-        Ok(())
+        let (settings, to) = (self.settings(inner), (remote, inner.source));
+        let events = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
+        let device = self.attributes();
+        inner.start(|queue_pair| Handshake::connect(queue_pair, to, user_data, settings, device, events))
     }
 
     fn start_accept(&self, inner: &mut Inner<D>, user_data: &[u8]) -> Result<()> {
         let request = self.request.as_ref().ok_or(Errno::EOPBADSTATE)?;
         inner.enable(self)?;
-        let config = Config::get();
-        let options = inner.options;
-        let target = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
-        let State::Enabled(link) = &mut inner.state else { return Err(Errno::EOPBADSTATE) };
+        let settings = self.settings(inner);
+        let events = inner.binding.as_ref().ok_or(Errno::ENOEQ)?.target();
+        if !matches!(inner.state, State::Enabled(_)) {
+            return Err(Errno::EOPBADSTATE);
+        }
         let peer = *request.peer();
         if !peer.is_extended() && !user_data.is_empty() {
             return Err(Errno::EINVAL);
         }
-        let pending = request.take().ok_or(Errno::EINVAL)?;
-        let mut features = offer::features(&self.attributes(), self.force_iwarp);
-        // The answer takes a byte.
-        let may_share = self.may_share() && user_data.len() < self.user_data_room();
-        let invitation = peer.invitation().filter(|_| may_share);
-        let shared = invitation.is_some_and(|invitation| link.visit(&pending, invitation));
-        features.set(Features::SHARED_MEMORY, shared);
-        let extension = peer.is_extended().then_some(Extension { features, user_data, invitation: &[] });
-        let data = offer::encode(&link.offer(&options, extension))?;
-        link.cq.accept(link.qp, pending, &data, &config.connect, target).map_err(errno_of)?;
-        inner.start(Attempt::Passive(peer));
-        Ok(())
+        let from = (request.take().ok_or(Errno::EINVAL)?, peer);
+        let device = self.attributes();
+        inner.start(|queue_pair| Handshake::accept(queue_pair, from, user_data, settings, device, events))
+    }
+
+    /// How the stream is set up.
+    pub(super) fn settings(&self, inner: &Inner<D>) -> Settings {
+        let config = Config::get();
+        Settings {
+            sizes: inner.sizes,
+            force_iwarp: self.force_iwarp,
+            share_memory: config.shared_memory,
+            connect: config.connect.clone(),
+            at_cancellation_point: |body| abi::put_off(body),
+        }
     }
 
     /// Takes in the outcome of a connection attempt, if there is one.
     fn advance(&self, inner: &mut Inner<D>) {
-        let State::Connecting(link, _) = &mut inner.state else { return };
-        let Some(event) = link.cq.poll_event(link.qp) else { return };
-        let State::Connecting(link, attempt) = std::mem::replace(&mut inner.state, State::Dead) else {
-            return;
+        let handshake = match std::mem::replace(&mut inner.state, State::Dead) {
+            State::Connecting(handshake) => handshake,
+            other => {
+                inner.state = other;
+                return;
+            }
         };
-        match event {
-            ConnectionEvent::Established { private_data } => {
-                let peer = match attempt {
-                    Attempt::Passive(peer) => Ok((peer, Vec::new())),
-                    Attempt::Active => offer::decode(&private_data),
-                };
-                match peer.and_then(|(peer, data)| Ok((self.connection(inner, *link, &peer)?, data))) {
-                    Ok((connection, data)) => self.connected(inner, connection, data),
-                    Err(why) => {
-                        log::warn!(target: "ep_ctrl", "connection given up: {why}");
-                        self.fail(inner, Reason::BadOffer.codes(), Vec::new());
-                    }
-                }
+        match handshake.poll() {
+            Err(handshake) => inner.state = State::Connecting(handshake),
+            Ok(Outcome::Connected(connection, data)) => self.connected(inner, connection, data),
+            Ok(Outcome::BadParameters(why)) => {
+                log::warn!(target: "ep_ctrl", "connection given up: {why}");
+                self.fail(inner, Reason::BadOffer.codes(), Vec::new());
             }
-            ConnectionEvent::Rejected { private_data } => {
-                let (refusal, data) = offer::decode_refusal(&private_data);
-                self.fail(inner, Reason::of_refusal(refusal).codes(), data);
+            Ok(Outcome::Rejected(reason, data)) => {
+                self.fail(inner, Reason::of_refusal(reason).codes(), data);
             }
-            ConnectionEvent::Failed(error) => {
+            Ok(Outcome::Failed(error)) => {
                 log::info!(target: "ep_ctrl", "connection attempt failed: {error}");
                 self.fail(inner, reason::codes(&error), Vec::new());
-            }
-            ConnectionEvent::Disconnected | ConnectionEvent::Broken(_) => {
-                self.fail(inner, reason::codes(&ConnectError::Closed), Vec::new());
             }
         }
     }
 
-    fn connection(
-        &self,
-        inner: &Inner<D>,
-        mut link: Link<D>,
-        peer: &Peer,
-    ) -> std::result::Result<Connection<D>, BadOffer> {
-        link.meet(peer.shares_memory());
-        let attributes = self.attributes();
-        let longest = link.longest_message(peer.ring_size(), attributes.max_message);
-        let (stream, format) = offer::agree(&inner.options, peer, &attributes, self.force_iwarp, longest)?;
-        let longest_inject = peer.ring_size().min(inner.options.send_buffer) as usize;
-        Ok(Connection::new(link, stream, format, peer.ring(), longest_inject))
-    }
-
-    /// Whether memory may be shared with a peer on this host.
-    fn may_share(&self) -> bool {
-        Config::get().shared_memory && !self.force_iwarp
-    }
-
-    fn connected(&self, inner: &mut Inner<D>, connection: Connection<D>, data: Vec<u8>) {
-        inner.state = State::Connected(Box::new(connection));
+    fn connected(&self, inner: &mut Inner<D>, connection: Box<Connection<D>>, data: Vec<u8>) {
+        inner.state = State::Connected(connection);
         // Whichever call found it, the event queue is to look at the peer from now on, which is sooner than
         // the attempt would have ended.
         inner.set_deadline();
@@ -147,17 +105,35 @@ impl<D: Device> Inner<D> {
     }
 
     /// Goes from enabled to connecting, watched by the event queue.
-    fn start(&mut self, attempt: Attempt) {
-        if let State::Enabled(link) = std::mem::replace(&mut self.state, State::Dead) {
-            self.state = State::Connecting(link, attempt);
+    fn start(&mut self, start: impl FnOnce(Box<StreamQueuePair<D>>) -> Started<D>) -> Result<()> {
+        let queue_pair = match std::mem::replace(&mut self.state, State::Dead) {
+            State::Enabled(queue_pair) => queue_pair,
+            other => {
+                self.state = other;
+                return Err(Errno::EOPBADSTATE);
+            }
+        };
+        match start(queue_pair) {
+            Ok(handshake) => self.state = State::Connecting(handshake),
+            Err((queue_pair, error)) => {
+                self.state = State::Enabled(queue_pair);
+                return Err(match error {
+                    StartError::Device(error) => errno_of(error),
+                    StartError::Parameters(_) => {
+                        log::warn!(target: "ep_ctrl", "{error}");
+                        Errno::EINVAL
+                    }
+                });
+            }
         }
         self.set_deadline();
+        Ok(())
     }
 
     /// Tells the event queue when to drive the endpoint even if nothing happens.
     fn set_deadline(&self) {
         if let Some(binding) = &self.binding {
-            binding.set_deadline(self.link().and_then(|link| link.cq.deadline(link.qp)));
+            binding.set_deadline(self.queue_pair().and_then(StreamQueuePair::deadline));
         }
     }
 }
@@ -182,7 +158,7 @@ impl<D: Device> CmOps for Endpoint<D> {
 
     fn getname(&self) -> Result<SocketAddr> {
         let inner = self.inner.lock();
-        let bound = inner.link().and_then(|link| link.cq.local_address(link.qp));
+        let bound = inner.queue_pair().and_then(StreamQueuePair::local_address);
         let unbound: IpAddr = match self.destination {
             Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
             _ => Ipv4Addr::UNSPECIFIED.into(),
@@ -192,7 +168,7 @@ impl<D: Device> CmOps for Endpoint<D> {
 
     fn getpeer(&self) -> Result<SocketAddr> {
         let inner = self.inner.lock();
-        let peer = inner.link().and_then(|link| link.cq.peer_address(link.qp));
+        let peer = inner.queue_pair().and_then(StreamQueuePair::peer_address);
         peer.ok_or(Errno::ENOTCONN)
     }
 
@@ -218,8 +194,8 @@ impl<D: Device> CmOps for Endpoint<D> {
         let mut inner = self.inner.lock();
         let State::Connected(connection) = &mut inner.state else { return Err(Errno::ENOTCONN) };
         match (flags & constants::FI_SEND != 0, flags & constants::FI_RECV != 0) {
-            (true, false) => connection.stream.shut_send(),
-            (false, true) => connection.stream.shut_recv(),
+            (true, false) => connection.shut_send(),
+            (false, true) => connection.shut_recv(),
             (true, true) | (false, false) => {
                 connection.close();
             }

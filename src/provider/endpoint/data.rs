@@ -7,15 +7,16 @@ use parking_lot::MutexGuard;
 
 use crate::abi::{self, Errno, MsgOps, Result, constants};
 use rdma_verbs::Device;
+use rstream_session::{Connection, Direction, Error, Result as Moved};
 
 use super::super::config::Config;
-use super::super::connection::{Connection, Direction};
+use super::super::error::errno_of;
 use super::super::info::INJECT_SIZE;
 use super::callers::{PAUSES, YIELDS};
 use super::{Endpoint, Inner, State};
 
 /// What a call answers that finds nothing to do.
-const BLOCKED: Result<usize> = Err(Errno::EAGAIN);
+const BLOCKED: Moved<usize> = Err(Error::WouldBlock);
 
 /// How often a call is repeated for what comes while it asks for a wake-up, at most: a peer that sends without end
 /// does not hold the caller.
@@ -36,29 +37,29 @@ impl<D: Device> Endpoint<D> {
         &self,
         direction: Direction,
         peeks: bool,
-        mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
+        mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
     ) -> Result<usize> {
         let mut inner = self.inner.lock();
-        if matches!(inner.state, State::Connecting(..)) {
+        if matches!(inner.state, State::Connecting(_)) {
             abi::put_off(|| inner.progress(self));
         }
         let mut outcome = call(inner.connected()?);
         if inner.wait.is_some() {
             inner.callers.note(direction);
             if outcome == BLOCKED {
-                outcome = self.before_sleep(&mut inner, direction, &mut call);
+                outcome = self.before_sleep(&mut inner, direction, &mut call)?;
             }
             self.news.notify_all();
         }
         let connection = inner.connected()?;
         if !peeks {
-            connection.calls(direction).note(&outcome);
+            connection.calls(direction).count(&outcome);
         }
         // A connection that stands has nothing to tell a caller that polls.
         if connection.is_over() || inner.wait.is_some() {
             inner.after_call();
         }
-        outcome
+        outcome.map_err(Errno::from)
     }
 
     /// Repeats a call that found nothing where that may help, and has the descriptor tell of what comes: the
@@ -68,25 +69,25 @@ impl<D: Device> Endpoint<D> {
         &self,
         inner: &mut MutexGuard<'_, Inner<D>>,
         direction: Direction,
-        mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
-    ) -> Result<usize> {
+        mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
+    ) -> Result<Moved<usize>> {
         let mut outcome = if inner.callers.is_another(direction.other()) {
-            yield_and_look(inner, &mut call)
+            yield_and_look(inner, &mut call)?
         } else {
-            look_again(inner, direction, &mut call)
+            spin(inner, direction, &mut call)?
         };
         // A thread that has not called yet may be about to.
         if outcome == BLOCKED && !inner.callers.is_this(direction.other()) {
-            outcome = self.give_way(inner, direction, &mut call);
+            outcome = self.give_way(inner, direction, &mut call)?;
         }
         // The last word is `arm`'s: a call that follows it may overlook what it would have told of.
         for _ in 0..ARMS {
-            if outcome != BLOCKED || !inner.connected()?.arm()? {
+            if outcome != BLOCKED || !inner.connected()?.arm().map_err(errno_of)? {
                 break;
             }
             outcome = call(inner.connected()?);
         }
-        outcome
+        Ok(outcome)
     }
 
     /// Lets the thread of the other direction go first while the descriptor is readable for it.
@@ -94,8 +95,8 @@ impl<D: Device> Endpoint<D> {
         &self,
         inner: &mut MutexGuard<'_, Inner<D>>,
         direction: Direction,
-        mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
-    ) -> Result<usize> {
+        mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
+    ) -> Result<Moved<usize>> {
         let mut outcome = BLOCKED;
         for pause in PAUSES {
             if outcome != BLOCKED || !inner.connected()?.is_ready_for(direction.other()) {
@@ -107,15 +108,15 @@ impl<D: Device> Endpoint<D> {
             self.news.wait_for(inner, pause);
             outcome = call(inner.connected()?);
         }
-        outcome
+        Ok(outcome)
     }
 }
 
 /// Calls again a few times, other threads in between.
 fn yield_and_look<D: Device>(
     inner: &mut MutexGuard<'_, Inner<D>>,
-    mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
-) -> Result<usize> {
+    mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
+) -> Result<Moved<usize>> {
     let mut outcome = BLOCKED;
     for _ in 0..YIELDS {
         MutexGuard::unlocked(inner, std::thread::yield_now);
@@ -124,20 +125,20 @@ fn yield_and_look<D: Device>(
             break;
         }
     }
-    outcome
+    Ok(outcome)
 }
 
-/// Calls again and again before the caller sleeps, while that is likely to pay. Another thread that
-/// waits for the endpoint has it in between.
+/// Spins before the caller sleeps, while that is likely to pay. Another thread that waits for the endpoint has it
+/// in between.
 #[cold]
-fn look_again<D: Device>(
+fn spin<D: Device>(
     inner: &mut MutexGuard<'_, Inner<D>>,
     direction: Direction,
-    mut call: impl FnMut(&mut Connection<D>) -> Result<usize>,
-) -> Result<usize> {
+    mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
+) -> Result<Moved<usize>> {
     let longest = Config::get().spin;
-    if longest.is_zero() || !inner.connected()?.patience(direction).is_due() {
-        return BLOCKED;
+    if longest.is_zero() || !inner.connected()?.spin(direction).is_due() {
+        return Ok(BLOCKED);
     }
     let start = Instant::now();
     let mut outcome = BLOCKED;
@@ -146,8 +147,8 @@ fn look_again<D: Device>(
         MutexGuard::bump(inner);
         outcome = call(inner.connected()?);
     }
-    inner.connected()?.patience(direction).learn(outcome != BLOCKED);
-    outcome
+    inner.connected()?.spin(direction).learn(outcome != BLOCKED);
+    Ok(outcome)
 }
 
 impl<D: Device> MsgOps for Endpoint<D> {

@@ -25,20 +25,17 @@ use crate::abi::{
     Result,
 };
 use rdma_verbs::process::Maker;
-use rdma_verbs::{CompletionQueue, Device, Signal, WaitSet};
+use rdma_verbs::{Device, Signal, WaitSet};
+use rstream_session::{Connection, Handshake, Sizes, StreamQueuePair, user_data_room};
 
 use super::children::Child;
-use super::connection::Connection;
 use super::domain::Domain;
 use super::error::errno_of;
 use super::event_queue::Binding;
 use super::linger::Linger;
-use super::link::Link;
-use super::options::Options;
 use super::request::Request;
-use super::{figures, info, offer, wait};
+use super::{figures, info, options, wait};
 use callers::Callers;
-use connect::Attempt;
 
 /// An open endpoint.
 pub(super) struct Endpoint<D: Device> {
@@ -57,7 +54,7 @@ pub(super) struct Endpoint<D: Device> {
 }
 
 struct Inner<D: Device> {
-    options: Options,
+    sizes: Sizes,
     /// Address to bind before connecting.
     source: Option<SocketAddr>,
     binding: Option<Binding>,
@@ -75,9 +72,9 @@ enum State<D: Device> {
     /// As opened: options may change.
     Open,
     /// Memory and queue pair are there.
-    Enabled(Box<Link<D>>),
+    Enabled(Box<StreamQueuePair<D>>),
     /// On the way to a connection.
-    Connecting(Box<Link<D>>, Attempt),
+    Connecting(Box<Handshake<D>>),
     /// Connected, or the connection has ended.
     Connected(Box<Connection<D>>),
     /// The attempt failed, or the endpoint is closed.
@@ -91,9 +88,9 @@ impl<D: Device> Endpoint<D> {
             Some(handle) => Some(handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?),
             None => None,
         };
-        let inherited = request.as_ref().map_or_else(Options::default, |request| request.options());
+        let inherited = request.as_ref().map_or(Sizes::DEFAULT, |request| request.sizes());
         let attributes = domain.device().attributes();
-        let options = inherited.with_depths_of(info, &attributes)?;
+        let sizes = options::with_depths_of(inherited, info, &attributes)?;
         let (source, destination) = (info.src_addr()?, info.dest_addr()?);
         if let Some(request) = &request {
             request.claim();
@@ -105,7 +102,7 @@ impl<D: Device> Endpoint<D> {
             handle: OnceLock::new(),
             maker: Maker::this_process(),
             inner: Mutex::new(Inner {
-                options,
+                sizes,
                 source,
                 binding: None,
                 wait: None,
@@ -125,7 +122,7 @@ impl<D: Device> Endpoint<D> {
         let mut inner = self.inner.lock();
         inner.progress(self);
         let State::Connected(connection) = &mut inner.state else { return Ok(false) };
-        if !connection.is_ready() && connection.arm()? {
+        if !connection.is_ready() && connection.arm().map_err(errno_of)? {
             connection.progress();
         }
         let ready = connection.is_ready();
@@ -158,7 +155,7 @@ impl<D: Device> Endpoint<D> {
 
     /// Bytes that the device leaves for the user's connection data.
     fn user_data_room(&self) -> usize {
-        offer::user_data_room(&self.attributes())
+        user_data_room(&self.attributes())
     }
 }
 
@@ -168,18 +165,19 @@ impl<D: Device> Inner<D> {
         match self.state {
             State::Open => {}
             State::Enabled(_) => return Ok(()),
-            State::Connecting(..) => return Err(Errno::EALREADY),
+            State::Connecting(_) => return Err(Errno::EALREADY),
             State::Connected(_) => return Err(Errno::EISCONN),
             State::Dead => return Err(Errno::EOPBADSTATE),
         }
         if self.binding.is_none() {
             return Err(Errno::ENOEQ);
         }
-        let mut link = Link::open(endpoint.domain.device(), &self.options).map_err(errno_of)?;
+        let settings = endpoint.settings(self);
+        let mut queue_pair = StreamQueuePair::open(endpoint.domain.device(), &settings).map_err(errno_of)?;
         if let Some(wait) = &self.wait {
-            link.cq.attach(Arc::clone(wait)).map_err(errno_of)?;
+            queue_pair.attach(Arc::clone(wait)).map_err(errno_of)?;
         }
-        self.state = State::Enabled(Box::new(link));
+        self.state = State::Enabled(Box::new(queue_pair));
         Ok(())
     }
 
@@ -187,8 +185,8 @@ impl<D: Device> Inner<D> {
     fn descriptor(&mut self) -> Result<&Arc<WaitSet>> {
         if self.wait.is_none() {
             let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-            if let Some(link) = self.link_mut() {
-                link.cq.attach(Arc::clone(&wait)).map_err(errno_of)?;
+            if let Some(queue_pair) = self.queue_pair_mut() {
+                queue_pair.attach(Arc::clone(&wait)).map_err(errno_of)?;
             }
             self.wait = Some(wait);
             // The device tells of what comes from now on.
@@ -199,18 +197,20 @@ impl<D: Device> Inner<D> {
         self.wait.as_ref().ok_or(Errno::EIO)
     }
 
-    fn link_mut(&mut self) -> Option<&mut Link<D>> {
+    fn queue_pair_mut(&mut self) -> Option<&mut StreamQueuePair<D>> {
         match &mut self.state {
-            State::Enabled(link) | State::Connecting(link, _) => Some(link),
-            State::Connected(connection) => Some(&mut connection.link),
+            State::Enabled(queue_pair) => Some(queue_pair),
+            State::Connecting(handshake) => Some(handshake.queue_pair_mut()),
+            State::Connected(connection) => Some(connection.queue_pair_mut()),
             State::Open | State::Dead => None,
         }
     }
 
-    fn link(&self) -> Option<&Link<D>> {
+    fn queue_pair(&self) -> Option<&StreamQueuePair<D>> {
         match &self.state {
-            State::Enabled(link) | State::Connecting(link, _) => Some(link),
-            State::Connected(connection) => Some(&connection.link),
+            State::Enabled(queue_pair) => Some(queue_pair),
+            State::Connecting(handshake) => Some(handshake.queue_pair()),
+            State::Connected(connection) => Some(connection.queue_pair()),
             State::Open | State::Dead => None,
         }
     }
@@ -250,11 +250,10 @@ impl<D: Device> Inner<D> {
     /// Writes the connection's figures to the log.
     fn report(&self) {
         let Some(connection) = self.connection() else { return };
-        let cq = &connection.link.cq;
-        if let (Some(local), Some(peer)) =
-            (cq.local_address(connection.link.qp), cq.peer_address(connection.link.qp))
-        {
-            log::info!(target: "ep_ctrl", "{local} to {peer}: {}", figures::Line(connection.figures()));
+        let queue_pair = connection.queue_pair();
+        if let (Some(local), Some(peer)) = (queue_pair.local_address(), queue_pair.peer_address()) {
+            let figures = figures::of(connection.statistics());
+            log::info!(target: "ep_ctrl", "{local} to {peer}: {}", figures::Line(figures));
         }
     }
 
@@ -283,7 +282,12 @@ impl<D: Device> Inner<D> {
 
 impl<D: Device> FigureOps for Endpoint<D> {
     fn figures(&self) -> Result<Figures> {
-        Ok(self.inner.lock().connection().map_or_else(Figures::default, Connection::figures))
+        Ok(self
+            .inner
+            .lock()
+            .connection()
+            .map(Connection::statistics)
+            .map_or_else(Figures::default, figures::of))
     }
 }
 
@@ -332,10 +336,10 @@ impl<D: Device> EndpointOps for Endpoint<D> {
     fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
         let mut inner = self.inner.lock();
         let open = matches!(inner.state, State::Open);
-        inner.options.set(level, name, value, open, &self.attributes())
+        options::set(&mut inner.sizes, (level, name), value, open, &self.attributes())
     }
 
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
-        self.inner.lock().options.get(level, name, out, self.user_data_room())
+        options::get(&self.inner.lock().sizes, (level, name), out, self.user_data_room())
     }
 }

@@ -5,16 +5,21 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::*;
-use crate::provider::offer::{self, Peer};
-use crate::provider::options::Options;
+use std::io::{IoSlice, IoSliceMut};
+
 use rdma_testkit::faulty::{Faulty, Plan};
 use rdma_testkit::sim;
-use rdma_verbs::{ConnectOptions, ConnectionRequest, EventTarget, Listener, Token, WaitSet};
-use rstream_protocol::Extension;
+use rdma_verbs::{
+    Completion, CompletionQueue, ConnectOptions, ConnectionRequest, Device, EventTarget, Listener, Token,
+    WaitSet,
+};
 
-const OPTIONS: ConnectOptions =
-    ConnectOptions { timeout: Duration::from_secs(10), keepalive: Duration::from_secs(10) };
+use super::{Connection, Error, Handshake, Outcome, Peer, Settings, Sizes, StreamQueuePair, run};
+
+fn settings(sizes: Sizes, force_iwarp: bool) -> Settings {
+    let connect = ConnectOptions { timeout: Duration::from_secs(10), keepalive: Duration::from_secs(10) };
+    Settings { sizes, force_iwarp, share_memory: true, connect, at_cancellation_point: run }
+}
 
 /// Pseudo-random numbers of one seed.
 struct Dice(u64);
@@ -33,43 +38,32 @@ fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8).wrapping_mul(31)) as u8
 }
 
-fn extension(attributes: &rdma_verbs::DeviceAttributes, force_iwarp: bool) -> Option<Extension<'static>> {
-    Some(offer::extend(offer::features(attributes, force_iwarp), &[], None, attributes))
-}
-
-/// Connects an active side with one kind of options to a passive side with another.
-fn connect<D: Device>(
-    active: &D,
-    passive: &D,
-    options: [Options; 2],
-    force_iwarp: bool,
-) -> [Connection<D>; 2] {
-    let attributes = active.attributes();
-    let target = || EventTarget { wait: Arc::new(WaitSet::new().unwrap()), token: Token(1) };
+/// Connects an active side with one kind of sizes to a passive side with another.
+fn connect<D: Device>(active: &D, passive: &D, sizes: [Sizes; 2], force_iwarp: bool) -> [Connection<D>; 2] {
+    let events = || EventTarget { wait: Arc::new(WaitSet::new().unwrap()), token: Token(1) };
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut listener = passive.listen(any, 1, &OPTIONS, target()).unwrap();
-    let mut left = Link::open(active, &options[0]).unwrap();
-    let mut right = Link::open(passive, &options[1]).unwrap();
+    let [left, right] = sizes.map(|sizes| settings(sizes, force_iwarp));
+    let mut listener = passive.listen(any, 1, &left.connect, events()).unwrap();
 
-    let data = left.offer(&options[0], extension(&attributes, force_iwarp)).encode().unwrap();
-    left.cq.connect(left.qp, listener.local_address(), None, &data, &OPTIONS, target()).unwrap();
+    let queue_pair = Box::new(StreamQueuePair::open(active, &left).unwrap());
+    let to = (listener.local_address(), None);
+    let active = Handshake::connect(queue_pair, to, b"", left, active.attributes(), events());
+    let mut active = Some(active.map_err(|(_, error)| error).unwrap());
     let request = until(|| listener.poll());
-    let (right_peer, _) = offer::decode(request.private_data()).unwrap();
-    let data = right.offer(&options[1], extension(&attributes, force_iwarp)).encode().unwrap();
-    right.cq.accept(right.qp, request, &data, &OPTIONS, target()).unwrap();
-
-    let established = |link: &mut Link<D>| match until(|| link.cq.poll_event(link.qp)) {
-        ConnectionEvent::Established { private_data } => private_data,
-        other => panic!("{other:?}"),
-    };
-    let (left_peer, _) = offer::decode(&established(&mut left)).unwrap();
-    established(&mut right);
-
-    let finish = |link, options: &Options, peer: &Peer| {
-        let (stream, format) = offer::agree(options, peer, &attributes, force_iwarp, u32::MAX).unwrap();
-        Connection::new(link, stream, format, peer.ring(), peer.ring_size() as usize)
-    };
-    [finish(left, &options[0], &left_peer), finish(right, &options[1], &right_peer)]
+    let (peer, _) = Peer::decode(request.private_data()).unwrap();
+    let queue_pair = Box::new(StreamQueuePair::open(passive, &right).unwrap());
+    let passive = Handshake::accept(queue_pair, (request, peer), b"", right, passive.attributes(), events());
+    let mut passive = Some(passive.map_err(|(_, error)| error).unwrap());
+    [&mut active, &mut passive].map(|side| {
+        until(|| match side.take()?.poll() {
+            Ok(Outcome::Connected(connection, _)) => Some(*connection),
+            Ok(_) => panic!("no connection"),
+            Err(waiting) => {
+                *side = Some(waiting);
+                None
+            }
+        })
+    })
 }
 
 fn until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
@@ -97,7 +91,7 @@ fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, dic
             let (head, tail) = bytes.split_at(bytes.len() / 3);
             match connection.send(&[head, tail].map(IoSlice::new), bytes.len(), dice.below(8) == 0) {
                 Ok(taken) => sent[side] += taken,
-                Err(error) => assert_eq!(error, Errno::EAGAIN),
+                Err(error) => assert_eq!(error, Error::WouldBlock),
             }
         } else {
             let mut bytes = vec![0; length];
@@ -105,7 +99,7 @@ fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, dic
             let taken = match connection.receive(&mut [head, tail].map(IoSliceMut::new), length, true) {
                 Ok(taken) => taken,
                 Err(error) => {
-                    assert_eq!(error, Errno::EAGAIN);
+                    assert_eq!(error, Error::WouldBlock);
                     0
                 }
             };
@@ -121,7 +115,7 @@ fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, dic
         }
     }
     for connection in &mut sides {
-        connection.stream.shut_send();
+        connection.shut_send();
     }
     for side in [0, 1, 0, 1, 0, 1, 0, 1] {
         sides[side].progress();
@@ -132,14 +126,14 @@ fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, dic
             connection.is_over().then_some(())
         });
         assert_eq!(connection.peek_receive(), Ok(0));
-        assert_eq!(connection.peek_send(), Err(Errno::EPIPE));
+        assert_eq!(connection.peek_send(), Err(Error::Shut));
     }
 }
 
-fn random_options(dice: &mut Dice) -> Options {
+fn random_sizes(dice: &mut Dice) -> Sizes {
     let sizes = [1, 7, 64, 1000, 4096, 32 * 1024, 1 << 20, 3 << 20];
     let depths = [4, 5, 16, 384, 1024];
-    Options {
+    Sizes {
         send_buffer: sizes[dice.below(sizes.len())],
         recv_buffer: sizes[dice.below(sizes.len())],
         send_depth: depths[dice.below(depths.len())],
@@ -159,18 +153,18 @@ fn every_byte_arrives_on_any_device() {
         let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let fabric = sim::Fabric::new();
         let config = devices(&mut dice);
-        let options = [random_options(&mut dice), random_options(&mut dice)];
+        let sizes = [random_sizes(&mut dice), random_sizes(&mut dice)];
         let force_iwarp = dice.below(3) == 0;
-        let least = options.iter().flat_map(|o| [o.send_buffer, o.recv_buffer]).min().unwrap_or(1) as usize;
+        let least = sizes.iter().flat_map(|o| [o.send_buffer, o.recv_buffer]).min().unwrap_or(1) as usize;
         let amount = (least * 200).clamp(200, 400_000);
         let plan = Plan { queue_full: 0, ..Plan::nuisances(seed) };
-        println!("seed {seed}: {config:?} {options:?} forced {force_iwarp}, {amount} bytes");
+        println!("seed {seed}: {config:?} {sizes:?} forced {force_iwarp}, {amount} bytes");
         if dice.below(2) == 0 {
             let device = fabric.device(config);
-            stream_both_ways(connect(&device, &device, options, force_iwarp), amount, &mut dice);
+            stream_both_ways(connect(&device, &device, sizes, force_iwarp), amount, &mut dice);
         } else {
             let device = Faulty::new(fabric.device(config), plan);
-            stream_both_ways(connect(&device, &device, options, force_iwarp), amount, &mut dice);
+            stream_both_ways(connect(&device, &device, sizes, force_iwarp), amount, &mut dice);
         }
     }
 }
@@ -178,7 +172,7 @@ fn every_byte_arrives_on_any_device() {
 #[test]
 fn a_broken_connection_is_a_reset_for_both() {
     let device = sim::Fabric::new().device(sim::Config::iwarp());
-    let [mut left, mut right] = connect(&device, &device, [Options::default(); 2], false);
+    let [mut left, mut right] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
     assert_eq!(left.inject(b"last words"), Ok(10));
     right.progress();
     left.cut();
@@ -187,8 +181,8 @@ fn a_broken_connection_is_a_reset_for_both() {
     assert_eq!(right.receive(&mut [IoSliceMut::new(&mut words)], 10, true), Ok(10));
     assert_eq!(&words, b"last words");
     for connection in [&mut left, &mut right] {
-        assert_eq!(connection.peek_receive(), Err(Errno::ECONNRESET));
-        assert_eq!(connection.peek_send(), Err(Errno::ECONNRESET));
+        assert_eq!(connection.peek_receive(), Err(Error::Reset));
+        assert_eq!(connection.peek_send(), Err(Error::Reset));
         assert!(connection.is_ready() && connection.is_over());
     }
 }
@@ -199,8 +193,8 @@ fn a_refused_receive_is_a_reset() {
     let fabric = sim::Fabric::new();
     let device = |plan| Faulty::new(fabric.device(sim::Config::infiniband()), plan);
     let refusing = device(Plan { queue_full: 1000, ..Plan::none() });
-    let [mut left, mut right] = connect(&device(Plan::none()), &refusing, [Options::default(); 2], false);
-    let messages = u32::from(Options::default().recv_depth) / 2;
+    let [mut left, mut right] = connect(&device(Plan::none()), &refusing, [Sizes::DEFAULT; 2], false);
+    let messages = u32::from(Sizes::DEFAULT.recv_depth) / 2;
     for _ in 0..messages {
         assert_eq!(left.inject(b"x"), Ok(1));
         right.progress();
@@ -212,7 +206,7 @@ fn a_refused_receive_is_a_reset() {
     while right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true) == Ok(1) {}
     left.progress();
     for connection in [&mut left, &mut right] {
-        assert_eq!(connection.peek_receive(), Err(Errno::ECONNRESET));
+        assert_eq!(connection.peek_receive(), Err(Error::Reset));
     }
 }
 
@@ -221,24 +215,24 @@ fn a_refused_receive_is_a_reset() {
 fn an_end_without_completions_wakes() {
     for arming in [false, true] {
         let device = sim::Fabric::new().device(sim::Config { arming, ..sim::Config::infiniband() });
-        let [mut left, mut right] = connect(&device, &device, [Options::default(); 2], false);
+        let [mut left, mut right] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
         left.cut();
-        while right.link.cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
+        while right.queue_pair_mut().cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
         let receive = |right: &mut Connection<_>| right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true);
-        assert_eq!(receive(&mut right), Err(Errno::EAGAIN));
-        assert_eq!(right.arm(), Ok(true));
-        assert_eq!(receive(&mut right), Err(Errno::ECONNRESET));
+        assert_eq!(receive(&mut right), Err(Error::WouldBlock));
+        assert!(right.arm().unwrap());
+        assert_eq!(receive(&mut right), Err(Error::Reset));
     }
 }
 
 #[test]
 fn inject_is_all_or_nothing() {
     let device = sim::Fabric::new().device(sim::Config::iwarp());
-    let options = Options { recv_buffer: 16, ..Options::default() };
-    let [mut left, mut right] = connect(&device, &device, [options; 2], false);
-    assert_eq!(left.inject(&[0; 17]), Err(Errno::EMSGSIZE));
+    let sizes = Sizes { recv_buffer: 16, ..Sizes::DEFAULT };
+    let [mut left, mut right] = connect(&device, &device, [sizes; 2], false);
+    assert_eq!(left.inject(&[0; 17]), Err(Error::TooLong));
     assert_eq!(left.inject(&[1; 10]), Ok(10));
-    assert_eq!(left.inject(&[2; 10]), Err(Errno::EAGAIN));
+    assert_eq!(left.inject(&[2; 10]), Err(Error::WouldBlock));
     let mut bytes = [0; 16];
     assert_eq!(right.receive(&mut [IoSliceMut::new(&mut bytes)], 16, true), Ok(10));
     left.progress();

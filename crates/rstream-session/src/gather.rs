@@ -1,19 +1,20 @@
-//! A cut out of an application's list of buffers.
+//! A part of an application's list of buffers.
 
 use std::io::IoSlice;
 
-use crate::abi::IOV_LIMIT;
+/// Most pieces of one call that sends.
+pub const MAX_PIECES: usize = 8;
 
-/// Up to [`IOV_LIMIT`] pieces that together are `length` bytes of a list, from some byte on.
-pub(super) struct Gather<'a> {
-    pieces: [IoSlice<'a>; IOV_LIMIT],
+/// Up to [`MAX_PIECES`] pieces that together are `length` bytes of a list, from some byte on.
+pub(crate) struct Gather<'a> {
+    pieces: [IoSlice<'a>; MAX_PIECES],
     used: usize,
 }
 
 impl<'a> Gather<'a> {
     /// Cuts `length` bytes, after the first `skip`, out of `list`: fewer where the list ends.
-    pub(super) fn cut(list: &'a [IoSlice<'_>], mut skip: usize, mut length: usize) -> Self {
-        let mut cut = Self { pieces: [IoSlice::new(&[]); IOV_LIMIT], used: 0 };
+    pub(crate) fn cut(list: &'a [IoSlice<'_>], mut skip: usize, mut length: usize) -> Self {
+        let mut cut = Self { pieces: [IoSlice::new(&[]); MAX_PIECES], used: 0 };
         for piece in list {
             let bytes: &'a [u8] = piece;
             if skip >= bytes.len() {
@@ -34,7 +35,7 @@ impl<'a> Gather<'a> {
     }
 
     /// The pieces, none of them empty.
-    pub(super) fn slices(&self) -> &[IoSlice<'a>] {
+    pub(crate) fn slices(&self) -> &[IoSlice<'a>] {
         &self.pieces[..self.used]
     }
 }

@@ -1,21 +1,20 @@
-//! What an endpoint owns on its device from `fi_enable` on: the receive ring, a queue pair with
-//! every receive posted, and, where the device does not take payload inline, a registered send
-//! ring.
+//! What a stream owns on its device: the receive ring, a queue pair with every receive posted, and, where the
+//! device does not take payload inline, a registered send ring.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
 
-use crate::abi::IOV_LIMIT;
 use rdma_verbs::shm::Invitation;
 use rdma_verbs::{
     self as verbs, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload,
-    ProtectionDomain, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
+    ProtectionDomain, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest, WaitSet,
 };
-use rstream_protocol::{
-    CONTROL_ENTRIES, ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage,
-};
+use rstream_protocol::{ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage};
 
-use super::options::Options;
+use super::gather::MAX_PIECES;
+use super::settings::Settings;
 
 const PLAIN_SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
 
@@ -25,10 +24,10 @@ const SPLIT_LEAST: u32 = 4096;
 /// Bytes of a word where it travels as the payload of a send.
 const WORD: usize = size_of::<u32>();
 
-/// A queue pair with its memory.
-pub(super) struct Link<D: Device> {
-    pub(super) cq: D::Cq,
-    pub(super) qp: QpNumber,
+/// A queue pair with the memory of one stream.
+pub struct StreamQueuePair<D: Device> {
+    pub(crate) cq: D::Cq,
+    pub(crate) qp: QpNumber,
     /// The ring that the peer writes.
     ring: D::Mr,
     /// One slot a posted receive, for words that come as payload.
@@ -50,30 +49,32 @@ struct WordSlots<M> {
     next: u64,
 }
 
-impl<D: Device> Link<D> {
+impl<D: Device> StreamQueuePair<D> {
     /// Registers the memory, makes the queue pair and posts every receive.
-    pub(super) fn open(device: &D, options: &Options) -> verbs::Result<Self> {
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn open(device: &D, settings: &Settings) -> verbs::Result<Self> {
         let pd = device.alloc_pd()?;
-        // Which words travel is agreed on later; iWARP words take the most entries a message.
-        let data_entries = u32::from(options.send_depth) * WordFormat::Iwarp.data_entries();
-        let send_depth = data_entries + CONTROL_ENTRIES;
-        let recv_depth = u32::from(options.recv_depth);
+        let send_depth = settings.side(&device.attributes()).send_entries();
+        let sizes = &settings.sizes;
+        let recv_depth = u32::from(sizes.recv_depth);
         let mut cq = device.create_cq(send_depth + recv_depth)?;
         let wanted = QpCapabilities {
             send_depth,
             recv_depth,
-            inline: options.send_buffer as usize,
+            inline: sizes.send_buffer as usize,
             initiator_depth: 0,
             responder_resources: 0,
         };
         let (qp, granted) = cq.create_qp(&pd, wanted)?;
 
         let register = |size: usize, access| pd.register(Memory::zeroed(size)?, access);
-        let ring = register(options.recv_buffer as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let ring = register(sizes.recv_buffer as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let slot = if device.attributes().immediate { 0 } else { SHORT_DATA_MOST } + WORD as u32;
         let words = register(recv_depth as usize * slot as usize, Access::LOCAL_WRITE)?;
-        let staging = if granted.inline < options.send_buffer as usize {
-            Some(register(options.send_buffer as usize, Access::empty())?)
+        let staging = if granted.inline < sizes.send_buffer as usize {
+            Some(register(sizes.send_buffer as usize, Access::empty())?)
         } else {
             None
         };
@@ -85,52 +86,79 @@ impl<D: Device> Link<D> {
             None
         };
 
-        let mut link = Self { cq, qp, ring, words, slot, inline: granted.inline, staging, word_staging };
+        let mut queue_pair =
+            Self { cq, qp, ring, words, slot, inline: granted.inline, staging, word_staging };
         let mut first = 0;
         while first < recv_depth {
             let end = recv_depth.min(first + REPOST_CHAIN as u32);
-            link.post_receives(&mut (first..end).map(u64::from))?;
+            queue_pair.post_receives(&mut (first..end).map(u64::from))?;
             first = end;
         }
-        Ok(link)
+        Ok(queue_pair)
     }
 
-    /// What this side tells the peer about its ring and receives.
-    pub(super) fn offer<'a>(&self, options: &Options, extension: Option<Extension<'a>>) -> Offer<'a> {
+    /// From now on `wait` becomes readable when [`super::Connection::progress`] has something to do.
+    ///
+    /// # Errors
+    /// Those of [`CompletionQueue::attach`].
+    pub fn attach(&mut self, wait: Arc<WaitSet>) -> verbs::Result<()> {
+        self.cq.attach(wait)
+    }
+
+    /// When the connection wants to be driven even if nothing happens.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.cq.deadline(self.qp)
+    }
+
+    /// The local address, once there is one.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.cq.local_address(self.qp)
+    }
+
+    /// The peer's address, once there is a connection.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        self.cq.peer_address(self.qp)
+    }
+
+    /// This side's connection parameters.
+    pub(crate) fn offer<'a>(&self, settings: &Settings, extension: Option<Extension<'a>>) -> Offer<'a> {
         Offer {
             ring_address: self.ring.address(),
             ring_key: u64::from(self.ring.remote_key()),
-            ring_size: options.recv_buffer,
-            receives: options.recv_depth,
+            ring_size: settings.sizes.recv_buffer,
+            receives: settings.sizes.recv_depth,
             extension,
         }
     }
 
-    /// Invites a peer at `remote` to share the ring with; see [`CompletionQueue::invite`].
-    pub(super) fn invite(&mut self, remote: SocketAddr) -> Option<Invitation> {
+    /// Offers a peer at `remote` to share the ring; see [`CompletionQueue::invite`].
+    pub(crate) fn invite(&mut self, remote: SocketAddr) -> Option<Invitation> {
         self.cq.invite(self.qp, remote, &self.ring)
     }
 
-    /// Follows a peer's invitation; see [`CompletionQueue::visit`].
-    pub(super) fn visit(&mut self, request: &D::Request, invitation: &Invitation) -> bool {
+    /// Takes a peer's offer to share memory; see [`CompletionQueue::visit`].
+    pub(crate) fn visit(&mut self, request: &D::Request, invitation: &Invitation) -> bool {
         self.cq.visit(self.qp, request, invitation, &self.ring)
     }
 
-    /// Meets a peer that followed the own invitation, or nobody; see [`CompletionQueue::meet`].
-    pub(super) fn meet(&mut self, visited: bool) {
+    /// Ends the rendezvous that this side offered; see [`CompletionQueue::meet`].
+    pub(crate) fn meet(&mut self, visited: bool) {
         self.cq.meet(self.qp, visited);
     }
 
     /// Longest data message that is of use towards a ring of `peer_ring` bytes, on a device that takes
     /// `most`. Where messages are cheap, a few fill the ring, so that the peer reads one while the next
     /// is written.
-    pub(super) fn longest_message(&self, peer_ring: u32, most: u64) -> u32 {
+    pub(crate) fn longest_message(&self, peer_ring: u32, most: u64) -> u32 {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         if self.cq.shares_memory(self.qp) { most.min((peer_ring / 4).max(SPLIT_LEAST)) } else { most }
     }
 
     /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.
-    pub(super) fn post_receives(&mut self, slots: &mut dyn Iterator<Item = u64>) -> verbs::Result<()> {
+    pub(crate) fn post_receives(&mut self, slots: &mut dyn Iterator<Item = u64>) -> verbs::Result<()> {
         let mut chain = [RecvRequest { id: 0, buffer: None }; REPOST_CHAIN];
         let mut length = 0;
         for (request, slot) in chain.iter_mut().zip(slots) {
@@ -143,14 +171,14 @@ impl<D: Device> Link<D> {
     }
 
     /// The word that arrived in the receive of `slot`.
-    pub(super) fn word(&self, slot: u64) -> Option<u32> {
+    pub(crate) fn word(&self, slot: u64) -> Option<u32> {
         let mut word = [0; WORD];
         self.words.memory().read(slot * u64::from(self.slot), &mut word).ok()?;
         Some(u32::from_le_bytes(word))
     }
 
     /// Puts the data behind the word in the receive of `slot` where it belongs in the receive ring.
-    pub(super) fn place(&self, slot: u64, offset: u32, length: u32) -> bool {
+    pub(crate) fn place(&self, slot: u64, offset: u32, length: u32) -> bool {
         let mut data = [0; SHORT_DATA_MOST as usize];
         let Some(data) = data.get_mut(..length as usize) else { return false };
         let behind_word = slot * u64::from(self.slot) + WORD as u64;
@@ -159,13 +187,13 @@ impl<D: Device> Link<D> {
     }
 
     /// Copies bytes of the receive ring out.
-    pub(super) fn read_ring(&self, offset: u32, target: &mut [u8]) -> bool {
+    pub(crate) fn read_ring(&self, offset: u32, target: &mut [u8]) -> bool {
         self.ring.memory().read(u64::from(offset), target).is_ok()
     }
 
-    /// Posts a data message: `data` is exactly what it carries, in at most [`IOV_LIMIT`] pieces, and `ring` the
+    /// Posts a data message: `data` is exactly what it carries, in at most [`MAX_PIECES`] pieces, and `ring` the
     /// peer's.
-    pub(super) fn post_write(
+    pub(crate) fn post_write(
         &mut self,
         format: WordFormat,
         ring: RemoteAddress,
@@ -207,7 +235,7 @@ impl<D: Device> Link<D> {
         more: bool,
     ) -> verbs::Result<()> {
         let word = message.word.to_le_bytes();
-        let mut slices = [IoSlice::new(&[]); 1 + IOV_LIMIT];
+        let mut slices = [IoSlice::new(&[]); 1 + MAX_PIECES];
         slices[0] = IoSlice::new(&word);
         slices[1..].iter_mut().zip(data).for_each(|(place, slice)| *place = *slice);
         let payload = Payload::Inline(&slices[..=data.len()]);
@@ -216,7 +244,7 @@ impl<D: Device> Link<D> {
     }
 
     /// Posts a control message.
-    pub(super) fn post_control(&mut self, format: WordFormat, message: &ControlMessage) -> verbs::Result<()> {
+    pub(crate) fn post_control(&mut self, format: WordFormat, message: &ControlMessage) -> verbs::Result<()> {
         let Ticket { id, signaled } = message.ticket;
         match format {
             WordFormat::Immediate => {
@@ -259,7 +287,7 @@ impl<D: Device> Link<D> {
 }
 
 /// Most receives posted with one call.
-pub(super) const REPOST_CHAIN: usize = 16;
+pub(crate) const REPOST_CHAIN: usize = 16;
 
 /// Copies `slices` into registered memory at `offset`.
 fn stage<M: MemoryRegion>(region: &M, offset: u32, slices: &[IoSlice<'_>]) -> verbs::Result<Segment> {

@@ -1,0 +1,416 @@
+//! A standing connection: the stream protocol driven over a queue pair.
+//!
+//! To send, [`Connection::send`] asks the protocol where in the peer's ring the next message belongs, and posts
+//! it. To receive, [`Connection::receive`] polls completions, feeds them to the protocol, and copies bytes out of
+//! the receive ring. Each public call flushes before it returns: control words that are due are posted, unless
+//! the caller held output back with `more`.
+//!
+//! | file | part |
+//! |---|---|
+//! | `connection` | the calls of the stream's user |
+//! | `connection/drive` | completions, connection events, control words |
+
+mod drive;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Instant;
+
+use rdma_verbs::{self as verbs, Completion, CompletionQueue, Device, RemoteAddress};
+use rstream_protocol::{RecvState, SendEnd, Stream, WordFormat};
+
+use super::error::{Error, Result};
+use super::gather::Gather;
+use super::queue_pair::{REPOST_CHAIN, StreamQueuePair};
+use super::settings::Settings;
+use super::spin::AdaptiveSpin;
+use super::statistics::{Calls, Statistics};
+
+/// A stream over a queue pair.
+pub struct Connection<D: Device> {
+    queue_pair: StreamQueuePair<D>,
+    stream: Stream,
+    /// Calls of each direction.
+    calls: [Calls; 2],
+    /// Whether to spin before a sleep, for each direction.
+    spin: [AdaptiveSpin; 2],
+    /// Messages of the peer that broke the protocol.
+    refused: u64,
+    format: WordFormat,
+    peer_ring: RemoteAddress,
+    /// The smaller of the peer's ring and the send ring: the longest inject.
+    longest_inject: usize,
+    /// Bytes of room that the last send lacked when it answered [`Error::WouldBlock`], and that are worth a
+    /// wake-up; 0 if it did not.
+    room_awaited: usize,
+    /// Output is held back for `more`.
+    held: bool,
+    /// Whether a receive has answered the end of the stream.
+    end_answered: bool,
+    /// Whether the transport has ended, in an orderly way or not.
+    ended: bool,
+    /// When this side closed both directions with one call.
+    closed: Option<Instant>,
+    /// Whether this side began the orderly end of the transport.
+    disconnecting: bool,
+    /// Connection events are to be polled: something shows that the transport has ended.
+    event_expected: bool,
+    /// Polls that found nothing, modulo 256.
+    empty_polls: u8,
+    /// Filled by a poll. It is kept, because clearing it for each poll costs more than the poll.
+    batch: Box<[Completion; REPOST_CHAIN]>,
+    /// Receives that messages consumed and that are not posted again. The peer may not count on them
+    /// before a control word has returned them, so they wait for that word or for a whole chain of them.
+    used: Vec<u64>,
+    at_cancellation_point: fn(&mut dyn FnMut()),
+}
+
+/// A direction of the stream, seen from this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From this side to the peer.
+    Send,
+    /// From the peer to this side.
+    Receive,
+}
+
+impl Direction {
+    /// The opposite direction.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Send => Self::Receive,
+            Self::Receive => Self::Send,
+        }
+    }
+}
+
+impl<D: Device> Connection<D> {
+    /// A connection over `queue_pair` to a peer whose receive ring of `peer_ring_size` bytes is at `peer_ring`.
+    pub(crate) fn new(
+        queue_pair: StreamQueuePair<D>,
+        settings: &Settings,
+        (stream, format): (Stream, WordFormat),
+        (peer_ring, peer_ring_size): (RemoteAddress, u32),
+    ) -> Self {
+        Self {
+            queue_pair,
+            stream,
+            calls: Default::default(),
+            spin: Default::default(),
+            refused: 0,
+            format,
+            peer_ring,
+            longest_inject: peer_ring_size.min(settings.sizes.send_buffer) as usize,
+            room_awaited: 0,
+            held: false,
+            end_answered: false,
+            ended: false,
+            closed: None,
+            disconnecting: false,
+            event_expected: false,
+            empty_polls: 0,
+            batch: Box::new([Completion::EMPTY; REPOST_CHAIN]),
+            // Fewer than a chain, and one batch.
+            used: Vec::with_capacity(2 * REPOST_CHAIN),
+            at_cancellation_point: settings.at_cancellation_point,
+        }
+    }
+
+    /// The queue pair, for its addresses and its deadline.
+    #[must_use]
+    pub fn queue_pair(&self) -> &StreamQueuePair<D> {
+        &self.queue_pair
+    }
+
+    /// The queue pair, to attach a wait set.
+    pub fn queue_pair_mut(&mut self) -> &mut StreamQueuePair<D> {
+        &mut self.queue_pair
+    }
+
+    /// Sends as many bytes of `data` as there is room for, at least one, and returns their number. `total` is the
+    /// length of all pieces. With `more`, the last message may wait for what follows; any other call sends it.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] without room, [`Error::Shut`] and [`Error::Reset`] after the end.
+    pub fn send(&mut self, data: &[IoSlice<'_>], total: usize, more: bool) -> Result<usize> {
+        self.then_flush(|connection| {
+            let mut taken = connection.post(data, 0, total, more)?;
+            if taken < total {
+                connection.take_in(|stream| stream.sendable().is_ok_and(|room| room < total - taken));
+                taken += connection.post(data, taken, total, more)?;
+            }
+            if taken == 0 && connection.release_held() {
+                taken = connection.post(data, 0, total, more)?;
+            }
+            if taken > 0 {
+                connection.room_awaited = 0;
+                connection.held = more;
+                return Ok(taken);
+            }
+            connection.sendable()?;
+            if total > 0 { connection.block_send(1) } else { Ok(0) }
+        })
+    }
+
+    /// Sends all of `data` or nothing.
+    ///
+    /// # Errors
+    /// As [`Connection::send`], and [`Error::TooLong`] if the rings never hold so much.
+    pub fn inject(&mut self, data: &[u8]) -> Result<usize> {
+        let length = data.len();
+        if length > self.longest_inject {
+            return Err(Error::TooLong);
+        }
+        self.then_flush(|connection| {
+            let mut room = connection.room(length)?;
+            if room < length && connection.release_held() {
+                room = connection.sendable()?;
+            }
+            if room < length {
+                return connection.block_send(length);
+            }
+            connection.room_awaited = 0;
+            connection.post(&[IoSlice::new(data)], 0, length, false)
+        })
+    }
+
+    /// The number of bytes that a send would take now.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn peek_send(&mut self) -> Result<usize> {
+        self.then_flush(|connection| {
+            connection.release_held();
+            connection.room(usize::MAX)?;
+            // What is owed to the peer goes first, and may take what a message needs.
+            connection.flush_control();
+            match connection.sendable()? {
+                0 => connection.block_send(1),
+                room => Ok(room),
+            }
+        })
+    }
+
+    /// Copies received bytes to `target`, whose pieces have `total` bytes of room, and returns their number: 0 at the
+    /// end of the stream. Unless it is to `consume` them, the next call returns them again.
+    ///
+    /// # Errors
+    /// [`Error::WouldBlock`] if there are none yet, [`Error::Reset`] if the connection broke.
+    pub fn receive(&mut self, target: &mut [IoSliceMut<'_>], total: usize, consume: bool) -> Result<usize> {
+        self.then_flush(|connection| {
+            let available = connection.available(total)?;
+            if total == 0 || available == 0 {
+                return Ok(0);
+            }
+            let given = connection.copy_out(target);
+            if consume {
+                connection.stream.consume(given);
+            }
+            Ok(given)
+        })
+    }
+
+    /// The number of bytes that a receive would return now; 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`Connection::receive`].
+    pub fn peek_receive(&mut self) -> Result<usize> {
+        self.then_flush(|connection| connection.available(1))
+    }
+
+    /// Whether an event loop has a reason to call.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_ready_for(Direction::Receive) || self.is_ready_for(Direction::Send)
+    }
+
+    /// Whether an event loop has a reason to call in this direction: there is something to receive, or room for a
+    /// send that found none. The end of the stream counts until a receive has returned it, and again once nothing
+    /// can be sent any more. In between, a sender may want to sleep.
+    #[must_use]
+    pub fn is_ready_for(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::Receive => {
+                self.stream.readable() > 0
+                    || (self.stream.receive_end() != RecvState::Open
+                        && (!self.end_answered || self.sendable().is_err()))
+            }
+            Direction::Send => {
+                self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited)
+            }
+        }
+    }
+
+    /// Asks the device to signal the attached wait set for what comes next. Returns whether something may have come
+    /// in between: then the caller has to call once more before it sleeps.
+    ///
+    /// # Errors
+    /// Those of [`CompletionQueue::arm`].
+    pub fn arm(&mut self) -> verbs::Result<bool> {
+        let again = self.queue_pair.cq.arm()?;
+        // The completions before an event may all have been polled earlier. Then only the event wakes.
+        self.event_expected |= self.event_is_due();
+        Ok(again || self.event_expected)
+    }
+
+    /// The statistics of one direction, for the caller to count its calls in.
+    pub fn calls(&mut self, direction: Direction) -> &mut Calls {
+        &mut self.calls[direction as usize]
+    }
+
+    /// Whether a call of this direction spins before its caller sleeps.
+    pub fn spin(&mut self, direction: Direction) -> &mut AdaptiveSpin {
+        &mut self.spin[direction as usize]
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let [sends, receives] = self.calls;
+        Statistics { sends, receives, traffic: self.stream.traffic(), refused: self.refused }
+    }
+
+    /// Whether both directions have ended, or the connection broke.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.stream.is_over()
+    }
+
+    /// Ends the sending direction: the peer reads what was sent, then the end of the stream.
+    pub fn shut_send(&mut self) {
+        self.stream.shut_send();
+    }
+
+    /// Ends the receiving direction: what the peer still sends is dropped.
+    pub fn shut_recv(&mut self) {
+        self.stream.shut_recv();
+    }
+
+    /// Closes both directions. Returns when they were closed.
+    pub fn close(&mut self) -> Instant {
+        self.stream.close();
+        *self.closed.get_or_insert_with(Instant::now)
+    }
+
+    /// Begins the orderly end of the transport, even if the peer was not told the end of the stream.
+    #[cold]
+    pub fn disconnect(&mut self) {
+        if !self.disconnecting && !self.ended {
+            self.disconnecting = true;
+            self.queue_pair.cq.disconnect(self.queue_pair.qp);
+        }
+    }
+
+    /// Whether the peer's host has everything that this side sent.
+    pub fn is_flushed(&mut self) -> bool {
+        self.ended || (self.stream.outgoing_done() && self.queue_pair.cq.flushed(self.queue_pair.qp))
+    }
+
+    /// Runs a call, then posts the control words that are due.
+    #[inline]
+    fn then_flush<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
+        let answer = call(self);
+        self.flush_control();
+        answer
+    }
+
+    /// Room for sending.
+    fn sendable(&self) -> Result<usize> {
+        self.stream.sendable().map_err(Error::from)
+    }
+
+    /// Room for sending; drives the connection if there is less than `wanted`.
+    fn room(&mut self, wanted: usize) -> Result<usize> {
+        if self.sendable()? < wanted {
+            self.take_in(|stream| stream.sendable().is_ok_and(|room| room < wanted));
+        }
+        self.sendable()
+    }
+
+    /// Fails a send with [`Error::WouldBlock`], and keeps how much room it lacked.
+    fn block_send(&mut self, wanted: usize) -> Result<usize> {
+        self.room_awaited = wanted;
+        Err(Error::WouldBlock)
+    }
+
+    /// Bytes to receive, 0 at the end of the stream; drives the connection if there are none.
+    fn available(&mut self, wanted: usize) -> Result<usize> {
+        self.release_held();
+        if self.stream.readable() == 0 {
+            self.take_in(|stream| stream.readable() == 0);
+        }
+        let readable = self.stream.readable();
+        if readable > 0 {
+            return Ok(readable);
+        }
+        match self.stream.receive_end() {
+            RecvState::Open if wanted > 0 => Err(Error::WouldBlock),
+            RecvState::Open => Ok(0),
+            RecvState::Reset => Err(Error::Reset),
+            RecvState::Ended => {
+                self.end_answered = true;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Sends what `more` held back. Returns whether there was something: then input may have been taken in, too.
+    fn release_held(&mut self) -> bool {
+        let held = self.held;
+        if held {
+            self.progress();
+        }
+        held
+    }
+
+    /// Posts what there is room for of the `total` bytes of `data`, after the first `skip`. Returns their number.
+    fn post(&mut self, data: &[IoSlice<'_>], skip: usize, total: usize, more: bool) -> Result<usize> {
+        let mut done = skip;
+        while done < total {
+            let Some(message) = self.stream.next_write(total - done) else { break };
+            let size = message.length as usize;
+            let cut;
+            let pieces = if data.len() == 1 && size == total {
+                data
+            } else {
+                cut = Gather::cut(data, done, size);
+                cut.slices()
+            };
+            if let Err(error) =
+                self.queue_pair.post_write(self.format, self.peer_ring, &message, pieces, more)
+            {
+                self.fail(&error);
+                return Err(Error::Reset);
+            }
+            done += size;
+        }
+        Ok(done - skip)
+    }
+
+    /// Copies received bytes into `target`, as far as both go.
+    fn copy_out(&self, target: &mut [IoSliceMut<'_>]) -> usize {
+        let mut done = 0;
+        for piece in target {
+            let mut rest: &mut [u8] = piece;
+            while !rest.is_empty() {
+                let span = self.stream.span(done, rest.len());
+                let (now, later) = rest.split_at_mut(span.length as usize);
+                if now.is_empty() || !self.queue_pair.read_ring(span.offset, now) {
+                    return done;
+                }
+                done += now.len();
+                rest = later;
+            }
+        }
+        done
+    }
+}
+
+impl From<SendEnd> for Error {
+    fn from(end: SendEnd) -> Self {
+        match end {
+            SendEnd::Shut => Self::Shut,
+            SendEnd::Reset => Self::Reset,
+        }
+    }
+}

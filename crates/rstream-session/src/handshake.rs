@@ -1,0 +1,171 @@
+//! From a queue pair to a connection.
+//!
+//! ```text
+//! active side                                     passive side
+//! Handshake::connect ── parameters ─────────────▶ Peer::decode
+//!        │                                        Handshake::accept, or a reject with a refusal
+//!        │                 ◀─── parameters ─────────────┤
+//! Handshake::poll                                 Handshake::poll
+//!        └──────────────▶ Connection ◀──────────────────┘
+//! ```
+//!
+//! Each layer has one such machine. The device's opens the transport and carries private data (for iWARP, in MPA's
+//! request and reply). This one exchanges connection parameters in that private data. The layer above shows its user
+//! what came of it (in libfabric `FI_CONNREQ` and `FI_CONNECTED`).
+
+use std::net::SocketAddr;
+
+use rdma_verbs::{
+    self as verbs, CompletionQueue, ConnectError, ConnectionEvent, Device, DeviceAttributes, EventTarget,
+};
+use rstream_protocol::{Extension, Features, Offer, OfferError, Refusal, RefusalReason, Stream};
+
+use super::connection::Connection;
+use super::parameters::{BadParameters, Peer, extend, user_data_room};
+use super::queue_pair::StreamQueuePair;
+use super::settings::Settings;
+
+/// Why an attempt could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] verbs::Error),
+    /// The application's data does not fit, or no peer may be offered these sizes.
+    #[error("connection parameters: {0}")]
+    Parameters(#[from] OfferError),
+}
+
+/// A connection attempt under way.
+pub struct Handshake<D: Device> {
+    queue_pair: Box<StreamQueuePair<D>>,
+    /// The parameters of a peer that asked. Those of a peer that was asked come with its reply.
+    peer: Option<Peer>,
+    settings: Settings,
+    device: DeviceAttributes,
+}
+
+/// What became of an attempt.
+pub enum Outcome<D: Device> {
+    /// The connection stands. An active side gets its peer's application data.
+    Connected(Box<Connection<D>>, Vec<u8>),
+    /// The peer refused, with its application's data.
+    Rejected(RefusalReason, Vec<u8>),
+    /// There is no connection.
+    Failed(ConnectError),
+    /// The peer's parameters make no connection.
+    BadParameters(BadParameters),
+}
+
+/// An attempt, or why there is none and the queue pair as it was.
+pub type Started<D> = Result<Box<Handshake<D>>, (Box<StreamQueuePair<D>>, StartError)>;
+
+impl<D: Device> Handshake<D> {
+    /// Starts to connect to `remote`, from the local address `source` if there is one. `events` announces when to
+    /// poll.
+    ///
+    /// # Errors
+    /// [`StartError`], and the queue pair as it was.
+    pub fn connect(
+        mut queue_pair: Box<StreamQueuePair<D>>,
+        (remote, source): (SocketAddr, Option<SocketAddr>),
+        user_data: &[u8],
+        settings: Settings,
+        device: DeviceAttributes,
+        events: EventTarget,
+    ) -> Started<D> {
+        let invitation = if settings.shares_memory() { queue_pair.invite(remote) } else { None };
+        let features = settings.side(&device).features();
+        let extension = extend(features, user_data, invitation.as_ref(), &device);
+        let offer = queue_pair.offer(&settings, Some(extension));
+        let StreamQueuePair { cq, qp, .. } = &mut *queue_pair;
+        let start = |data: &[u8]| cq.connect(*qp, remote, source, data, &settings.connect, events);
+        match begin(&offer, start) {
+            Ok(()) => Ok(Box::new(Self { queue_pair, peer: None, settings, device })),
+            Err(error) => Err((queue_pair, error)),
+        }
+    }
+
+    /// Accepts the request of `peer`. A peer without the extension gets no `user_data`.
+    ///
+    /// # Errors
+    /// [`StartError`], and the queue pair as it was. The request is lost.
+    pub fn accept(
+        mut queue_pair: Box<StreamQueuePair<D>>,
+        (request, peer): (D::Request, Peer),
+        user_data: &[u8],
+        settings: Settings,
+        device: DeviceAttributes,
+        events: EventTarget,
+    ) -> Started<D> {
+        let mut features = settings.side(&device).features();
+        // The reply needs one byte more to say that memory is shared.
+        let shares = settings.shares_memory() && user_data.len() < user_data_room(&device);
+        let invitation = peer.invitation.filter(|_| shares);
+        let shared = invitation.is_some_and(|invitation| queue_pair.visit(&request, &invitation));
+        features.set(Features::SHARED_MEMORY, shared);
+        let extension = peer.is_extended().then_some(Extension { features, user_data, invitation: &[] });
+        let offer = queue_pair.offer(&settings, extension);
+        let StreamQueuePair { cq, qp, .. } = &mut *queue_pair;
+        let start = |data: &[u8]| cq.accept(*qp, request, data, &settings.connect, events);
+        match begin(&offer, start) {
+            Ok(()) => Ok(Box::new(Self { queue_pair, peer: Some(peer), settings, device })),
+            Err(error) => Err((queue_pair, error)),
+        }
+    }
+
+    /// The queue pair, for its addresses and its deadline.
+    #[must_use]
+    pub fn queue_pair(&self) -> &StreamQueuePair<D> {
+        &self.queue_pair
+    }
+
+    /// The queue pair, to attach a wait set.
+    pub fn queue_pair_mut(&mut self) -> &mut StreamQueuePair<D> {
+        &mut self.queue_pair
+    }
+
+    /// Drives the attempt.
+    ///
+    /// # Errors
+    /// The attempt itself while it is under way: poll again when the events are announced, or at
+    /// [`StreamQueuePair::deadline`].
+    pub fn poll(mut self: Box<Self>) -> Result<Outcome<D>, Box<Self>> {
+        let StreamQueuePair { cq, qp, .. } = &mut *self.queue_pair;
+        let Some(event) = cq.poll_event(*qp) else { return Err(self) };
+        Ok(match event {
+            ConnectionEvent::Established { private_data } => {
+                self.establish(&private_data).unwrap_or_else(Outcome::BadParameters)
+            }
+            ConnectionEvent::Rejected { private_data } => {
+                let refusal = Refusal::decode(&private_data);
+                Outcome::Rejected(refusal.reason, refusal.user_data.to_vec())
+            }
+            ConnectionEvent::Failed(error) => Outcome::Failed(error),
+            ConnectionEvent::Disconnected | ConnectionEvent::Broken(_) => {
+                Outcome::Failed(ConnectError::Closed)
+            }
+        })
+    }
+
+    /// The connection that both sides' parameters make.
+    fn establish(self, private_data: &[u8]) -> Result<Outcome<D>, BadParameters> {
+        let Self { mut queue_pair, peer, settings, device } = self;
+        let (peer, user_data) = match peer {
+            Some(peer) => (peer, Vec::new()),
+            None => Peer::decode(private_data)?,
+        };
+        queue_pair.meet(peer.shares_memory());
+        let longest = queue_pair.longest_message(peer.offer.ring_size, device.max_message);
+        let setup = settings.side(&device).agree(&peer.offer, longest)?;
+        let protocol = (Stream::new(setup)?, setup.words);
+        let ring = (peer.ring(), peer.offer.ring_size);
+        let connection = Connection::new(*queue_pair, &settings, protocol, ring);
+        Ok(Outcome::Connected(Box::new(connection), user_data))
+    }
+}
+
+/// Encodes the parameters and has the device start.
+fn begin(offer: &Offer<'_>, start: impl FnOnce(&[u8]) -> verbs::Result<()>) -> Result<(), StartError> {
+    Ok(start(&offer.encode()?)?)
+}

@@ -1,0 +1,43 @@
+//! A byte stream over an RDMA queue pair: the protocol of [`rstream_protocol`], driven on a device of
+//! [`rdma_verbs`]. Every call returns at once, and the caller's calls make all progress.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Settings`] | sizes of rings and queues, and how to connect |
+//! | [`StreamQueuePair`] | a queue pair with the registered memory of one stream |
+//! | [`Handshake`] | a connection attempt: both sides exchange their parameters |
+//! | [`Connection`] | a stream: send, receive, peek, shut, close |
+//!
+//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`]). After a call that answered
+//! [`Error::WouldBlock`] it asks for a signal ([`Connection::arm`]), and sleeps on the set.
+//!
+#![doc = concat!("```\n", include_str!("../examples/hello.rs"), "```")]
+#![forbid(unsafe_code)]
+// What a peer says never panics.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
+
+mod connection;
+mod error;
+mod gather;
+mod handshake;
+mod parameters;
+mod queue_pair;
+mod settings;
+mod spin;
+mod statistics;
+
+#[cfg(test)]
+mod tests;
+
+pub use connection::{Connection, Direction};
+pub use error::{Error, Result};
+pub use gather::MAX_PIECES;
+pub use handshake::{Handshake, Outcome, StartError, Started};
+pub use parameters::{BadParameters, Peer, refusal, user_data_room};
+pub use queue_pair::StreamQueuePair;
+pub use settings::{Settings, Sizes, run};
+pub use spin::AdaptiveSpin;
+pub use statistics::{Calls, Statistics};

@@ -1,0 +1,80 @@
+//! How a stream is set up.
+
+use rdma_verbs::{ConnectOptions, DeviceAttributes, Transport};
+use rstream_protocol::{Side, WordFormat};
+
+/// Sizes of a stream's rings in bytes and of its queues in messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Send ring.
+    pub send_buffer: u32,
+    /// Receive ring.
+    pub recv_buffer: u32,
+    /// Data messages under way.
+    pub send_depth: u16,
+    /// Receives posted.
+    pub recv_depth: u16,
+}
+
+impl Sizes {
+    /// Rings of 32 KiB and queues of 384 messages.
+    pub const DEFAULT: Self =
+        Self { send_buffer: 1 << 15, recv_buffer: 1 << 15, send_depth: 384, recv_depth: 384 };
+
+    /// Greatest [`Sizes::send_depth`] on this device.
+    #[must_use]
+    pub fn most_sends(device: &DeviceAttributes) -> u32 {
+        Side::most_messages(device.max_send_depth)
+    }
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// How a stream connects, beside its sizes.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Sizes of this side.
+    pub sizes: Sizes,
+    /// Whether words travel as four-byte sends although the device has immediates.
+    pub force_iwarp: bool,
+    /// Whether memory may be shared with a peer on this host.
+    pub share_memory: bool,
+    /// The device's part.
+    pub connect: ConnectOptions,
+    /// Runs what may meet a cancellation point of the C library (`pthreads(7)`) within a call that moves bytes:
+    /// the end of a connection whose peer broke the protocol. Who does not cancel threads has [`run`].
+    pub at_cancellation_point: fn(&mut dyn FnMut()),
+}
+
+/// Simply runs it.
+pub fn run(body: &mut dyn FnMut()) {
+    body();
+}
+
+impl Settings {
+    /// Whether memory may be shared, given that four-byte words go by sends.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.share_memory && !self.force_iwarp
+    }
+
+    /// This side as the protocol sees it.
+    pub(crate) fn side(&self, device: &DeviceAttributes) -> Side {
+        let Sizes { send_buffer, recv_buffer, send_depth, recv_depth } = self.sizes;
+        Side {
+            ring: recv_buffer,
+            receives: recv_depth,
+            send_ring: send_buffer,
+            messages: send_depth,
+            has_immediates: device.immediate,
+            transport_base: match device.transport {
+                Transport::InfiniBand => WordFormat::Immediate,
+                Transport::Iwarp => WordFormat::Iwarp,
+            },
+            forces_iwarp: self.force_iwarp,
+        }
+    }
+}

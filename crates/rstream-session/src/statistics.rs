@@ -1,0 +1,41 @@
+//! What a connection counts.
+
+use rstream_protocol::Traffic;
+
+use super::error::{Error, Result};
+
+/// The calls that moved bytes in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Calls, peeks not counted.
+    pub number: u64,
+    /// Of these, calls that answered [`Error::WouldBlock`].
+    pub waits: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+impl Calls {
+    /// Counts a call by its outcome.
+    pub fn count(&mut self, outcome: &Result<usize>) {
+        self.number += 1;
+        match outcome {
+            Ok(bytes) => self.bytes += *bytes as u64,
+            Err(Error::WouldBlock) => self.waits += 1,
+            Err(_) => {}
+        }
+    }
+}
+
+/// What a connection counted since it was made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Statistics {
+    /// Calls that send.
+    pub sends: Calls,
+    /// Calls that receive.
+    pub receives: Calls,
+    /// Messages of the protocol.
+    pub traffic: Traffic,
+    /// Messages of the peer that broke the protocol.
+    pub refused: u64,
+}
