@@ -15,10 +15,10 @@ bool is_stream(fi_info *hints)
 int refusals(fid_ep *ep)
 {
     rstream_endpoint_ops *ops;
-    rstream_figures figures;
+    rstream_stats stats;
 
     if (fi_open_ops(&ep->fid, RSTREAM_ENDPOINT_OPS, 0, reinterpret_cast<void **>(&ops), nullptr) ||
-        ops->figures(ep, &figures, sizeof figures))
+        ops->stats(ep, &stats, sizeof stats))
         return -1;
-    return static_cast<int>(figures.refused);
+    return static_cast<int>(stats.refused);
 }

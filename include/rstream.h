@@ -16,78 +16,78 @@
 #define RSTREAM_ENDPOINT_OPS "rstream_endpoint_ops"
 
 /**
- * `fi_ep_attr.type` of a byte stream endpoint. Headers of libfabric up to 1.20 have it as an
- * enumerator of this value; later ones make it a macro for `FI_EP_UNSPEC`, which this definition
- * replaces.
+ * `fi_ep_attr.type` of a byte stream endpoint. Headers of libfabric up to 1.20 define it as an
+ * enumerator of this value; later ones make it a macro for `FI_EP_UNSPEC`. This definition
+ * replaces both.
  */
 #define FI_EP_SOCK_STREAM 4
 
 /**
- * The sending side is shut: `EPIPE`, which libfabric's headers leave out.
+ * The sending side is shut down. Equal to the system's `EPIPE`; libfabric's headers omit it.
  */
 #define FI_EPIPE 32
 
 /**
- * Least value of `FI_OPT_SEND_BUF_SIZE` and `FI_OPT_RECV_BUF_SIZE`, in bytes.
+ * Smallest value of `FI_OPT_SEND_BUF_SIZE` and `FI_OPT_RECV_BUF_SIZE`, in bytes.
  */
 #define RSTREAM_BUF_SIZE_MIN 1
 
 /**
- * Greatest value of `FI_OPT_SEND_BUF_SIZE` and `FI_OPT_RECV_BUF_SIZE`, in bytes.
+ * Largest value of `FI_OPT_SEND_BUF_SIZE` and `FI_OPT_RECV_BUF_SIZE`, in bytes.
  */
 #define RSTREAM_BUF_SIZE_MAX 4294967295
 
 /**
- * Value of `FI_OPT_SEND_BUF_SIZE` and `FI_OPT_RECV_BUF_SIZE` unless set, in bytes.
+ * Default value of `FI_OPT_SEND_BUF_SIZE` and `FI_OPT_RECV_BUF_SIZE`, in bytes.
  */
 #define RSTREAM_BUF_SIZE_DEFAULT 32768
 
 /**
- * Least value of `FI_OPT_TX_SIZE` and `FI_OPT_RX_SIZE`, in messages.
+ * Smallest value of `FI_OPT_TX_SIZE` and `FI_OPT_RX_SIZE`, in messages.
  */
 #define RSTREAM_QUEUE_SIZE_MIN 3
 
 /**
- * Greatest value of `FI_OPT_TX_SIZE` and `FI_OPT_RX_SIZE`, in messages; a device may have less.
+ * Largest value of `FI_OPT_TX_SIZE` and `FI_OPT_RX_SIZE`, in messages. A device may support less.
  */
 #define RSTREAM_QUEUE_SIZE_MAX 65535
 
 /**
- * Value of `FI_OPT_TX_SIZE` and `FI_OPT_RX_SIZE` unless set, in messages.
+ * Default value of `FI_OPT_TX_SIZE` and `FI_OPT_RX_SIZE`, in messages.
  */
 #define RSTREAM_QUEUE_SIZE_DEFAULT 384
 
 /**
- * Figures of one connection, from its beginning; all 0 before it stands. Later versions may add
- * fields at the end.
+ * Statistics of one connection since it was established; all 0 before that. Later versions may
+ * append fields.
  */
-struct rstream_figures {
+struct rstream_stats {
   /**
-   * Bytes that calls took to send.
+   * Bytes that send calls accepted.
    */
   uint64_t bytes_sent;
   /**
-   * Bytes that calls gave, those only peeked at not counted.
+   * Bytes that receive calls returned, without peeks.
    */
   uint64_t bytes_received;
   /**
-   * Calls of `fi_send`, `fi_sendv`, `fi_sendmsg` and `fi_inject`, peeks not counted.
+   * Calls of `fi_send`, `fi_sendv`, `fi_sendmsg` and `fi_inject`, without peeks.
    */
   uint64_t send_calls;
   /**
-   * Calls of `fi_recv`, `fi_recvv` and `fi_recvmsg`, peeks not counted.
+   * Calls of `fi_recv`, `fi_recvv` and `fi_recvmsg`, without peeks.
    */
   uint64_t receive_calls;
   /**
-   * Of `send_calls`, those that answered `-FI_EAGAIN`: no room at the peer.
+   * Those of `send_calls` that returned `-FI_EAGAIN`: the peer had granted no room.
    */
   uint64_t send_waits;
   /**
-   * Of `receive_calls`, those that answered `-FI_EAGAIN`: nothing there.
+   * Those of `receive_calls` that returned `-FI_EAGAIN`: no byte had arrived.
    */
   uint64_t receive_waits;
   /**
-   * Data messages sent; one call takes more than one where a ring wraps.
+   * Data messages sent. One call sends several where a ring wraps.
    */
   uint64_t messages_sent;
   /**
@@ -95,7 +95,7 @@ struct rstream_figures {
    */
   uint64_t messages_received;
   /**
-   * Control messages sent: room and receives given back to the peer, ends of the stream.
+   * Control messages sent. They return room and receives to the peer, or end the stream.
    */
   uint64_t updates_sent;
   /**
@@ -103,26 +103,27 @@ struct rstream_figures {
    */
   uint64_t updates_received;
   /**
-   * Input of the peer that was refused because it broke a protocol. The first ends the
-   * connection; the log has the numbers, as a warning.
+   * Inputs of the peer that violated a protocol. The first one ends the connection and is logged
+   * as a warning with the numbers.
    */
   uint64_t refused;
 };
 
 /**
- * What `fi_open_ops` gives under the name `RSTREAM_ENDPOINT_OPS`. Valid as long as the endpoint.
+ * The function table that `fi_open_ops` returns for the name `RSTREAM_ENDPOINT_OPS`. Valid until the
+ * endpoint is closed.
  */
 struct rstream_endpoint_ops {
   /**
-   * Size of this struct in the provider; later versions may add functions at the end.
+   * Size of this structure in the provider. Later versions may append functions.
    */
   size_t size;
   /**
-   * Fills `figures`, which has `size` bytes (`sizeof *figures`); fields that the provider does
-   * not have become 0. May be called at any time until the endpoint is closed, from any thread.
-   * Answers 0, or `-FI_EINVAL` for a null pointer.
+   * Writes the statistics of `ep` to `stats`, which is `size` bytes long (`sizeof *stats`). Fields
+   * that this provider does not have become 0. Any thread may call this at any time until the
+   * endpoint is closed. Returns 0, or `-FI_EINVAL` for a null pointer.
    */
-  int (*figures)(struct fid_ep *ep, struct rstream_figures *figures, size_t size);
+  int (*stats)(struct fid_ep *ep, struct rstream_stats *stats, size_t size);
 };
 
 #endif  /* RSTREAM_H */

@@ -10,7 +10,7 @@ const NEVER: [(&str, &[&str]); 2] = [
     ("provider", &["libc::", "sys::", "std::os::raw", "ffi::c_"]),
 ];
 /// Names of the public C header, which begin like those of our crates.
-const HEADER_NAMES: [&str; 3] = ["rstream_figures", "rstream_endpoint_ops", "rstream_fi"];
+const HEADER_NAMES: [&str; 3] = ["rstream_stats", "rstream_endpoint_ops", "rstream_fi"];
 
 /// Lines of code in `text` that name one of `never`, outside of string literals.
 fn breaches<'a>(text: &'a str, never: &[&str]) -> Vec<&'a str> {
@@ -59,5 +59,5 @@ fn breaches_are_found() {
     }
     assert_eq!(breaches("// libc::EAGAIN\nuse std::ffi::CStr;", provider), [""; 0]);
     assert_eq!(breaches("(\"rdma_verbs\", FI_LOG_EP_CTRL)", abi), [""; 0]);
-    assert_eq!(breaches("use super::header::rstream_figures;", abi), [""; 0]);
+    assert_eq!(breaches("use super::header::rstream_stats;", abi), [""; 0]);
 }

@@ -26,7 +26,7 @@ extern const struct section cancelling_section;
 extern const struct section forking_section;
 extern const struct section bad_input_section;
 extern const struct section footprint_section;
-extern const struct section figures_section;
+extern const struct section stats_section;
 extern const struct section base_peer_section;
 extern const struct section sharing_section;
 extern const struct section rdma_section;

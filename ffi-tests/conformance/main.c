@@ -6,7 +6,7 @@ static const struct section *const sections[] = {
     &events_section,        &refusals_section,   &bytes_section,    &unsupported_section,
     &states_section,        &ending_section,     &waiting_section,  &idle_section,     &patience_section,
     &threads_section,       &event_threads_section, &cancelling_section, &forking_section,
-    &bad_input_section,     &footprint_section,  &figures_section,  &base_peer_section,
+    &bad_input_section,     &footprint_section,  &stats_section,      &base_peer_section,
     &sharing_section,       &rdma_section,       &headers_section,
 };
 

@@ -40,14 +40,14 @@ pub mod sys;
 pub use cancel::put_off;
 pub use errno::{Errno, Result};
 pub use event::{ErrorEvent, ErrorOut, Event, EventOut};
-pub use header::rstream_figures as Figures;
+pub use header::rstream_stats as Stats;
 pub use info::{FabricAttr, Info, InfoList, InfoRef};
 pub use object::{
     AnyFid, ConnectionHandle, FidHandle, FidStruct, New, NewDomain, NewEndpoint, NewEventQueue, NewFabric,
     NewPassiveEndpoint,
 };
 pub use ops::{
-    CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, FigureOps, IOV_LIMIT, MsgOps,
+    CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, IOV_LIMIT, MsgOps, StatsOps,
 };
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 
-use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, FigureOps, MsgOps};
+use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, MsgOps, StatsOps};
 use super::{fork, registry, sys};
 
 /// A C fid struct: begins with `struct fid`.
@@ -148,10 +148,10 @@ impl New<sys::fid_domain> {
 
 impl New<sys::fid_ep> {
     /// An active endpoint.
-    pub fn endpoint<T: EndpointOps + CmOps + MsgOps + FigureOps>(value: Arc<T>) -> Self {
+    pub fn endpoint<T: EndpointOps + CmOps + MsgOps + StatsOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_ep {
             fid: sys::fid {
-                ops: ops::figures::fid_table::<T>().cast_mut(),
+                ops: ops::stats::fid_table::<T>().cast_mut(),
                 ..new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP)
             },
             ops: ops::endpoint::table::<sys::fid_ep, T>().cast_mut(),

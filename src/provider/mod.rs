@@ -15,7 +15,6 @@ mod endpoint;
 mod error;
 mod event_queue;
 mod fabric;
-mod figures;
 mod info;
 mod linger;
 mod options;
@@ -23,6 +22,7 @@ mod passive_endpoint;
 mod reason;
 mod request;
 mod route;
+mod stats;
 mod wait;
 
 use crate::abi::{FabricAttr, InfoList, InfoRef, NewFabric, Provider, Result, params};

@@ -195,9 +195,9 @@ impl CmOps for Endpoint {
     }
 }
 
-impl FigureOps for Endpoint {
-    fn figures(&self) -> Result<Figures> {
-        Ok(Figures { bytes_sent: 1, refused: 11, ..Figures::default() })
+impl StatsOps for Endpoint {
+    fn stats(&self) -> Result<Stats> {
+        Ok(Stats { bytes_sent: 1, refused: 11, ..Stats::default() })
     }
 }
 

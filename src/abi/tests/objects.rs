@@ -57,14 +57,14 @@ fn ops_are_opened_by_name() {
     assert_eq!(open(c"rstream_endpoint_ops", &raw mut ops), 0);
     let ops: *const rstream_endpoint_ops = ops.cast();
     // SAFETY: what was just given, valid as long as the endpoint.
-    let figures = unsafe { (*ops).figures }.unwrap();
-    for size in [0, 8, size_of::<Figures>(), size_of::<Figures>() + 8] {
-        let mut out = [0xee_u8; size_of::<Figures>() + 16];
+    let stats = unsafe { (*ops).stats }.unwrap();
+    for size in [0, 8, size_of::<Stats>(), size_of::<Stats>() + 8] {
+        let mut out = [0xee_u8; size_of::<Stats>() + 16];
         // SAFETY: a live endpoint of ours, and room for `size` bytes.
-        assert_eq!(unsafe { figures(endpoint, out.as_mut_ptr().cast(), size) }, 0);
-        let mut wanted = [0; size_of::<Figures>() + 16];
+        assert_eq!(unsafe { stats(endpoint, out.as_mut_ptr().cast(), size) }, 0);
+        let mut wanted = [0; size_of::<Stats>() + 16];
         wanted[..8].copy_from_slice(&1_u64.to_ne_bytes());
-        wanted[size_of::<Figures>() - 8..size_of::<Figures>()].copy_from_slice(&11_u64.to_ne_bytes());
+        wanted[size_of::<Stats>() - 8..size_of::<Stats>()].copy_from_slice(&11_u64.to_ne_bytes());
         wanted[size..].fill(0xee);
         assert_eq!(out, wanted, "{size}");
     }

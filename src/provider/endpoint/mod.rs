@@ -21,8 +21,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::abi::{
-    AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, FigureOps, Figures, InfoRef, OptionOut,
-    Result,
+    AnyFid, Control, EndpointOps, Errno, Event, Fid, FidHandle, InfoRef, OptionOut, Result, Stats, StatsOps,
 };
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, Signal, WaitSet};
@@ -34,7 +33,7 @@ use super::error::errno_of;
 use super::event_queue::Binding;
 use super::linger::Linger;
 use super::request::Request;
-use super::{figures, info, options, wait};
+use super::{info, options, stats, wait};
 use callers::Callers;
 
 /// An open endpoint.
@@ -247,13 +246,13 @@ impl<D: Device> Inner<D> {
         }
     }
 
-    /// Writes the connection's figures to the log.
+    /// Writes the connection's statistics to the log.
     fn report(&self) {
         let Some(connection) = self.connection() else { return };
         let queue_pair = connection.queue_pair();
         if let (Some(local), Some(peer)) = (queue_pair.local_address(), queue_pair.peer_address()) {
-            let figures = figures::of(connection.statistics());
-            log::info!(target: "ep_ctrl", "{local} to {peer}: {}", figures::Line(figures));
+            let stats = stats::of(connection.statistics());
+            log::info!(target: "ep_ctrl", "{local} to {peer}: {}", stats::Line(stats));
         }
     }
 
@@ -280,14 +279,9 @@ impl<D: Device> Inner<D> {
     }
 }
 
-impl<D: Device> FigureOps for Endpoint<D> {
-    fn figures(&self) -> Result<Figures> {
-        Ok(self
-            .inner
-            .lock()
-            .connection()
-            .map(Connection::statistics)
-            .map_or_else(Figures::default, figures::of))
+impl<D: Device> StatsOps for Endpoint<D> {
+    fn stats(&self) -> Result<Stats> {
+        Ok(self.inner.lock().connection().map(Connection::statistics).map_or_else(Stats::default, stats::of))
     }
 }
 

@@ -1,5 +1,5 @@
 //! `struct rstream_endpoint_ops` of our own header, which `fi_open_ops` gives on an active
-//! endpoint: the figures of its connection.
+//! endpoint: the statistics of its connection.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -7,31 +7,31 @@ use std::sync::Arc;
 
 use super::{Fid, fid};
 use crate::abi::buffer::text;
-use crate::abi::header::{RSTREAM_ENDPOINT_OPS, rstream_endpoint_ops, rstream_figures};
+use crate::abi::header::{RSTREAM_ENDPOINT_OPS, rstream_endpoint_ops, rstream_stats};
 use crate::abi::{Errno, Result, border, sys};
 
 /// An endpoint that counts what it does.
-pub trait FigureOps: Fid {
-    /// The figures so far.
+pub trait StatsOps: Fid {
+    /// The statistics so far.
     ///
     /// # Errors
-    /// What keeps them from being known.
-    fn figures(&self) -> Result<rstream_figures> {
+    /// If the statistics cannot be read.
+    fn stats(&self) -> Result<rstream_stats> {
         Err(Errno::ENOSYS)
     }
 }
 
 /// The `struct fi_ops` of an active endpoint: that of every object, and `fi_open_ops`.
-pub(in crate::abi) const fn fid_table<T: FigureOps>() -> *const sys::fi_ops {
+pub(in crate::abi) const fn fid_table<T: StatsOps>() -> *const sys::fi_ops {
     const { &sys::fi_ops { ops_open: Some(ops_open::<T>), ..fid::ops::<sys::fid_ep, T>() } }
 }
 
 /// The table that `fi_open_ops` gives.
-const fn table<T: FigureOps>() -> *const rstream_endpoint_ops {
-    const { &rstream_endpoint_ops { size: size_of::<rstream_endpoint_ops>(), figures: Some(figures::<T>) } }
+const fn table<T: StatsOps>() -> *const rstream_endpoint_ops {
+    const { &rstream_endpoint_ops { size: size_of::<rstream_endpoint_ops>(), stats: Some(stats::<T>) } }
 }
 
-unsafe extern "C" fn ops_open<T: FigureOps>(
+unsafe extern "C" fn ops_open<T: StatsOps>(
     fid: *mut sys::fid,
     name: *const c_char,
     flags: u64,
@@ -56,22 +56,22 @@ unsafe extern "C" fn ops_open<T: FigureOps>(
     unsafe { border::call::<sys::fid_ep, T, _, _, _>(fid, body) }
 }
 
-unsafe extern "C" fn figures<T: FigureOps>(
+unsafe extern "C" fn stats<T: StatsOps>(
     fid: *mut sys::fid_ep,
-    out: *mut rstream_figures,
+    out: *mut rstream_stats,
     size: usize,
 ) -> c_int {
     let body = |endpoint: &Arc<T>, (): &()| {
         if out.is_null() {
             return Err(Errno::EINVAL);
         }
-        let figures = endpoint.figures()?;
-        let known = size_of::<rstream_figures>().min(size);
+        let stats = endpoint.stats()?;
+        let known = size_of::<rstream_stats>().min(size);
         // SAFETY: `out` has `size` bytes, by the documentation of the slot, of which `known` are
         // copied from a value that has at least as many, and the rest is zeroed. Both are plain
         // integers without padding, and the caller's memory is not our value.
         unsafe {
-            ptr::copy_nonoverlapping(ptr::from_ref(&figures).cast::<u8>(), out.cast(), known);
+            ptr::copy_nonoverlapping(ptr::from_ref(&stats).cast::<u8>(), out.cast(), known);
             out.cast::<u8>().add(known).write_bytes(0, size - known);
         }
         Ok(())

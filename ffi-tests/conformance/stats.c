@@ -1,4 +1,4 @@
-/* Contract, section Figures: what a connection counted, by fi_open_ops and in the log. */
+/* Contract, section Statistics: what a connection counted, by fi_open_ops and in the log. */
 #include "conformance.h"
 
 #include <stddef.h>
@@ -12,17 +12,17 @@ static struct rstream_endpoint_ops *open_ops(struct fid_ep *ep)
     struct rstream_endpoint_ops *ops = NULL;
 
     CHECK_OK(fi_open_ops(&ep->fid, RSTREAM_ENDPOINT_OPS, 0, (void **)&ops, NULL));
-    CHECK(ops != NULL && ops->size >= sizeof *ops && ops->figures != NULL);
+    CHECK(ops != NULL && ops->size >= sizeof *ops && ops->stats != NULL);
     return ops;
 }
 
-static struct rstream_figures figures_of(struct fid_ep *ep)
+static struct rstream_stats stats_of(struct fid_ep *ep)
 {
-    struct rstream_figures figures;
+    struct rstream_stats stats;
 
-    memset(&figures, 0xee, sizeof figures);
-    CHECK_OK(open_ops(ep)->figures(ep, &figures, sizeof figures));
-    return figures;
+    memset(&stats, 0xee, sizeof stats);
+    CHECK_OK(open_ops(ep)->stats(ep, &stats, sizeof stats));
+    return stats;
 }
 
 static bool all_zero(const void *data, size_t length)
@@ -36,13 +36,13 @@ static bool all_zero(const void *data, size_t length)
 static void zero_before_connected(void)
 {
     struct fi_info *hints = stream_hints();
-    struct rstream_figures figures;
+    struct rstream_stats stats;
     struct side side;
 
     side_open(&side, find(IPV4, "7471", 0, hints));
     side_endpoint(&side, NULL);
-    figures = figures_of(side.ep);
-    CHECK(all_zero(&figures, sizeof figures));
+    stats = stats_of(side.ep);
+    CHECK(all_zero(&stats, sizeof stats));
     side_close(&side);
     fi_freeinfo(hints);
 }
@@ -51,7 +51,7 @@ static void calls_and_bytes(void)
 {
     struct iovec iov = {(void *)(uintptr_t)pattern(300, 200), 200};
     struct fi_msg message = {.msg_iov = &iov, .iov_count = 1, .addr = FI_ADDR_UNSPEC};
-    struct rstream_figures sender, receiver;
+    struct rstream_stats sender, receiver;
     uint8_t buffer[1000];
     struct pair pair;
 
@@ -63,8 +63,8 @@ static void calls_and_bytes(void)
     CHECK(fi_sendmsg(pair.client.ep, &message, FI_PEEK) > 0);
     recv_pattern(pair.server.ep, 0, 600);
 
-    sender = figures_of(pair.client.ep);
-    receiver = figures_of(pair.server.ep);
+    sender = stats_of(pair.client.ep);
+    receiver = stats_of(pair.server.ep);
     CHECK_INT(sender.bytes_sent, 600);
     CHECK_INT(sender.send_calls, 3);
     CHECK_INT(sender.send_waits, 0);
@@ -80,21 +80,21 @@ static void calls_and_bytes(void)
 
 static void waits_and_updates(void)
 {
-    struct rstream_figures sender, receiver;
+    struct rstream_stats sender, receiver;
     struct pair pair;
     size_t filled;
 
     pair_open(&pair, IPV4, NULL);
     filled = fill(pair.client.ep, 0);
-    sender = figures_of(pair.client.ep);
+    sender = stats_of(pair.client.ep);
     CHECK(sender.send_waits >= 1);
     CHECK_INT(sender.bytes_sent, filled);
     CHECK_INT(sender.updates_received, 0);
     /* The room of what is read goes back in at least one update. */
     recv_pattern(pair.server.ep, 0, filled);
-    AWAIT(2000, figures_of(pair.client.ep).updates_received > 0);
-    sender = figures_of(pair.client.ep);
-    receiver = figures_of(pair.server.ep);
+    AWAIT(2000, stats_of(pair.client.ep).updates_received > 0);
+    sender = stats_of(pair.client.ep);
+    receiver = stats_of(pair.server.ep);
     CHECK_INT(receiver.updates_sent, sender.updates_received);
     CHECK_INT(receiver.messages_received, sender.messages_sent);
     pair_close(&pair);
@@ -105,7 +105,7 @@ static void waits_and_updates(void)
 static void refused_input(void)
 {
     uint8_t frame[128], offer[25] = {24, [19] = 0x10, [22] = 16, [23] = 2}, garbage[24];
-    struct rstream_figures figures;
+    struct rstream_stats stats;
     struct side listener, server;
     struct event event;
     size_t length;
@@ -119,14 +119,14 @@ static void refused_input(void)
     event = await_event(listener.eq, FI_CONNREQ);
     accept_request(&listener, &server, &event, NULL, 0);
     await_event(listener.eq, FI_CONNECTED);
-    CHECK_INT(figures_of(server.ep).refused, 0);
+    CHECK_INT(stats_of(server.ep).refused, 0);
     memset(garbage, 0xff, sizeof garbage);
     put_be(garbage, 18, 2);
     CHECK_INT(CHECK_SYS(write(fd, garbage, sizeof garbage)), sizeof garbage);
     CHECK_RET(recv_wait(server.ep, &byte, 1), -FI_ECONNRESET);
-    figures = figures_of(server.ep);
-    CHECK_INT(figures.refused, 1);
-    CHECK_INT(figures.bytes_received, 0);
+    stats = stats_of(server.ep);
+    CHECK_INT(stats.refused, 1);
+    CHECK_INT(stats.bytes_received, 0);
     close(fd);
     side_close(&server);
     side_close(&listener);
@@ -134,25 +134,25 @@ static void refused_input(void)
 
 static void other_sizes(void)
 {
-    uint8_t longer[sizeof(struct rstream_figures) + 64];
-    struct rstream_figures figures;
+    uint8_t longer[sizeof(struct rstream_stats) + 64];
+    struct rstream_stats stats;
     struct pair pair;
 
     pair_open(&pair, IPV4, NULL);
     transfer(pair.client.ep, pair.server.ep, 1000);
-    figures = figures_of(pair.client.ep);
+    stats = stats_of(pair.client.ep);
 
     /* Built against an earlier header: the fields that it knows. */
     memset(longer, 0xee, sizeof longer);
-    CHECK_OK(open_ops(pair.client.ep)->figures(pair.client.ep, (struct rstream_figures *)longer, 8));
-    CHECK_BYTES(longer, &figures, 8);
+    CHECK_OK(open_ops(pair.client.ep)->stats(pair.client.ep, (struct rstream_stats *)longer, 8));
+    CHECK_BYTES(longer, &stats, 8);
     CHECK_INT(longer[8], 0xee);
 
     /* Built against a later one: 0 in those that the provider does not have. */
     memset(longer, 0xee, sizeof longer);
-    CHECK_OK(open_ops(pair.client.ep)->figures(pair.client.ep, (struct rstream_figures *)longer, sizeof longer));
-    CHECK_BYTES(longer, &figures, offsetof(struct rstream_figures, refused));
-    CHECK(all_zero(longer + sizeof figures, sizeof longer - sizeof figures));
+    CHECK_OK(open_ops(pair.client.ep)->stats(pair.client.ep, (struct rstream_stats *)longer, sizeof longer));
+    CHECK_BYTES(longer, &stats, offsetof(struct rstream_stats, refused));
+    CHECK(all_zero(longer + sizeof stats, sizeof longer - sizeof stats));
     pair_close(&pair);
 }
 
@@ -171,8 +171,8 @@ static void refused_names(void)
     CHECK_RET(fi_open_ops(&pair.listener.pep->fid, RSTREAM_ENDPOINT_OPS, 0, &ops, NULL), -FI_ENOSYS);
     CHECK_RET(fi_open_ops(&pair.client.domain->fid, RSTREAM_ENDPOINT_OPS, 0, &ops, NULL), -FI_ENOSYS);
     CHECK(ops == NULL);
-    CHECK_RET(open_ops(pair.client.ep)->figures(NULL, NULL, 0), -FI_EINVAL);
-    CHECK_RET(open_ops(pair.client.ep)->figures(pair.client.ep, NULL, 8), -FI_EINVAL);
+    CHECK_RET(open_ops(pair.client.ep)->stats(NULL, NULL, 0), -FI_EINVAL);
+    CHECK_RET(open_ops(pair.client.ep)->stats(pair.client.ep, NULL, 8), -FI_EINVAL);
     pair_close(&pair);
 }
 
@@ -213,13 +213,13 @@ static void line_at_close(void)
 }
 
 static const struct test tests[] = {
-    TEST(zero_before_connected, "figures are 0 before the connection stands"),
-    TEST(calls_and_bytes, "figures: bytes and calls of both directions, peeks not counted"),
-    TEST(waits_and_updates, "figures: waits and updates"),
+    TEST(zero_before_connected, "statistics are 0 before the connection stands"),
+    TEST(calls_and_bytes, "statistics: bytes and calls of both directions, peeks not counted"),
+    TEST(waits_and_updates, "statistics: waits and updates"),
     TEST(refused_input, "each refusal of a peer's input is counted"),
-    TEST(other_sizes, "figures of a program built against an earlier or later header"),
+    TEST(other_sizes, "statistics of a program built against an earlier or later header"),
     TEST(refused_names, "fi_open_ops: -FI_ENOSYS for what is not there, -FI_EINVAL, -FI_EBADFLAGS"),
-    TEST(line_at_close, "one line with the figures in the log at fi_close, at level info"),
+    TEST(line_at_close, "one line with the statistics in the log at fi_close, at level info"),
 };
 
-const struct section figures_section = SECTION("figures", tests);
+const struct section stats_section = SECTION("statistics", tests);

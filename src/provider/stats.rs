@@ -1,15 +1,15 @@
-//! Figures of a connection, as the application reads them with `fi_open_ops` and as the log has them when the
+//! Statistics of a connection, as the application reads them with `fi_open_ops` and as the log has them when the
 //! endpoint is closed.
 
 use std::fmt;
 
 use rstream_session::Statistics;
 
-use crate::abi::Figures;
+use crate::abi::Stats;
 
-/// The figures as the application reads them.
-pub(super) fn of(Statistics { sends, receives, traffic, refused }: Statistics) -> Figures {
-    Figures {
+/// The statistics as the application reads them.
+pub(super) fn of(Statistics { sends, receives, traffic, refused }: Statistics) -> Stats {
+    Stats {
         bytes_sent: sends.bytes,
         bytes_received: receives.bytes,
         send_calls: sends.number,
@@ -24,12 +24,12 @@ pub(super) fn of(Statistics { sends, receives, traffic, refused }: Statistics) -
     }
 }
 
-/// The figures as a line of the log.
-pub(super) struct Line(pub(super) Figures);
+/// The statistics as a line of the log.
+pub(super) struct Line(pub(super) Stats);
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures {
+        let Stats {
             bytes_sent,
             bytes_received,
             send_calls,
