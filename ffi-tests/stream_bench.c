@@ -143,33 +143,33 @@ static void server(struct peer *self, void *argument)
     }
 }
 
-struct figures {
+struct results {
     double rate;
     double trip;
 };
 
-static struct figures measure(const struct end *end)
+static struct results measure(const struct end *end)
 {
     static uint8_t data[CALL];
-    struct figures figures;
+    struct results results;
     int64_t start = now_us();
 
     for (uint64_t left = amount; left > 0; left -= CALL)
         all_out(end, data, CALL);
     all_in(end, data, 1);
-    figures.rate = (double)amount / (double)(now_us() - start);
+    results.rate = (double)amount / (double)(now_us() - start);
     start = now_us();
     for (int i = 0; i < trips_made; i++) {
         all_out(end, data, MESSAGE);
         all_in(end, data, MESSAGE);
     }
-    figures.trip = (double)(now_us() - start) / trips_made;
-    return figures;
+    results.trip = (double)(now_us() - start) / trips_made;
+    return results;
 }
 
-static struct figures run(const struct candidate *candidate)
+static struct results run(const struct candidate *candidate)
 {
-    struct figures figures;
+    struct results results;
     struct end end = {0};
     struct peer peer;
     unsigned port;
@@ -179,7 +179,7 @@ static struct figures run(const struct candidate *candidate)
     if (candidate->tcp) {
         end.fd = tcp_connect(port);
         no_delay(end.fd);
-        figures = measure(&end);
+        results = measure(&end);
         CHECK_SYS(close(end.fd));
         peer_tell(&peer, 1);
     } else {
@@ -189,12 +189,12 @@ static struct figures run(const struct candidate *candidate)
         CHECK_OK(fi_connect(side.ep, side.info->dest_addr, NULL, 0));
         await_event(side.eq, FI_CONNECTED);
         end.ep = side.ep;
-        figures = measure(&end);
+        results = measure(&end);
         peer_tell(&peer, 1);
         side_close(&side);
     }
     peer_join(&peer);
-    return figures;
+    return results;
 }
 
 static int ascending(const void *a, const void *b)
@@ -207,10 +207,10 @@ static int ascending(const void *a, const void *b)
 /* Each round is a process of its own, so that every endpoint begins with a fresh library. */
 static void one_round(struct peer *self, void *argument)
 {
-    struct figures figures = run(argument);
+    struct results results = run(argument);
 
-    peer_tell(self, (uint64_t)(figures.rate * 1000));
-    peer_tell(self, (uint64_t)(figures.trip * 1000));
+    peer_tell(self, (uint64_t)(results.rate * 1000));
+    peer_tell(self, (uint64_t)(results.trip * 1000));
 }
 
 int main(int argc, char **argv)

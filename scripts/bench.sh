@@ -89,17 +89,17 @@ in_vm() {
 
 # ---- writing --------------------------------------------------------------------------------
 
-# median RUN TEST SIZE CANDIDATE FIGURE
+# median RUN TEST SIZE CANDIDATE METRIC
 median() {
-    jq -r --arg test "$2" --argjson size "$3" --arg over "$4" --arg figure "$5" \
-        '.results[] | select(.test == $test and .size == $size and .over == $over) | .figures[$figure].median' "$results/$1.json"
+    jq -r --arg test "$2" --argjson size "$3" --arg over "$4" --arg metric "$5" \
+        '.results[] | select(.test == $test and .size == $size and .over == $over) | .metrics[$metric].median' "$results/$1.json"
 }
 
 quotient() {
     awk -v a="$1" -v b="$2" 'BEGIN { printf "%.2f", a / b }'
 }
 
-# line SCENARIO RUN TEST SIZE FIGURE CANDIDATE AGAINST AIM: a line of the table of ratios. CANDIDATE has a defaults' and a
+# line SCENARIO RUN TEST SIZE METRIC CANDIDATE AGAINST AIM: a line of the table of ratios. CANDIDATE has a defaults' and a
 # best row.
 line() {
     local other default
@@ -122,7 +122,7 @@ ratios() {
     line "64 B one way, a call each" polling rate 64 $messages rstream tcp "≥ 10"
 }
 
-# one RUN TEST FIGURE...: its whole table, without the column of sizes
+# one RUN TEST METRIC...: its whole table, without the column of sizes
 one() {
     jq -r --arg test "$2" '
         def fixed: (. * 100 | round) as $n | "\($n / 100 | floor).\($n % 100 + 100 | tostring | .[1:])";
@@ -137,7 +137,7 @@ one() {
           "| | \($names | map(unit) | join(" | ")) | / \($settings.against) |",
           "|---|\($names | map("---|") | join(""))---|",
           (.[] | . as $row
-            | ($names | map(scale as $scale | $row.figures[.]
+            | ($names | map(scale as $scale | $row.metrics[.]
                 | [.median, .least, .most | . / $scale | shown] | "\(.[0]) (\(.[1]), \(.[2]))")) as $cells
             | "| `\(.over)` | \($cells | join(" | ")) | \(.ratio | fixed) |"),
           ""' --args "${@:3}" <"$results/$1.json"
@@ -166,7 +166,7 @@ of_message_endpoints() {
 # of_rounds SIZE CANDIDATE: the middle of its ping-pongs beside message endpoints
 of_rounds() {
     jq --argjson size "$1" --arg over "$2" \
-        '.results[] | select(.size == $size and .over == $over) | .figures.median_us.median' "$results"/msg-*.json | middle
+        '.results[] | select(.size == $size and .over == $over) | .metrics.median_us.median' "$results"/msg-*.json | middle
 }
 
 middle() {

@@ -13,7 +13,7 @@
 #define BATCH 64
 
 /* Of one candidate in one round; memory is that of the costlier of the two processes. */
-struct figures {
+struct results {
     double open_ms, busy_us, idle_kib, used_kib, close_ms;
 };
 
@@ -86,11 +86,11 @@ static void meet(struct peer *other)
 }
 
 /* One side of plain TCP; `port` is 0 for the side that listens. */
-static struct figures tcp_side(struct peer *other, unsigned port, unsigned count)
+static struct results tcp_side(struct peer *other, unsigned port, unsigned count)
 {
     int *sockets = calloc(count, sizeof *sockets), set = (int)CHECK_SYS(epoll_create1(EPOLL_CLOEXEC)), listener = -1;
     struct cost before, open, closed;
-    struct figures figures = {0};
+    struct results results = {0};
 
     CHECK(sockets != NULL);
     if (port == 0) {
@@ -112,17 +112,17 @@ static struct figures tcp_side(struct peer *other, unsigned port, unsigned count
         close(sockets[i]);
     closed = cost_now();
     free(sockets);
-    figures.open_ms = (double)(open.at - before.at) / 1000;
-    figures.busy_us = (double)(open.busy - before.busy) / count;
-    figures.idle_kib = figures.used_kib = (double)(open.resident - before.resident) / 1024 / count;
-    figures.close_ms = (double)(closed.at - open.at) / 1000;
-    return figures;
+    results.open_ms = (double)(open.at - before.at) / 1000;
+    results.busy_us = (double)(open.busy - before.busy) / count;
+    results.idle_kib = results.used_kib = (double)(open.resident - before.resident) / 1024 / count;
+    results.close_ms = (double)(closed.at - open.at) / 1000;
+    return results;
 }
 
 /* ---- endpoints ---------------------------------------------------------------------------- */
 
 /* One side of stream endpoints, likewise. */
-static struct figures stream_side(struct peer *other, unsigned port, const struct plan *plan)
+static struct results stream_side(struct peer *other, unsigned port, const struct plan *plan)
 {
     unsigned count = plan->connections;
     struct cost before, open, used, closed;
@@ -146,7 +146,7 @@ static struct figures stream_side(struct peer *other, unsigned port, const struc
     closed = cost_now();
     loop_close(&loop);
     side_close(&loop.side);
-    return (struct figures){
+    return (struct results){
         .open_ms = (double)(open.at - before.at) / 1000,
         .busy_us = (double)(open.busy - before.busy) / count,
         .idle_kib = (double)(open.resident - before.resident) / 1024 / count,
@@ -162,7 +162,7 @@ struct turn {
     const struct plan *plan;
 };
 
-static struct figures side_of(const struct turn *turn, struct peer *other, unsigned port)
+static struct results side_of(const struct turn *turn, struct peer *other, unsigned port)
 {
     return turn->tcp ? tcp_side(other, port, turn->plan->connections) : stream_side(other, port, turn->plan);
 }
@@ -177,24 +177,24 @@ static void client(struct peer *self, void *argument)
 {
     struct turn *turn = argument;
     struct peer other;
-    struct figures figures;
+    struct results results;
 
     peer_start(&other, server, turn);
-    figures = side_of(turn, &other, (unsigned)peer_hear(&other));
+    results = side_of(turn, &other, (unsigned)peer_hear(&other));
     peer_join(&other);
-    CHECK_INT(write(self->to_peer, &figures, sizeof figures), sizeof figures);
+    CHECK_INT(write(self->to_peer, &results, sizeof results), sizeof results);
 }
 
-static struct figures take_turn(const struct plan *plan, bool tcp)
+static struct results take_turn(const struct plan *plan, bool tcp)
 {
     struct turn turn = {.tcp = tcp, .plan = plan};
-    struct figures figures;
+    struct results results;
     struct peer peer;
 
     peer_start(&peer, client, &turn);
-    CHECK_INT(read(peer.from_peer, &figures, sizeof figures), sizeof figures);
+    CHECK_INT(read(peer.from_peer, &results, sizeof results), sizeof results);
     peer_join(&peer);
-    return figures;
+    return results;
 }
 
 static int ascending(const void *a, const void *b)
@@ -204,8 +204,8 @@ static int ascending(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-/* Of the field at `offset` in the figures of all rounds: median, least, greatest. */
-static double summarize(const struct figures *of, unsigned rounds, size_t offset, const char *name, const char *unit)
+/* Of the field at `offset` in the results of all rounds: median, least, greatest. */
+static double summarize(const struct results *of, unsigned rounds, size_t offset, const char *name, const char *unit)
 {
     double values[ROUNDS_MOST];
 
@@ -222,23 +222,23 @@ void compare_setup(struct plan *plan)
         const char *name, *unit;
         size_t offset;
     } rows[] = {
-        {"opened in", "ms", offsetof(struct figures, open_ms)},
-        {"busy", "us a connection", offsetof(struct figures, busy_us)},
-        {"closed in", "ms", offsetof(struct figures, close_ms)},
-        {"resident, idle", "KiB a connection", offsetof(struct figures, idle_kib)},
-        {"resident, used", "KiB a connection", offsetof(struct figures, used_kib)},
+        {"opened in", "ms", offsetof(struct results, open_ms)},
+        {"busy", "us a connection", offsetof(struct results, busy_us)},
+        {"closed in", "ms", offsetof(struct results, close_ms)},
+        {"resident, idle", "KiB a connection", offsetof(struct results, idle_kib)},
+        {"resident, used", "KiB a connection", offsetof(struct results, used_kib)},
     };
-    struct figures figures[2][ROUNDS_MOST];
+    struct results results[2][ROUNDS_MOST];
 
     CHECK_BETWEEN(plan->rounds, 1, ROUNDS_MOST);
     need_descriptors(descriptors_of(plan));
     for (unsigned i = 0; i < plan->rounds; i++)
         for (unsigned tcp = 0; tcp < 2; tcp++)
-            figures[tcp][i] = take_turn(plan, tcp);
+            results[tcp][i] = take_turn(plan, tcp);
     for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
-        double tcp = summarize(figures[1], plan->rounds, rows[row].offset, rows[row].name, rows[row].unit), ours;
+        double tcp = summarize(results[1], plan->rounds, rows[row].offset, rows[row].name, rows[row].unit), ours;
 
-        ours = summarize(figures[0], plan->rounds, rows[row].offset, "; rstream", rows[row].unit);
+        ours = summarize(results[0], plan->rounds, rows[row].offset, "; rstream", rows[row].unit);
         printf("; ratio %.2f\n", ours / tcp);
     }
 }

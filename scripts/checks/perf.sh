@@ -6,8 +6,8 @@ measured() {
     shift
     env -u FI_PROVIDER -u FI_PROVIDER_PATH "$provider/rstream-perf" "$@" -r 1 -d 0.02 --json "$logs/perf-$name.json" >"$logs/perf-$name.txt"
     cat "$logs/perf-$name.txt"
-    # No figure is missing or 0, in what machines read and in what people read.
-    jq -e '.results | all(.figures != {} and all(.figures | to_entries[];
+    # No metric is missing or 0, in what machines read and in what people read.
+    jq -e '.results | all(.metrics != {} and all(.metrics | to_entries[];
         (.value.median > 0 or .key == "empty_wake_ups_per_transfer") and .value.rounds == [.value.median]))' "$logs/perf-$name.json"
     jq -r '.results[] | "\(.test) \(.over)"' "$logs/perf-$name.json" >"$logs/perf-$name.rows"
     (($(grep -cE '^ +[0-9]+K? +[a-z]' "$logs/perf-$name.txt") == $(wc -l <"$logs/perf-$name.rows")))

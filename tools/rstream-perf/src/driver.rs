@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) candidate: Candidate,
     pub(crate) test: Test,
     pub(crate) size: usize,
-    /// The first figure is what the test is about.
+    /// The first metric is what the test is about.
     pub(crate) rounds: Vec<(Metric, Vec<f64>)>,
 }
 
@@ -36,8 +36,8 @@ impl Row {
         self.summaries().next()
     }
 
-    fn add(&mut self, figures: Vec<(Metric, f64)>) {
-        for (metric, value) in figures {
+    fn add(&mut self, metrics: Vec<(Metric, f64)>) {
+        for (metric, value) in metrics {
             match self.rounds.iter_mut().find(|(known, _)| *known == metric) {
                 Some((_, rounds)) => rounds.push(value),
                 None => self.rounds.push((metric, vec![value])),
@@ -77,8 +77,8 @@ pub(crate) fn measure(options: &Options) -> Result<()> {
             progress.begin(&format!("round {round} of {}: {what}", options.rounds));
             match options.partner.measure(&job(options, row)) {
                 Ok(outcome) => {
-                    progress.done(&report::in_short(&outcome.figures));
-                    row.add(outcome.figures);
+                    progress.done(&report::in_short(&outcome.metrics));
+                    row.add(outcome.metrics);
                 }
                 Err(error) => {
                     failures += 1;

@@ -124,7 +124,7 @@ pub(crate) struct Outcome {
     pub(crate) sent: Tally,
     pub(crate) received: Tally,
     /// What was measured; only the active side measures.
-    pub(crate) figures: Vec<(Metric, f64)>,
+    pub(crate) metrics: Vec<(Metric, f64)>,
 }
 
 /// Bytes that went one way.

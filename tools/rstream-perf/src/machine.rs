@@ -1,4 +1,4 @@
-//! Where a run took place: figures mean little without it.
+//! Where a run took place: numbers mean little without it.
 
 use std::fs;
 

@@ -29,8 +29,8 @@ pub(super) fn ask<C: Connector>(job: &Job, connector: &mut C) -> Result<Outcome>
     let rate = clock.rate(messages);
     crowd.finish()?;
     let tally = Tally { bytes: messages * job.size as u64, checksum: 0 };
-    let figures = vec![(Metric::Opening, opening), (Metric::MessageRate, rate)];
-    Ok(Outcome { sent: tally, received: tally, figures })
+    let metrics = vec![(Metric::Opening, opening), (Metric::MessageRate, rate)];
+    Ok(Outcome { sent: tally, received: tally, metrics })
 }
 
 /// The connections of the active side.
@@ -132,7 +132,7 @@ pub(super) fn answer<L: Listener>(job: &Job, listener: &mut L) -> Result<Outcome
             patience.wait(&streams, if unsent { Interest::Both } else { Interest::Receive })?;
         }
     }
-    Ok(Outcome { sent: tally, received: tally, figures: Vec::new() })
+    Ok(Outcome { sent: tally, received: tally, metrics: Vec::new() })
 }
 
 /// What became of looking at a stream.

@@ -136,8 +136,8 @@ impl<S: Stream> End<S> {
         Ok(())
     }
 
-    pub(super) fn outcome(&self, figures: Vec<(Metric, f64)>) -> Outcome {
+    pub(super) fn outcome(&self, metrics: Vec<(Metric, f64)>) -> Outcome {
         let tally = |bytes| Tally { bytes, checksum: 0 };
-        Outcome { sent: tally(self.sent), received: tally(self.received), figures }
+        Outcome { sent: tally(self.sent), received: tally(self.received), metrics }
     }
 }

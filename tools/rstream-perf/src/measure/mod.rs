@@ -34,13 +34,13 @@ pub(crate) fn active<C: Connector>(job: &Job, connector: &mut C) -> Result<Outco
         return crowd::ask(job, connector);
     }
     let mut end = End::new(connector.connect()?, job.sleeps);
-    let figures = match job.test {
+    let metrics = match job.test {
         Test::Bandwidth | Test::Rate => traffic::give(job, &mut end)?,
         Test::Bidirectional => traffic::exchange(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Active),
         Test::Pingpong | Test::Connections => pingpong::ask(job, &mut end)?,
     };
-    Ok(end.outcome(figures))
+    Ok(end.outcome(metrics))
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,10 +128,10 @@ mod tests {
     }
 
     fn metrics(outcome: &Outcome) -> Vec<Metric> {
-        assert!(outcome.figures.iter().all(|(metric, value)| {
+        assert!(outcome.metrics.iter().all(|(metric, value)| {
             value.is_finite() && (*value > 0.0 || *metric == Metric::EmptyWakeUps)
         }));
-        outcome.figures.iter().map(|(metric, _)| *metric).collect()
+        outcome.metrics.iter().map(|(metric, _)| *metric).collect()
     }
 
     fn over_tcp(job: &Job) -> Outcome {

@@ -42,10 +42,10 @@ pub(super) fn exchange<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Me
     let (mut clock, processor) = (Clock::start(job), Processor::start());
     both_ways(job, end, |bytes, _| clock.is_over(Instant::now(), bytes))?;
     let bytes = end.sent + end.received;
-    let mut figures = rates(job, clock.rate(bytes));
-    figures.push((Metric::ProcessorTime, processor.microseconds() / (bytes as f64 / 1e6)));
-    figures.extend(job.sleeps.then(|| (Metric::EmptyWakeUps, end.empty_wake_ups())));
-    Ok(figures)
+    let mut metrics = rates(job, clock.rate(bytes));
+    metrics.push((Metric::ProcessorTime, processor.microseconds() / (bytes as f64 / 1e6)));
+    metrics.extend(job.sleeps.then(|| (Metric::EmptyWakeUps, end.empty_wake_ups())));
+    Ok(metrics)
 }
 
 /// The passive side: sends until the other has ended.
@@ -127,7 +127,7 @@ pub(super) fn verify<S: Stream>(job: &Job, end: &mut End<S>, side: Side) -> Resu
     Ok(Outcome {
         sent: sent.0,
         received: received.0,
-        figures: vec![(Metric::Compared, sent.0.bytes as f64 / 1e6)],
+        metrics: vec![(Metric::Compared, sent.0.bytes as f64 / 1e6)],
     })
 }
 

@@ -33,10 +33,10 @@ struct Entry {
     test: Test,
     size: usize,
     over: String,
-    /// Of the first figure's median to that of the candidate of `against`.
+    /// Of the first metric's median to that of the candidate of `against`.
     ratio: Option<f64>,
     /// Empty if every round failed.
-    figures: BTreeMap<Metric, Summary>,
+    metrics: BTreeMap<Metric, Summary>,
 }
 
 impl<'a> Document<'a> {
@@ -56,7 +56,7 @@ impl<'a> Document<'a> {
             size: row.size,
             over: row.candidate.to_string(),
             ratio: run.ratio(row),
-            figures: row.summaries().collect(),
+            metrics: row.summaries().collect(),
         });
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -86,10 +86,10 @@ mod tests {
             assert_eq!(results[0]["test"], "bandwidth");
             assert_eq!(results[0]["over"], "rstream:512K");
             assert_eq!(results[0]["ratio"], 4.0);
-            let figure =
+            let expected =
                 json!({"median": 200.0, "least": 100.0, "most": 300.0, "rounds": [300.0, 100.0, 200.0]});
-            assert_eq!(results[0]["figures"]["megabytes_per_second"], figure);
-            assert_eq!(results[2]["figures"], json!({}));
+            assert_eq!(results[0]["metrics"]["megabytes_per_second"], expected);
+            assert_eq!(results[2]["metrics"], json!({}));
             assert_eq!(results[2]["ratio"], Value::Null);
         });
     }

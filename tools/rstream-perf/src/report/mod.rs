@@ -33,9 +33,9 @@ pub(crate) fn all(run: &Run<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The first figure with its unit.
-pub(crate) fn in_short(figures: &[(Metric, f64)]) -> String {
-    let first = figures.first();
+/// The first metric with its unit.
+pub(crate) fn in_short(metrics: &[(Metric, f64)]) -> String {
+    let first = metrics.first();
     first.map_or_else(String::new, |(metric, value)| format!("{} {}", metric.shown(*value), metric.unit()))
 }
 
@@ -118,7 +118,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn figures_have_about_four_digits() {
+    fn values_have_about_four_digits() {
         for (value, text) in [(6543.2, "6543"), (99.94, "99.9"), (7.591, "7.59"), (0.1234, "0.123")] {
             assert_eq!(Metric::Median.shown(value), text);
         }

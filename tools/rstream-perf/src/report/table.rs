@@ -44,7 +44,7 @@ fn about(run: &Run<'_>, test: Test) -> String {
     }
 }
 
-/// A line of titles and one for each row. The first figure has its range, and is the one that is compared.
+/// A line of titles and one for each row. The first metric has its range, and is the one that is compared.
 fn cells(run: &Run<'_>, rows: &[&Row]) -> Vec<Vec<String>> {
     let metrics: Vec<Metric> = rows
         .iter()
@@ -78,7 +78,7 @@ fn cells(run: &Run<'_>, rows: &[&Row]) -> Vec<Vec<String>> {
     table
 }
 
-/// Columns of one width each: names to the left, figures to the right.
+/// Columns of one width each: names to the left, numbers to the right.
 fn align(table: &[Vec<String>]) -> String {
     let mut widths = vec![0; table.iter().map(Vec::len).max().unwrap_or_default()];
     for line in table {
