@@ -83,8 +83,8 @@ fn connection_data() {
 }
 
 #[test]
-fn invitation() {
-    let rows = table(section("### Invitation"), "| offset | size | field | value |");
+fn rendezvous_offer() {
+    let rows = table(section("### Rendezvous offer"), "| offset | size | field | value |");
     let bare = Extension { features: Features::empty(), user_data: b"hello", invitation: b"come" };
     let invited = Extension { features: Features::SHARED_MEMORY, ..bare };
     let [bare, invited] = [bare, invited].map(|extension| {
@@ -93,8 +93,8 @@ fn invitation() {
     });
     assert_eq!(usize::from(invited[0]), invited.len() - 1);
     assert_layout(&rows, &invited[bare.len()..], |field| match field {
-        "length of the invitation" => vec![4],
-        "invitation" => b"come".into(),
+        "length of the rendezvous offer" => vec![4],
+        "rendezvous offer" => b"come".into(),
         other => panic!("no field {other}"),
     });
 }
