@@ -8,7 +8,7 @@
 //! | [`abi`] | FFI boundary: libfabric's types, op tables, logging and parameters behind safe traits |
 //! | `provider` | libfabric's objects: fabric, domain, endpoints, event queue |
 //!
-//! The stream over a queue pair ([`rstream_session`]), the stream protocol (`rstream-protocol`) and the verbs core
+//! The stream over a queue pair ([`rstream_session`]), the stream protocol ([`rstream_protocol`]) and the verbs core
 //! ([`rdma_verbs`]) are crates of their own. `docs/architecture.md` describes how they work together and follows a
 //! sent and a received byte.
 
