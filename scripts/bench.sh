@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures everything that docs/performance.md tells, and writes its figures and pictures: rstream-perf over all
+# Measures everything that docs/performance.md reports, and writes its results and pictures: rstream-perf over all
 # candidates, libfabric's own tcp provider, and the set-up of thousands of connections.
 #
 #   scripts/bench.sh [--quick] [--vm]
@@ -7,7 +7,7 @@
 #   --quick   a few seconds instead of minutes: that it works, not what is true
 #   --vm      kernel RDMA in the virtual machine as well, which takes some minutes more
 #
-# A quiet machine, please: the load at the start is written beside the figures.
+# A quiet machine, please: the load at the start is written beside the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/cargo.sh
@@ -64,10 +64,10 @@ message_sizes=(64 1024 4096 65536)
 
 # Microseconds there and back; the server may need a moment until it listens.
 fi_pingpong_client() {
-    local attempt figures
+    local attempt output
     for ((attempt = 0; attempt < 50; attempt++)); do
-        if figures=$(taskset -c 1 fi_pingpong -p tcp -e msg -I "$trips" -S "$1" 127.0.0.1 2>/dev/null); then
-            awk 'END { print 2 * $7 }' <<<"$figures"
+        if output=$(taskset -c 1 fi_pingpong -p tcp -e msg -I "$trips" -S "$1" 127.0.0.1 2>/dev/null); then
+            awk 'END { print 2 * $7 }' <<<"$output"
             return
         fi
         sleep 0.1
@@ -173,14 +173,14 @@ middle() {
     sort -g | awk '{ values[NR] = $1 } END { printf "%.2f", values[int((NR + 1) / 2)] }'
 }
 
-figures() {
+report() {
     jq -r '"\(.machine.processors) × \(.machine.model), Linux \(.machine.kernel), libfabric \(.machine.libfabric), " +
-        "load \(.machine.load) at the start; rounds of \(.settings.seconds) s in turns (\(.settings.rounds)): medians."' \
+        "load \(.machine.load) at the start;\nrounds of \(.settings.seconds) s in turns (\(.settings.rounds)): medians."' \
         "$results/polling.json"
-    printf '\nRatios to what stands under "against":\n\n'
+    printf '\nRatios to the candidate under "against":\n\n'
     ratios
     printf '\n![Throughput over message size](performance/bandwidth.svg)\n\n![Latency over message size](performance/pingpong.svg)\n\n'
-    printf 'All of it: median (least, most).\n\n'
+    printf 'All results: median (least, most).\n\n'
     one polling bandwidth megabytes_per_second
     one polling bidirectional megabytes_per_second
     one polling pingpong median_us percentile_99_us percentile_99_9_us
@@ -196,15 +196,15 @@ figures() {
     fi
 }
 
-# Puts the figures between the two marks of the document and leaves the rest of it alone.
+# Writes the report between the two marks of the document and leaves the rest unchanged.
 write() {
-    local from='<!-- figures: scripts/bench.sh writes from here' to='<!-- figures: to here -->'
+    local from='<!-- results: scripts/bench.sh writes from here' to='<!-- results: to here -->'
     grep -qF "$from" "$document" && grep -qF "$to" "$document"
-    figures >"$results/figures.md"
-    awk -v from="$from" -v to="$to" -v figures="$results/figures.md" '
+    report >"$results/report.md"
+    awk -v from="$from" -v to="$to" -v report="$results/report.md" '
         index($0, to) { inside = 0 }
         !inside { print }
-        index($0, from) { inside = 1; print ""; while ((getline line < figures) > 0) print line; print "" }
+        index($0, from) { inside = 1; print ""; while ((getline line < report) > 0) print line; print "" }
     ' "$document" >"$results/document.md"
     cp "$results/document.md" "$document"
 }
