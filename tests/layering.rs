@@ -1,5 +1,5 @@
-//! The border inside the provider: `src/abi` wraps libfabric's C types and uses nothing else of ours, and
-//! `src/provider` uses no raw C types. Between crates, the crates' edges say who may use whom.
+//! The edge between the two modules of the provider: `src/abi` wraps libfabric's C types and uses nothing else of this
+//! project, and `src/provider` uses no raw C types. Cargo checks the edges between crates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_border_holds() {
+fn the_edge_holds() {
     for (folder, never) in NEVER {
         let files = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder));
         assert!(files.len() > 10, "{folder}: the sources were found");

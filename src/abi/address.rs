@@ -1,5 +1,4 @@
-//! Socket addresses as C passes them (`struct sockaddr_in`, `struct sockaddr_in6`) and as Rust
-//! has them. See [`fi_cm(3)`](https://ofiwg.github.io/libfabric/main/man/fi_cm.3.html).
+//! Conversion of socket addresses between C (`struct sockaddr_in`, `struct sockaddr_in6`) and Rust. See [`fi_cm(3)`](https://ofiwg.github.io/libfabric/main/man/fi_cm.3.html).
 
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -10,11 +9,10 @@ use socket2::SockAddr;
 use super::buffer::bytes_mut;
 use super::{Errno, Result};
 
-/// Reads an address of `length` bytes, more than it needs are allowed; `None` if there is none (a
-/// null pointer).
+/// Reads an address of `length` bytes, which may be more than it needs. `None` for a null pointer.
 ///
 /// # Errors
-/// `-FI_EINVAL` for another family than IPv4 and IPv6, or too few bytes.
+/// `-FI_EINVAL` for a family other than IPv4 and IPv6, or too few bytes.
 ///
 /// # Safety
 /// If not null, `address` points to `length` bytes.
@@ -25,12 +23,13 @@ pub(super) unsafe fn read(address: *const c_void, length: usize) -> Result<Optio
     if length < size_of::<libc::sa_family_t>() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: readable for at least its size, checked above; alignment is not assumed.
+    // SAFETY: not null and readable for the size of the family, checked above; the read needs no
+    // alignment.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
     match i32::from(family) {
         libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: readable for its size, checked in the guard; alignment is not assumed, and
-            // any bytes are a valid value.
+            // SAFETY: readable for the size of the structure, checked in the guard; the read needs no
+            // alignment, and any bytes are a valid value.
             let raw = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             Ok(Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into()))
@@ -46,39 +45,38 @@ pub(super) unsafe fn read(address: *const c_void, length: usize) -> Result<Optio
     }
 }
 
-/// Reads an address whose length its family tells; `None` for a null pointer.
+/// Reads an address whose length follows from its family. `None` for a null pointer.
 ///
 /// # Errors
-/// `-FI_EINVAL` for another family than IPv4 and IPv6.
+/// `-FI_EINVAL` for a family other than IPv4 and IPv6.
 ///
 /// # Safety
-/// If not null, `address` points to a socket address as long as its family says.
+/// If not null, `address` points to a socket address of the length of its family.
 pub(super) unsafe fn read_by_family(address: *const c_void) -> Result<Option<SocketAddr>> {
-    // SAFETY: `read` reads the family and then as much as it says, both there by the caller's
-    // promise.
+    // SAFETY: `read` reads the family and then as many bytes as the family has. Both are readable by the
+    // requirement of this function.
     unsafe { read(address, size_of::<libc::sockaddr_in6>()) }
 }
 
-/// Writes an address as far as the caller has room, and its full length into `length`, which was
-/// the room.
+/// Writes an address to `out`, cut to `length` bytes, and sets `length` to its full length.
 ///
 /// # Errors
 /// `-FI_EINVAL` for a null pointer (a null `out` is allowed with a length of 0), `-FI_ETOOSMALL` if
-/// something is cut.
+/// the address was cut.
 ///
 /// # Safety
-/// If not null, `length` may be read and written, and `out` may be written for that many bytes;
-/// nobody else uses either during the call.
+/// If not null, `length` is readable and writable, and `out` is writable for that many bytes.
+/// No other code uses either during the call.
 pub(super) unsafe fn write(address: SocketAddr, out: *mut c_void, length: *mut usize) -> Result<()> {
-    // SAFETY: null or exclusively ours by the caller's promise.
+    // SAFETY: null, or valid and exclusive by the requirement of this function.
     let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or `length` bytes, writable and exclusive by the requirement of this function.
     let out = unsafe { bytes_mut(out, *length) }?;
     let raw = SockAddr::from(address);
     let full = raw.len() as usize;
     let count = out.len().min(full);
-    // SAFETY: `raw` has `full` bytes that count and `out` has room for `count`, which is no more
-    // than either. They do not overlap: `raw` is ours.
+    // SAFETY: `raw` has `full` valid bytes and `out` has `out.len()`; `count` exceeds neither. They do
+    // not overlap: `raw` is a local value.
     unsafe { ptr::copy_nonoverlapping(raw.as_ptr().cast(), out.as_mut_ptr(), count) };
     *length = full;
     if count < full { Err(Errno::ETOOSMALL) } else { Ok(()) }

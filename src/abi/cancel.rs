@@ -1,6 +1,6 @@
-//! Cancellation of threads (`pthread_cancel`). It unwinds the stack from within calls of the C library, which
-//! Rust does not survive. So it is put off while a call is inside the provider, and acts at the next
-//! cancellation point of the application.
+//! Cancellation of threads (`pthread_cancel`). It unwinds the stack from inside calls of the C library, and Rust aborts
+//! the process when such an unwinding reaches it. So cancellation is deferred while a call is inside the provider. It
+//! takes effect at the next cancellation point of the application.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -9,33 +9,33 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
-/// `PTHREAD_CANCEL_DISABLE` of Linux's C libraries.
+/// `PTHREAD_CANCEL_DISABLE` in the C libraries of Linux.
 const DISABLE: c_int = 1;
 
-/// While it lives, the thread is not cancelled.
-pub(super) struct PutOff {
+/// Defers cancellation of the thread for its lifetime.
+pub(super) struct Deferral {
     before: c_int,
 }
 
-impl PutOff {
+impl Deferral {
     pub(super) fn begin() -> Self {
         let mut before = 0;
-        // SAFETY: `before` may be written. The state is a known one, so the call succeeds.
+        // SAFETY: `before` is writable, and the state is a valid one.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Self { before }
     }
 }
 
-impl Drop for PutOff {
+impl Drop for Deferral {
     fn drop(&mut self) {
-        // SAFETY: a state that the C library gave; nobody wants the one before.
+        // SAFETY: the C library returned this state, and the pointer for the previous one may be null.
         unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
     }
 }
 
-/// Runs a part of a data call that may come upon a cancellation point, which data calls otherwise do not
-/// ([`super::MsgOps::CANCELLATION_POINTS`]).
-pub fn put_off<R>(body: impl FnOnce() -> R) -> R {
-    let _put_off = PutOff::begin();
+/// Runs a part of a data call that may contain a cancellation point. Data calls of some devices have none
+/// otherwise ([`super::MsgOps::CANCELLATION_POINTS`]), and do not defer cancellation as a whole.
+pub fn defer_cancellation<R>(body: impl FnOnce() -> R) -> R {
+    let _deferral = Deferral::begin();
     body()
 }

@@ -1,14 +1,14 @@
 //! Error numbers as libfabric's calls return them (`fi_errno(3)`): the system's below 256,
-//! libfabric's own from 256 on. They exist only at the border; inside, errors are enums.
+//! libfabric's own from 256 on. The crates below the provider use error enums instead.
 
 use std::io;
 
 use super::sys;
 
-/// Outcome of an operation that a C caller asked for.
+/// Outcome of an operation that C code called.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// A positive error number; C callers see it negated.
+/// A positive error number. C callers receive it negated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 
@@ -31,39 +31,39 @@ macro_rules! numbers {
 numbers! {
     /// Not permitted.
     EPERM = libc::EPERM;
-    /// No such thing.
+    /// No such object.
     ENOENT = libc::ENOENT;
-    /// A signal came first.
+    /// Interrupted by a signal.
     EINTR = libc::EINTR;
-    /// Input or output failed; also what a call on a poisoned object answers.
+    /// Input or output failed. Also the result of a call on a poisoned object.
     EIO = libc::EIO;
-    /// Nothing now: try again.
+    /// Not possible now: try again.
     EAGAIN = libc::EAGAIN;
     /// No memory.
     ENOMEM = libc::ENOMEM;
     /// Access denied.
     EACCES = libc::EACCES;
-    /// Something else still uses it.
+    /// Still in use.
     EBUSY = libc::EBUSY;
     /// No such device.
     ENODEV = libc::ENODEV;
-    /// An argument makes no sense.
+    /// Invalid argument.
     EINVAL = libc::EINVAL;
     /// No descriptors left.
     EMFILE = libc::EMFILE;
     /// No room.
     ENOSPC = libc::ENOSPC;
-    /// The sending side is shut; missing from libfabric's headers (see `rstream.h`).
+    /// The sending side is shut down. Missing from libfabric's headers (see `rstream.h`).
     EPIPE = super::header::FI_EPIPE;
     /// Not implemented.
     ENOSYS = libc::ENOSYS;
     /// Nothing matches.
     ENODATA = libc::ENODATA;
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     EPROTO = libc::EPROTO;
     /// Too long for one message.
     EMSGSIZE = libc::EMSGSIZE;
-    /// No such option, or not to be set.
+    /// No such option, or the option is read only.
     ENOPROTOOPT = libc::ENOPROTOOPT;
     /// Not supported.
     EOPNOTSUPP = libc::EOPNOTSUPP;
@@ -75,7 +75,7 @@ numbers! {
     ENETDOWN = libc::ENETDOWN;
     /// No route to the network.
     ENETUNREACH = libc::ENETUNREACH;
-    /// The connection ended while it was made.
+    /// The connection ended while it was being established.
     ECONNABORTED = libc::ECONNABORTED;
     /// The connection broke.
     ECONNRESET = libc::ECONNRESET;
@@ -87,37 +87,37 @@ numbers! {
     ENOTCONN = libc::ENOTCONN;
     /// Shut down.
     ESHUTDOWN = libc::ESHUTDOWN;
-    /// Nobody answered in time.
+    /// No response in time.
     ETIMEDOUT = libc::ETIMEDOUT;
-    /// Nobody listens, or the peer refused.
+    /// No listener, or rejected by the peer.
     ECONNREFUSED = libc::ECONNREFUSED;
     /// The host is down.
     EHOSTDOWN = libc::EHOSTDOWN;
     /// No route to the host.
     EHOSTUNREACH = libc::EHOSTUNREACH;
-    /// Already under way.
+    /// Already in progress.
     EALREADY = libc::EALREADY;
-    /// Given up on purpose.
+    /// Cancelled.
     ECANCELED = libc::ECANCELED;
     /// Some other error.
     EOTHER = sys::FI_EOTHER as i32;
     /// The caller's buffer is too small.
     ETOOSMALL = sys::FI_ETOOSMALL as i32;
-    /// Not in this state.
+    /// Not allowed in this state.
     EOPBADSTATE = sys::FI_EOPBADSTATE as i32;
-    /// An error waits to be read.
+    /// An error is queued.
     EAVAIL = sys::FI_EAVAIL as i32;
     /// Unknown flags.
     EBADFLAGS = sys::FI_EBADFLAGS as i32;
     /// No event queue is bound.
     ENOEQ = sys::FI_ENOEQ as i32;
-    /// Of another domain.
+    /// The object belongs to another domain.
     EDOMAIN = sys::FI_EDOMAIN as i32;
 }
 
 impl Errno {
-    /// The error of this number; a number that cannot be an error becomes [`Errno::EOTHER`], so
-    /// that an error is never taken for a success.
+    /// The error with this number. A number that is not positive becomes [`Errno::EOTHER`], so
+    /// that an error never looks like a success.
     #[must_use]
     pub const fn new(number: i32) -> Self {
         if number > 0 { Self(number) } else { Self::EOTHER }
@@ -141,8 +141,8 @@ impl std::fmt::Debug for Errno {
 
 impl std::fmt::Display for Errno {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // SAFETY: `fi_strerror` takes any number and answers a NUL-terminated text; the text of an
-        // unknown number is not ours to keep, and is not kept beyond this call.
+        // SAFETY: `fi_strerror` takes any number and returns a NUL-terminated text. The text of an
+        // unknown number may change later, and is not used after this call.
         let text = unsafe { std::ffi::CStr::from_ptr(sys::fi_strerror(self.0)) };
         f.write_str(&text.to_string_lossy())
     }

@@ -1,4 +1,4 @@
-//! Events of an event queue, and how they are written for C: `struct fi_eq_cm_entry` and
+//! Events of an event queue, and their C representation: `struct fi_eq_cm_entry` and
 //! `struct fi_eq_err_entry`. See [`fi_eq(3)`](https://ofiwg.github.io/libfabric/main/man/fi_eq.3.html).
 
 use std::collections::VecDeque;
@@ -9,19 +9,19 @@ use std::ptr;
 use super::object::{EqState, FidHandle};
 use super::{Errno, Info, Result, sys};
 
-/// Something that happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum Event {
     /// `FI_CONNREQ`: a peer wants to connect.
     ConnReq {
         /// The passive endpoint.
         fid: FidHandle,
-        /// Opens an endpoint for the request; the application frees it.
+        /// The info with which the application opens an endpoint for the request. The application frees it.
         info: Info,
         /// The peer's connection data.
         data: Vec<u8>,
     },
-    /// `FI_CONNECTED`: the connection stands.
+    /// `FI_CONNECTED`: the connection is established.
     Connected {
         /// The endpoint.
         fid: FidHandle,
@@ -35,21 +35,21 @@ pub enum Event {
     },
 }
 
-/// Something that went wrong.
+/// A queued error.
 #[derive(Debug)]
 pub struct ErrorEvent {
     /// The endpoint.
     pub fid: FidHandle,
-    /// What went wrong.
+    /// The error.
     pub err: Errno,
-    /// The provider's own number for it, which [`super::EqOps::strerror`] explains.
+    /// The provider's own number of the error. [`super::EqOps::strerror`] has its text.
     pub prov_errno: i32,
-    /// More about it: the data of a reject.
+    /// Additional data: the data of a reject.
     pub err_data: Vec<u8>,
 }
 
 impl Event {
-    /// The object that it is about.
+    /// The object of the event.
     #[must_use]
     pub fn fid(&self) -> FidHandle {
         match self {
@@ -57,7 +57,7 @@ impl Event {
         }
     }
 
-    /// Its number, the entry without data, and the data.
+    /// The event's number, the entry without data, and the data.
     fn parts(&self) -> (u32, sys::fi_eq_cm_entry, &[u8]) {
         let (number, info, data) = match self {
             Self::ConnReq { info, data, .. } => (sys::FI_CONNREQ, info.as_ptr(), data.as_slice()),
@@ -69,7 +69,7 @@ impl Event {
     }
 }
 
-/// Where the caller of `fi_eq_read` wants an event.
+/// The output buffer of `fi_eq_read`.
 #[derive(Debug)]
 pub struct EventOut<'a> {
     event: &'a mut u32,
@@ -78,7 +78,7 @@ pub struct EventOut<'a> {
 }
 
 impl<'a> EventOut<'a> {
-    /// Where the event's number and its entry go. The only flag that there is is `FI_PEEK`.
+    /// Creates an output for the event's number and its entry. The only flag is `FI_PEEK`.
     ///
     /// # Errors
     /// `-FI_EBADFLAGS`.
@@ -86,19 +86,19 @@ impl<'a> EventOut<'a> {
         Ok(Self { event, buffer, peek: peeks(flags)? })
     }
 
-    /// Writes the first event of `queue` and takes it from there, unless the caller only peeks.
-    /// Answers the length of what was written: the entry and as much of its data as fits. The info
-    /// of a request becomes the application's when it is taken; who peeks only sees its address.
+    /// Writes the first event of `queue`, and removes it unless the caller peeks. Returns the length
+    /// written: the entry and as much of its data as fits. With the removal, the application becomes the
+    /// owner of the info of a request; a caller that peeks gets only its address.
     ///
     /// # Errors
-    /// `-FI_EAGAIN` without an event; `-FI_ETOOSMALL` if there is no room for an entry. The queue
-    /// is as it was then.
+    /// `-FI_EAGAIN` if there is no event; `-FI_ETOOSMALL` if the buffer is shorter than an entry. The
+    /// queue is unchanged then.
     pub fn deliver(&mut self, queue: &mut VecDeque<Event>) -> Result<usize> {
         const ENTRY: usize = offset_of!(sys::fi_eq_cm_entry, data);
         let (number, entry, data) = queue.front().ok_or(Errno::EAGAIN)?.parts();
         let (target, room) = self.buffer.split_at_mut_checked(ENTRY).ok_or(Errno::ETOOSMALL)?;
-        // SAFETY: the entry has `ENTRY` bytes before its data, and `target` has that many; both are
-        // ours for the call. The caller's buffer need not be aligned.
+        // SAFETY: the entry has `ENTRY` bytes before its data, and `target` is that long. They do not
+        // overlap: the entry is a local value. Bytes need no alignment.
         unsafe { ptr::copy_nonoverlapping((&raw const entry).cast(), target.as_mut_ptr(), ENTRY) };
         let length = data.len().min(room.len());
         room[..length].copy_from_slice(&data[..length]);
@@ -106,14 +106,14 @@ impl<'a> EventOut<'a> {
         if !self.peek
             && let Some(Event::ConnReq { info, .. }) = queue.pop_front()
         {
-            // The application has it now.
+            // The application owns it now.
             info.into_raw();
         }
         Ok(ENTRY + length)
     }
 }
 
-/// Where the caller of `fi_eq_readerr` wants an error.
+/// The output buffer of `fi_eq_readerr`.
 pub struct ErrorOut<'a> {
     entry: *mut sys::fi_eq_err_entry,
     state: &'a EqState,
@@ -121,15 +121,15 @@ pub struct ErrorOut<'a> {
 }
 
 impl<'a> ErrorOut<'a> {
-    /// Of the arguments of `fi_eq_readerr`, and what the border keeps of the queue.
+    /// Creates an output from the arguments of `fi_eq_readerr` and the queue's state.
     ///
     /// # Errors
     /// `-FI_EINVAL` for a null pointer, `-FI_EBADFLAGS`.
     ///
     /// # Safety
-    /// If not null, `entry` may be written as far as the application's API version has it, as long
-    /// as the result lives; from version 1.5 on its `err_data` and `err_data_size` are as
-    /// `fi_eq_readerr(3)` says.
+    /// If not null, `entry` is writable for the lifetime of the result, up to the length that the structure
+    /// has in the application's API version. From version 1.5 on, its `err_data` and `err_data_size` are
+    /// as `fi_eq_readerr(3)` requires.
     pub(super) unsafe fn from_raw(
         entry: *mut sys::fi_eq_err_entry,
         state: &'a EqState,
@@ -141,16 +141,16 @@ impl<'a> ErrorOut<'a> {
         Ok(Self { entry, state, peek: peeks(flags)? })
     }
 
-    /// Writes the first error of `queue` and takes it from there, unless the caller only peeks.
-    /// Answers the length of the entry. Its data goes into the caller's buffer, cut if need be, or
-    /// else into memory of the event queue's that stays until the next error is read.
+    /// Writes the first error of `queue`, and removes it unless the caller peeks. Returns the length
+    /// of the entry. The error's data is written to the caller's buffer, and cut if that is too short.
+    /// Without such a buffer it is written to memory of the event queue, valid until the next error is read.
     ///
     /// # Errors
-    /// `-FI_EAGAIN` without an error.
+    /// `-FI_EAGAIN` if there is no error.
     pub fn deliver(&mut self, queue: &mut VecDeque<ErrorEvent>) -> Result<usize> {
         let event = queue.front().ok_or(Errno::EAGAIN)?;
         let entry = self.entry;
-        // SAFETY: `from_raw`'s caller promised these fields, which every version has.
+        // SAFETY: every version has these fields, and they are writable (`from_raw`).
         unsafe {
             (*entry).fid = event.fid.fid;
             (*entry).context = event.fid.context;
@@ -159,16 +159,16 @@ impl<'a> ErrorOut<'a> {
             (*entry).prov_errno = event.prov_errno;
         }
         let length = if self.state.api_version >= ERR_DATA_SIZE_SINCE {
-            // SAFETY: this version has them, by the promise of `from_raw`'s caller.
+            // SAFETY: this version has these fields (`from_raw`).
             let (buffer, room) = unsafe { ((*entry).err_data.cast::<u8>(), (*entry).err_data_size) };
             let size = if buffer.is_null() || room == 0 {
-                // SAFETY: `from_raw`'s caller promised this field.
+                // SAFETY: the field is writable (`from_raw`).
                 unsafe { (*entry).err_data = self.keep(&event.err_data) };
                 event.err_data.len()
             } else {
                 let size = event.err_data.len().min(room);
-                // SAFETY: the caller's buffer has room for `size` bytes, by the promise of
-                // `from_raw`'s caller; our data is not in it.
+                // SAFETY: the caller's buffer has at least `size` bytes (`from_raw`), and the event's data
+                // is not in it.
                 unsafe { ptr::copy_nonoverlapping(event.err_data.as_ptr(), buffer, size) };
                 size
             };
@@ -176,7 +176,7 @@ impl<'a> ErrorOut<'a> {
             unsafe { (*entry).err_data_size = size };
             size_of::<sys::fi_eq_err_entry>()
         } else {
-            // SAFETY: `from_raw`'s caller promised this field, which every version has.
+            // SAFETY: every version has this field, and it is writable (`from_raw`).
             unsafe { (*entry).err_data = self.keep(&event.err_data) };
             offset_of!(sys::fi_eq_err_entry, err_data_size)
         };
@@ -186,7 +186,7 @@ impl<'a> ErrorOut<'a> {
         Ok(length)
     }
 
-    /// Keeps `data` until the next error is read; null if there is none.
+    /// Stores `data` until the next error is read, and returns its address. Null if `data` is empty.
     fn keep(&self, data: &[u8]) -> *mut c_void {
         let mut kept = self.state.err_data.lock();
         *kept = data.to_vec();
@@ -194,10 +194,10 @@ impl<'a> ErrorOut<'a> {
     }
 }
 
-/// Applications of an earlier API have no `err_data_size` in their error entry: `FI_VERSION(1, 5)`.
+/// `FI_VERSION(1, 5)`. The error entry of earlier API versions has no `err_data_size`.
 const ERR_DATA_SIZE_SINCE: u32 = 1 << 16 | 5;
 
-/// Whether the flags of a read say that the event is to stay.
+/// Whether the flags of a read ask to leave the event queued.
 fn peeks(flags: u64) -> Result<bool> {
     match flags {
         0 => Ok(false),

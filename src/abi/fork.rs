@@ -1,20 +1,20 @@
-//! Forks of the process: counted by handlers that the C library calls around each `fork`, and the registry's
-//! lock is held meanwhile, so that no child begins with a lock that a thread of its parent held.
+//! Forks of the process. The C library calls the handlers here around each `fork`. They count forks, and they hold the
+//! registry's lock during the fork, so that no child starts with a lock that another thread of its parent held.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{border, provider, registry};
+use super::{ffi_boundary, provider, registry};
 
-/// Forks between the first process and this one, and 1.
+/// 1 plus the number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-/// A number that no other process between this one and its first ancestor has; never 0.
+/// A number that differs in each process from the first ancestor to this one. Never 0.
 #[inline]
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Watches for forks from now on. Unloading the library ends it.
+/// Installs the handlers. They are removed when the library is unloaded.
 pub(super) fn watch() {
     unsafe extern "C" {
         fn pthread_atfork(
@@ -23,11 +23,11 @@ pub(super) fn watch() {
             child: unsafe extern "C" fn(),
         ) -> std::ffi::c_int;
     }
-    // SAFETY: the handlers are functions of this library, which the C library forgets when it unloads the
-    // library.
-    let answer = unsafe { pthread_atfork(prepare, parent, child) };
-    if answer != 0 {
-        log::warn!(target: "core", "forks cannot be watched for: error {answer}");
+    // SAFETY: the handlers are functions of this library, and the C library removes them when it unloads
+    // the library.
+    let error = unsafe { pthread_atfork(prepare, parent, child) };
+    if error != 0 {
+        log::warn!(target: "core", "cannot install fork handlers: error {error}");
     }
 }
 
@@ -42,7 +42,7 @@ unsafe extern "C" fn parent() {
 unsafe extern "C" fn child() {
     registry::thaw();
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    border::call_free(|| {
+    ffi_boundary::call_free(|| {
         provider::forked();
         Ok(())
     })

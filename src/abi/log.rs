@@ -1,18 +1,18 @@
-//! The `log` facade over libfabric's logging, so that `FI_LOG_LEVEL`, `FI_LOG_PROV` and
-//! `FI_LOG_SUBSYS` work. See [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
+//! The `log` facade over libfabric's logging, controlled by `FI_LOG_LEVEL`, `FI_LOG_PROV` and
+//! `FI_LOG_SUBSYS`. See [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
 //!
-//! The target of a record chooses libfabric's subsystem: one of the names in [`SUBSYSTEMS`], or the path of a
-//! module of the crates below ([`MODULES`]); anything else is `core`. Nothing is formatted for a record that
-//! nobody reads.
+//! The target of a record selects libfabric's subsystem: one of the names in [`SUBSYSTEMS`], or the path of a
+//! module of the crates below ([`MODULES`]). Any other target selects `core`. A record that is not enabled is not
+//! formatted.
 
 use std::ffi::CString;
 
 use ::log::{Level, LevelFilter, Metadata, Record};
 
-use super::cancel::PutOff;
+use super::cancel::Deferral;
 use super::{provider, sys};
 
-/// libfabric's subsystems that something is logged to, by the names that `FI_LOG_SUBSYS` has for them.
+/// libfabric's subsystems in use, by their names in `FI_LOG_SUBSYS`.
 const SUBSYSTEMS: [(&str, sys::fi_log_subsys); 8] = [
     ("core", sys::FI_LOG_CORE),
     ("fabric", sys::FI_LOG_FABRIC),
@@ -24,7 +24,7 @@ const SUBSYSTEMS: [(&str, sys::fi_log_subsys); 8] = [
     ("mr", sys::FI_LOG_MR),
 ];
 
-/// Where modules of the crates below log to. They use their own paths as targets; the first prefix counts.
+/// Subsystems of the crates below, whose records have module paths as targets. The first matching prefix counts.
 const MODULES: [(&str, sys::fi_log_subsys); 6] = [
     ("rdma_verbs::ibv::completion_queue", sys::FI_LOG_CQ),
     ("rdma_verbs::ibv::device", sys::FI_LOG_DOMAIN),
@@ -36,16 +36,15 @@ const MODULES: [(&str, sys::fi_log_subsys); 6] = [
 
 struct FabricLog;
 
-/// From now on records go to libfabric, unless the program that we are part of (the rlib's) has a
-/// logger of its own, which is as good.
+/// Sends records to libfabric, unless the program has set another logger (possible if it links the rlib).
 pub(super) fn start() {
     if ::log::set_logger(&FabricLog).is_ok() {
         ::log::set_max_level(wanted());
     }
 }
 
-/// The most detailed level that anyone reads, so that the rest costs one comparison. libfabric
-/// settles this before it loads providers.
+/// The most detailed enabled level. A record of a more detailed level then costs one comparison. libfabric
+/// determines its level before it loads providers.
 fn wanted() -> LevelFilter {
     let read = |level: &Level| SUBSYSTEMS.iter().any(|&(_, subsystem)| enabled(*level, subsystem));
     [Level::Trace, Level::Debug, Level::Info, Level::Warn]
@@ -55,11 +54,11 @@ fn wanted() -> LevelFilter {
 }
 
 fn enabled(level: Level, subsystem: sys::fi_log_subsys) -> bool {
-    // SAFETY: the provider's struct is static and complete.
+    // SAFETY: the provider's struct is static and initialised.
     unsafe { sys::fi_log_enabled(provider::raw(), level_of(level), subsystem) != 0 }
 }
 
-/// libfabric has one level for what went wrong.
+/// libfabric has one level for errors and warnings.
 fn level_of(level: Level) -> sys::fi_log_level {
     match level {
         Level::Error | Level::Warn => sys::FI_LOG_WARN,
@@ -90,10 +89,10 @@ impl ::log::Log for FabricLog {
         text.push('\n');
         let text = c_text(&text);
         let (level, subsystem) = (level_of(record.level()), subsystem_of(record.target()));
-        // libfabric writes to standard error.
-        let _put_off = PutOff::begin();
-        // SAFETY: the provider's struct is static and complete; all texts are NUL-terminated and
-        // live through the call; `%s` takes the one argument that there is.
+        // libfabric writes to standard error, which is a cancellation point.
+        let _deferral = Deferral::begin();
+        // SAFETY: the provider's struct is static and initialised; all texts are NUL-terminated and
+        // live until the call returns; `%s` takes exactly the one argument that follows.
         unsafe {
             let provider = provider::raw();
             sys::fi_log(provider, level, subsystem, place.as_ptr(), line, c"%s".as_ptr(), text.as_ptr());
@@ -103,7 +102,7 @@ impl ::log::Log for FabricLog {
     fn flush(&self) {}
 }
 
-/// A text for C: without NULs, which a peer's words may have.
+/// A text for C. NUL characters, which a peer's data may contain, are replaced.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
 }

@@ -1,30 +1,29 @@
-//! The C border of a libfabric provider: everything of C is behind this module, and what it gives
-//! the rest of the crate is safe.
+//! The FFI boundary of a libfabric provider. All C types and pointers stay inside this module; its public interface
+//! is safe.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `border` | the one function through which C calls Rust, with the only `catch_unwind` |
-//! | `object`, `registry` | objects that C holds by pointer, and which of them are live |
+//! | `ffi_boundary` | the function through which C calls Rust, with the only `catch_unwind` |
+//! | `object`, `registry` | objects that C holds by pointer, and the set of live objects |
 //! | `ops/` | for each C op struct: a trait to implement, the shims, the table |
-//! | `info/` | `struct fi_info`, read and made |
-//! | `event`, `option`, `address`, `buffer` | what calls give and take: events, option values, socket addresses, bytes |
-//! | `provider` | `struct fi_provider`, the entry |
-//! | `cancel`, `fork` | threads that are cancelled and processes that fork |
+//! | `info/` | reading and creating `struct fi_info` |
+//! | `event`, `option`, `address`, `buffer` | arguments of calls: events, option values, socket addresses, bytes |
+//! | `provider` | `struct fi_provider` and the entry point |
+//! | `cancel`, `fork` | cancellation of threads, forks of the process |
 //! | `log`, `params` | libfabric's logging and parameters |
-//! | `errno`, `header`, `sys` | error numbers, our own constants, libfabric's types and constants |
-//! | `constants` | those of libfabric's constants that concern a provider |
+//! | `errno`, `header`, `sys` | error numbers, the source of `rstream.h`, libfabric's types and constants |
+//! | `constants` | libfabric's constants that a provider uses |
 //!
-//! Whoever implements a provider implements [`Provider`] and the traits of [`ops`] on types of
-//! their own, gives objects out through [`New`], and never sees a pointer. Nothing here knows what
-//! the objects do.
+//! A provider implements [`Provider`] and the traits of [`ops`] on its own types, and passes objects to the
+//! application through [`New`]. It handles no pointers. This module does not know what the objects do.
 
 mod address;
-mod border;
 mod buffer;
 mod cancel;
 pub mod constants;
 pub mod errno;
 pub mod event;
+mod ffi_boundary;
 mod fork;
 pub mod header;
 pub mod info;
@@ -37,7 +36,7 @@ mod provider;
 mod registry;
 pub mod sys;
 
-pub use cancel::put_off;
+pub use cancel::defer_cancellation;
 pub use errno::{Errno, Result};
 pub use event::{ErrorEvent, ErrorOut, Event, EventOut};
 pub use header::rstream_stats as Stats;

@@ -1,9 +1,8 @@
-//! Objects that an application holds by pointer: a C fid struct first, the Rust value behind it.
+//! Objects that an application holds by pointer: a C fid struct, followed by the Rust value.
 //!
-//! An object is made by one of the constructors of [`New`], named for what they make; it is boxed,
-//! and its address is the C pointer. It lives until `fi_close` succeeds; the value lives as long as
-//! anyone has it ([`Arc`]). Where C code passes a pointer that it merely found, [`AnyFid`] asks the
-//! registry of live objects before anything behind the pointer is read.
+//! A constructor of [`New`] creates an object in a box, whose address is the C pointer. The object lives until
+//! `fi_close` succeeds. The value lives as long as an [`Arc`] refers to it. Where C code passes a pointer as an argument,
+//! [`AnyFid`] looks it up in the registry of live objects before reading through it.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -16,21 +15,21 @@ use parking_lot::Mutex;
 use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, MsgOps, StatsOps};
 use super::{fork, registry, sys};
 
-/// A C fid struct: begins with `struct fid`.
+/// A C fid struct, which begins with `struct fid`.
 ///
 /// # Safety
 /// `Self` must be `repr(C)` with a `struct fid` as its first field.
 pub unsafe trait FidStruct: Sized + 'static {
-    /// What the border keeps beside the value of such an object.
+    /// State that the FFI boundary stores beside the value of such an object.
     type State: Default + Send + Sync;
 }
 
-/// What the border keeps of an event queue.
+/// State that the FFI boundary stores for an event queue.
 #[derive(Default)]
 pub struct EqState {
-    /// The API version that the application asked for, as libfabric noted it in the fabric.
+    /// The API version that the application requested, which libfabric stores in the fabric.
     pub(super) api_version: u32,
-    /// What the `err_data` of the error read last points to: valid until the next is read.
+    /// The memory that `err_data` of the last error points to. Valid until the next error is read.
     pub(super) err_data: Mutex<Vec<u8>>,
 }
 
@@ -56,16 +55,16 @@ unsafe impl FidStruct for sys::fid_eq {
     type State = EqState;
 }
 
-/// A call panicked: what the value holds may be half changed.
+/// A call panicked, and the value may be inconsistent.
 pub(super) const POISONED: u32 = 0;
 
-/// What lies behind a C pointer of ours.
+/// The memory behind a C pointer that the provider returned.
 #[repr(C)]
 pub(super) struct Object<S: FidStruct, T> {
-    /// First, so that a pointer to it is a pointer to the object. C code writes into it
-    /// (`fid.context`, `fid_fabric.api_version`), so nobody ever has a reference to it.
+    /// The first field, so that a pointer to it is a pointer to the object. C code writes to it
+    /// (`fid.context`, `fid_fabric.api_version`), so Rust never holds a reference to it.
     fid: UnsafeCell<S>,
-    /// The generation of the process that made it ([`fork::generation`]), or [`POISONED`].
+    /// The generation of the process that created the object ([`fork::generation`]), or [`POISONED`].
     pub(super) usable_in: AtomicU32,
     pub(super) state: S::State,
     pub(super) value: Arc<T>,
@@ -78,7 +77,7 @@ impl<S: FidStruct, T> Object<S, T> {
     }
 }
 
-/// Lets go of the Rust type of an object on its way to the application.
+/// An object whose value type is erased, before it is passed to the application.
 trait HandOut<S: FidStruct> {
     fn state(&mut self) -> &mut S::State;
     fn hand_out(self: Box<Self>, context: *mut c_void) -> *mut S;
@@ -93,8 +92,8 @@ impl<S: FidStruct, T: Fid> HandOut<S> for Object<S, T> {
         let value = Arc::clone(&self.value);
         let object = Box::into_raw(self);
         let fid = object.cast::<sys::fid>();
-        // SAFETY: `object` was just a box, and begins with a `struct fid` (`FidStruct`, `repr(C)`).
-        // Nobody else knows the address yet.
+        // SAFETY: `object` comes from a box and begins with a `struct fid` (`FidStruct`, `repr(C)`).
+        // No other thread has the address yet.
         unsafe { (*fid).context = context };
         value.opened(FidHandle { fid, context });
         registry::insert(fid, value);
@@ -102,28 +101,28 @@ impl<S: FidStruct, T: Fid> HandOut<S> for Object<S, T> {
     }
 }
 
-/// A new object on its way to the application: what an opening call answers. Dropped instead, it
-/// takes the value with it.
+/// A new object that an opening call returns, before it is passed to the application. Dropping it drops the
+/// value.
 pub struct New<S: FidStruct>(Box<dyn HandOut<S>>);
 
-/// Answer of [`super::Provider::fabric`].
+/// Result of [`super::Provider::fabric`].
 pub type NewFabric = New<sys::fid_fabric>;
-/// Answer of [`FabricOps::domain`].
+/// Result of [`FabricOps::domain`].
 pub type NewDomain = New<sys::fid_domain>;
-/// Answer of [`DomainOps::endpoint`].
+/// Result of [`DomainOps::endpoint`].
 pub type NewEndpoint = New<sys::fid_ep>;
-/// Answer of [`FabricOps::passive_ep`].
+/// Result of [`FabricOps::passive_ep`].
 pub type NewPassiveEndpoint = New<sys::fid_pep>;
-/// Answer of [`FabricOps::eq_open`].
+/// Result of [`FabricOps::eq_open`].
 pub type NewEventQueue = New<sys::fid_eq>;
 
-/// The `struct fid` of a new object. Class numbers are small, so the cast loses nothing.
+/// The `struct fid` of a new object. Class numbers are small, so the cast is lossless.
 pub(super) fn new_fid<S: FidStruct, T: Fid>(class: u32) -> sys::fid {
     sys::fid { fclass: class as usize, context: ptr::null_mut(), ops: ops::fid::table::<S, T>().cast_mut() }
 }
 
 impl New<sys::fid_fabric> {
-    /// A fabric.
+    /// Creates a fabric.
     pub fn fabric<T: FabricOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_fabric {
             fid: new_fid::<sys::fid_fabric, T>(sys::FI_CLASS_FABRIC),
@@ -135,7 +134,7 @@ impl New<sys::fid_fabric> {
 }
 
 impl New<sys::fid_domain> {
-    /// A domain.
+    /// Creates a domain.
     pub fn domain<T: DomainOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_domain {
             fid: new_fid::<sys::fid_domain, T>(sys::FI_CLASS_DOMAIN),
@@ -147,7 +146,7 @@ impl New<sys::fid_domain> {
 }
 
 impl New<sys::fid_ep> {
-    /// An active endpoint.
+    /// Creates an active endpoint.
     pub fn endpoint<T: EndpointOps + CmOps + MsgOps + StatsOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_ep {
             fid: sys::fid {
@@ -167,7 +166,7 @@ impl New<sys::fid_ep> {
 }
 
 impl New<sys::fid_pep> {
-    /// A passive endpoint.
+    /// Creates a passive endpoint.
     pub fn passive_endpoint<T: EndpointOps + CmOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_pep {
             fid: new_fid::<sys::fid_pep, T>(sys::FI_CLASS_PEP),
@@ -179,7 +178,7 @@ impl New<sys::fid_pep> {
 }
 
 impl New<sys::fid_eq> {
-    /// An event queue.
+    /// Creates an event queue.
     pub fn event_queue<T: EqOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_eq {
             fid: new_fid::<sys::fid_eq, T>(sys::FI_CLASS_EQ),
@@ -190,19 +189,19 @@ impl New<sys::fid_eq> {
 }
 
 impl<S: FidStruct> New<S> {
-    /// What the border keeps beside the value.
+    /// The state that the FFI boundary stores beside the value.
     pub(super) fn state(&mut self) -> &mut S::State {
         self.0.state()
     }
 
-    /// Makes it the application's: answers the pointer that `fi_close` takes back.
+    /// Passes the object to the application: returns the pointer, which `fi_close` frees.
     pub(super) fn hand_out(self, context: *mut c_void) -> *mut S {
         self.0.hand_out(context)
     }
 }
 
-/// What an object needs to know of itself to be named in events: its fid, and the context that the
-/// application gave when it opened it. Names nothing any more once the object is closed.
+/// The identity of an object in events: its fid, and the context that the application passed when it
+/// opened the object. Invalid after the object is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FidHandle {
     pub(super) fid: *mut sys::fid,
@@ -211,30 +210,30 @@ pub struct FidHandle {
 
 #[cfg(test)]
 impl FidHandle {
-    /// One that names nothing.
+    /// A handle of no object.
     pub fn of_nothing() -> Self {
         Self { fid: ptr::null_mut(), context: ptr::null_mut() }
     }
 }
 
-// SAFETY: two addresses that are given back to C and never followed from here.
+// SAFETY: two addresses that are passed back to C and never dereferenced here.
 unsafe impl Send for FidHandle {}
 // SAFETY: as above.
 unsafe impl Sync for FidHandle {}
 
-/// A fid that C code passed: of any class and any provider, closed already, or nonsense.
+/// A fid that C code passed as an argument. It may be of any class and any provider, closed, or invalid.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct AnyFid(pub(super) *mut sys::fid);
 
 impl AnyFid {
-    /// The value, if this is a live object of ours whose value is a `T`.
+    /// The value, if this is a live object of this provider whose value is a `T`.
     #[must_use]
     pub fn downcast<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         registry::find(self.0)
     }
 
-    /// Whether this names the object that got `handle`.
+    /// Whether this is the fid of the object with `handle`.
     #[must_use]
     pub fn is(&self, handle: FidHandle) -> bool {
         self.0 == handle.fid
@@ -247,23 +246,23 @@ impl std::fmt::Debug for AnyFid {
     }
 }
 
-/// A connection request that an application may name: a fid of class `FI_CLASS_CONNREQ`, which
-/// goes out as `fi_info.handle` ([`super::Info::set_handle`]) and comes back in `fi_endpoint` and
-/// `fi_reject` ([`AnyFid::downcast`]).
+/// The handle of a connection request: a fid of class `FI_CLASS_CONNREQ`. The application receives it as
+/// `fi_info.handle` ([`super::Info::set_handle`]) and passes it to `fi_endpoint` and `fi_reject`
+/// ([`AnyFid::downcast`]).
 ///
-/// It is not the application's to close: whoever has this value decides how long the request can be
-/// named. Dropping it makes the pointer one that names nothing.
+/// The application cannot close it. The owner of this value decides how long the handle is valid; dropping the
+/// value invalidates the handle.
 #[derive(Debug)]
 pub struct ConnectionHandle(NonNull<sys::fid>);
 
-// SAFETY: owns a boxed `struct fid`, of which only the address is used here and whose fields are
-// not written after it was made; it has no tie to a thread.
+// SAFETY: owns a boxed `struct fid`. Only its address is used here, its fields do not change after
+// its creation, and it is not tied to a thread.
 unsafe impl Send for ConnectionHandle {}
-// SAFETY: as above; through a shared reference only the address can be had.
+// SAFETY: as above; a shared reference gives access to the address only.
 unsafe impl Sync for ConnectionHandle {}
 
 impl ConnectionHandle {
-    /// Makes `value` something that an application can name.
+    /// Creates a handle for `value`.
     #[must_use]
     pub fn new<T: Send + Sync + 'static>(value: Arc<T>) -> Self {
         let fid = sys::fid {
@@ -276,7 +275,7 @@ impl ConnectionHandle {
         Self(fid)
     }
 
-    /// The fid, as C code passes it.
+    /// The fid as C code passes it.
     #[must_use]
     pub fn as_fid(&self) -> AnyFid {
         AnyFid(self.0.as_ptr())
@@ -286,8 +285,8 @@ impl ConnectionHandle {
 impl Drop for ConnectionHandle {
     fn drop(&mut self) {
         registry::remove(self.0.as_ptr());
-        // SAFETY: leaked from a box in `new` and freed only here. Nothing follows the address any
-        // more: C code passes it on unread, and the registry no longer knows it.
+        // SAFETY: leaked from a box in `new` and freed only here. Nothing dereferences the address any
+        // more: C code passes it on without reading, and it is no longer in the registry.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

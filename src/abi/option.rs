@@ -1,4 +1,4 @@
-//! Values of endpoint options (`fi_setopt`, `fi_getopt`): bytes of a length that the caller chose.
+//! Values of endpoint options (`fi_setopt`, `fi_getopt`): bytes of a length that the caller chooses.
 //! See [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
 
 use super::{Errno, Result};
@@ -20,7 +20,7 @@ pub fn integer(value: &[u8], widths: &[usize]) -> Result<u64> {
     }
 }
 
-/// Where the caller of `fi_getopt` wants a value.
+/// The output buffer of `fi_getopt`.
 #[derive(Debug)]
 pub struct OptionOut<'a> {
     value: &'a mut [u8],
@@ -28,22 +28,22 @@ pub struct OptionOut<'a> {
 }
 
 impl<'a> OptionOut<'a> {
-    /// Room for a value, and where its length goes.
+    /// Creates an output with the caller's buffer and length.
     #[must_use]
     pub fn new(value: &'a mut [u8], length: &'a mut usize) -> Self {
         Self { value, length }
     }
 
-    /// Bytes that the caller has room for.
+    /// Length of the caller's buffer.
     #[must_use]
     pub fn room(&self) -> usize {
         self.value.len()
     }
 
-    /// Gives the value. The caller's length becomes the value's in any case.
+    /// Writes the value. The caller's length is set to the value's length in any case.
     ///
     /// # Errors
-    /// `-FI_ETOOSMALL` if there is no room for it; nothing of it is written.
+    /// `-FI_ETOOSMALL` if the buffer is too short; the buffer is unchanged then.
     pub fn put(&mut self, value: &[u8]) -> Result<()> {
         *self.length = value.len();
         let target = self.value.get_mut(..value.len()).ok_or(Errno::ETOOSMALL)?;
@@ -51,11 +51,11 @@ impl<'a> OptionOut<'a> {
         Ok(())
     }
 
-    /// Gives an unsigned integer in the length that the caller has room for, one of `widths` (in
-    /// ascending order, of 1, 2, 4 and 8 bytes): the reverse of [`integer`].
+    /// Writes an unsigned integer in the length of the caller's buffer, which must be one of `widths` (in
+    /// ascending order, of 1, 2, 4 and 8 bytes). The reverse of [`integer`].
     ///
     /// # Errors
-    /// `-FI_ETOOSMALL`, and the length that would do, if the room is less than any of `widths` or
+    /// `-FI_ETOOSMALL` and the sufficient length, if the buffer is shorter than each of `widths` or
     /// cannot hold the number; `-FI_EINVAL` for any other length.
     pub fn put_integer(&mut self, value: u64, widths: &[usize]) -> Result<()> {
         let fits = |width: usize| width >= 8 || value >> (8 * width) == 0;
@@ -67,7 +67,7 @@ impl<'a> OptionOut<'a> {
         if !widths.contains(&self.room()) {
             return Err(Errno::EINVAL);
         }
-        // The value fits, so only its low bytes count.
+        // The value fits, so its high bytes are zero.
         match self.room() {
             1 => self.put(&(value as u8).to_ne_bytes()),
             2 => self.put(&(value as u16).to_ne_bytes()),
@@ -81,7 +81,7 @@ impl<'a> OptionOut<'a> {
 mod tests {
     use super::*;
 
-    /// What a caller with room for `room` bytes gets, and the length it reads.
+    /// The outcome for a caller with a buffer of `room` bytes, the length and the bytes written.
     fn get(value: u64, widths: &[usize], room: usize) -> (Result<()>, usize, [u8; 16]) {
         let (mut bytes, mut length) = ([0xee; 16], room);
         let outcome = OptionOut::new(&mut bytes[..room], &mut length).put_integer(value, widths);

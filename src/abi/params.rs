@@ -1,8 +1,8 @@
-//! Parameters: environment variables `FI_RSTREAM_<NAME>` that libfabric knows, explains
+//! Parameters: environment variables `FI_RSTREAM_<NAME>`, which libfabric lists
 //! (`fi_info -e`) and reads. See
 //! [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
 //!
-//! A parameter is a constant; a provider defines all of its own in [`super::Provider::init`].
+//! Each parameter is a constant. A provider defines its parameters in [`super::Provider::init`].
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
@@ -10,27 +10,27 @@ use std::ptr;
 
 use super::{Errno, Result, provider, sys};
 
-/// A parameter of one of the types that libfabric has: `bool`, `i32`, `usize`, `&'static str`.
+/// A parameter of one of the types that libfabric supports: `bool`, `i32`, `usize`, `&'static str`.
 #[derive(Debug)]
 pub struct Param<T> {
     /// Name, in lower case.
     pub name: &'static CStr,
-    /// What it does and in which unit; the default is added.
+    /// Its effect and its unit. The default is appended.
     pub help: &'static str,
-    /// Its value unless set, or when what is set cannot be read.
+    /// Its value if the variable is unset or cannot be parsed.
     pub default: T,
 }
 
-/// A [`Param`] of any type, to be listed.
+/// A [`Param`] of any type.
 pub trait Definition: Sync {
-    /// Makes it known to libfabric. Once for each.
+    /// Defines the parameter in libfabric. Called once per parameter.
     ///
     /// # Errors
     /// `-FI_ENOMEM`.
     fn define(&self) -> Result<()>;
 }
 
-/// Makes these known to libfabric, in the order in which `fi_info -e` is to list them.
+/// Defines the parameters in libfabric. `fi_info -e` lists them in this order.
 ///
 /// # Errors
 /// `-FI_ENOMEM`.
@@ -43,7 +43,7 @@ impl<T: Value> Definition for Param<T> {
         let help = CString::new(format!("{} (default: {})", self.help, self.default));
         let help = help.map_err(|_| Errno::EINVAL)?;
         // SAFETY: the provider's struct is static; all texts are NUL-terminated, and libfabric
-        // copies them; `%s` takes the one argument that there is.
+        // copies them; `%s` takes exactly the one argument that follows.
         let answer = unsafe {
             sys::fi_param_define(provider::raw(), self.name.as_ptr(), T::KIND, c"%s".as_ptr(), help.as_ptr())
         };
@@ -52,12 +52,11 @@ impl<T: Value> Definition for Param<T> {
 }
 
 impl<T: Value> Param<T> {
-    /// Its value now.
+    /// The current value.
     pub fn get(&self) -> T::Owned {
         let mut raw = T::UNSET;
-        // SAFETY: the provider's struct is static, the name NUL-terminated. libfabric writes the
-        // type that belongs to the kind which the parameter was defined with; one that was not
-        // defined is not written.
+        // SAFETY: the provider's struct is static, the name NUL-terminated. libfabric writes a value of the
+        // type that the parameter was defined with, and nothing for an undefined parameter.
         let answer = unsafe { sys::fi_param_get(provider::raw(), self.name.as_ptr(), (&raw mut raw).cast()) };
         let value = if answer < 0 { None } else { T::from_raw(raw) };
         value.unwrap_or_else(|| self.default.into())
@@ -72,11 +71,11 @@ impl<T: sealed::Raw + Display + Copy + Sync> Value for T {}
 mod sealed {
     use super::*;
 
-    /// How libfabric gives a value of a type.
+    /// The representation of a type in libfabric.
     pub trait Raw: Sized {
-        /// What libfabric writes.
+        /// The type that libfabric writes.
         type Raw;
-        /// What is kept of it.
+        /// The type of the result.
         type Owned: From<Self>;
         const KIND: sys::fi_param_type;
         const UNSET: Self::Raw;
@@ -122,8 +121,8 @@ mod sealed {
             if raw.is_null() {
                 return None;
             }
-            // SAFETY: libfabric gives a NUL-terminated text of the environment, which the program
-            // may change later: it is copied now.
+            // SAFETY: libfabric returns a NUL-terminated text of the environment. It is copied now, because
+            // the program may change it later.
             let text = unsafe { CStr::from_ptr(raw) };
             Some(text.to_string_lossy().into_owned())
         }

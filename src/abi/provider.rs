@@ -1,7 +1,7 @@
-//! `struct fi_provider`, which `fi_prov_ini` gives libfabric: the entry into everything else. See
+//! `struct fi_provider`, which `fi_prov_ini` returns to libfabric: the entry point of all other calls. See
 //! [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
 //!
-//! The library exports one function, which hands its [`Provider`] to [`entry`]:
+//! The library exports one function, which passes its [`Provider`] to [`entry`]:
 //!
 //! ```text
 //! #[unsafe(no_mangle)]
@@ -19,21 +19,20 @@ use super::buffer::text;
 use super::info::{FabricAttr, InfoList, InfoRef};
 use super::object::NewFabric;
 use super::ops::domain::open;
-use super::{Errno, Result, border, fork, log, sys};
+use super::{Errno, Result, ffi_boundary, fork, log, sys};
 
-/// Name of the provider, by which applications ask for it and by which its parameters and log
-/// lines are named.
+/// Name of the provider in hints, parameters and log lines.
 pub const NAME: &std::ffi::CStr = c"rstream";
 
-/// What a provider does before there is any object.
+/// Operations of a provider that need no object.
 pub trait Provider: Sync {
-    /// Called once, when libfabric loads the library: the place to define parameters.
+    /// Called once, when libfabric loads the library. Parameters are defined here.
     fn init(&self) {}
 
-    /// `fi_getinfo`: what there is for an application of API `version` that looks for `hints`.
+    /// `fi_getinfo`: the infos that match `hints` for an application of API `version`.
     ///
     /// # Errors
-    /// `-FI_ENODATA` if there is nothing, `-FI_EINVAL`, `-FI_EBADFLAGS`.
+    /// `-FI_ENODATA` if nothing matches, `-FI_EINVAL`, `-FI_EBADFLAGS`.
     fn getinfo(
         &self,
         version: u32,
@@ -46,22 +45,22 @@ pub trait Provider: Sync {
     /// `fi_fabric`.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for a fabric that there is not.
+    /// `-FI_EINVAL` if the fabric does not exist.
     fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric>;
 
-    /// Called in the child of each `fork`, before it does anything else: the objects that it finds are its
-    /// parent's.
+    /// Called in the child of each `fork`, before any other code: the existing objects belong to the
+    /// parent.
     fn forked(&self) {}
 
-    /// Called once, when libfabric ends.
+    /// Called once, when libfabric shuts down.
     fn cleanup(&self) {}
 }
 
-/// Memory of a `struct fi_provider`: libfabric writes `context`, and only libfabric knows when.
+/// Memory of a `struct fi_provider`. libfabric writes `context` at any time.
 struct Memory(UnsafeCell<sys::fi_provider>);
 
-// SAFETY: never borrowed. We write it before libfabric has the address (`entry`); from then on it
-// is C's, which only writes `context`, and we only pass the address on.
+// SAFETY: Rust never holds a reference to it. `entry` writes it before libfabric has the address. After
+// that, only C accesses it, and Rust only passes the address on.
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new(sys::fi_provider {
@@ -76,28 +75,27 @@ static MEMORY: Memory = Memory(UnsafeCell::new(sys::fi_provider {
 
 static PROVIDER: OnceLock<&'static dyn Provider> = OnceLock::new();
 
-/// The provider as libfabric knows it, for logging and parameters.
+/// The provider's structure, for logging and parameters.
 pub(super) fn raw() -> *mut sys::fi_provider {
     MEMORY.0.get()
 }
 
-/// Tells the provider that this process is a new child.
+/// Notifies the provider that this process is a new child.
 pub(super) fn forked() {
     if let Some(provider) = PROVIDER.get() {
         provider.forked();
     }
 }
 
-/// Answers `fi_prov_ini`: starts logging and `provider`. Later calls answer the same again.
+/// Implements `fi_prov_ini`: starts logging and `provider`. Later calls only return the same pointer.
 pub fn entry(provider: &'static dyn Provider) -> *mut sys::fi_provider {
-    let outcome: c_int = border::call_free(|| {
+    let outcome: c_int = ffi_boundary::call_free(|| {
         PROVIDER.get_or_init(|| {
-            // SAFETY: within the one initialisation, before the address is known to anyone.
-            // `fi_version` has no conditions.
+            // SAFETY: runs once, before the address is passed to C. `fi_version` has no preconditions.
             unsafe {
                 (*raw()).version = version();
-                // Every application that this libfabric serves may use the provider: nothing in it
-                // depends on what came with a particular version.
+                // Every application of this libfabric may use the provider: it depends on no feature
+                // of a particular version.
                 (*raw()).fi_version = sys::fi_version();
             }
             log::start();
@@ -107,7 +105,7 @@ pub fn entry(provider: &'static dyn Provider) -> *mut sys::fi_provider {
         });
         Ok(())
     });
-    // libfabric takes null for a provider that cannot be used.
+    // Null tells libfabric that the provider is unusable.
     if outcome == 0 { raw() } else { ptr::null_mut() }
 }
 
@@ -125,18 +123,18 @@ unsafe extern "C" fn getinfo(
     hints: *const sys::fi_info,
     out: *mut *mut sys::fi_info,
 ) -> c_int {
-    border::call_free(|| {
+    ffi_boundary::call_free(|| {
         let provider = PROVIDER.get().ok_or(Errno::ENODATA)?;
         if out.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: each is null or as `fi_getinfo(3)` says.
+        // SAFETY: each is null or valid during the call, by `fi_getinfo(3)`.
         let (node, service, hints) = unsafe { (text(node)?, text(service)?, InfoRef::from_raw(hints)) };
         let infos = provider.getinfo(version, node, service, flags, hints)?;
         if infos.is_empty() {
             return Err(Errno::ENODATA);
         }
-        // SAFETY: not null, and to be written by `fi_getinfo(3)`.
+        // SAFETY: not null, and writable by `fi_getinfo(3)`.
         unsafe { *out = infos.into_raw() };
         Ok(())
     })
@@ -147,17 +145,17 @@ unsafe extern "C" fn fabric(
     out: *mut *mut sys::fid_fabric,
     context: *mut c_void,
 ) -> c_int {
-    border::call_free(|| {
+    ffi_boundary::call_free(|| {
         let provider = PROVIDER.get().ok_or(Errno::ENODATA)?;
-        // SAFETY: null or as `fi_fabric(3)` says.
+        // SAFETY: null, or valid during the call by `fi_fabric(3)`.
         let attributes = unsafe { FabricAttr::of(attributes) }.ok_or(Errno::EINVAL)?;
-        // SAFETY: null or to be written by `fi_fabric(3)`.
+        // SAFETY: null, or writable by `fi_fabric(3)`.
         unsafe { open(out, context, || provider.fabric(attributes)) }
     })
 }
 
 unsafe extern "C" fn cleanup() {
-    border::call_free(|| {
+    ffi_boundary::call_free(|| {
         if let Some(provider) = PROVIDER.get() {
             provider.cleanup();
         }

@@ -1,9 +1,8 @@
-//! The objects that an application may name by pointer: address of the fid to the Rust value.
+//! The registry of live objects: a map from the address of a fid to its Rust value.
 //!
-//! libfabric lets an application pass any `struct fid *` to bind, close, trywait, reject and in
-//! `fi_info.handle`. Such a pointer is looked up here before anything behind it is read, so a fid
-//! of another provider, of the wrong class, or one that was closed is told from a good one.
-//! The calls that move data do not come here: their fid arrives through its own op table.
+//! An application may pass any `struct fid *` to bind, close, trywait and reject, and in `fi_info.handle`. Each such
+//! pointer is looked up here before it is dereferenced, which detects a fid of another provider, of the wrong class,
+//! or of a closed object. Data calls need no lookup: their fid arrives through its own op table.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -16,18 +15,18 @@ type Value = Arc<dyn Any + Send + Sync>;
 
 struct Entry {
     value: Value,
-    /// Somebody closes it.
+    /// Whether a thread is closing the object.
     claimed: bool,
 }
 
 type Live = BTreeMap<usize, Entry>;
 
-/// Not of `parking_lot`, which keeps the threads that wait for any lock in one table: a thread of the parent may
-/// have held that up when the process forked.
+/// Not a lock of `parking_lot`: it keeps the waiting threads of all locks in one table, which another thread may have
+/// locked at the moment of a fork.
 static LIVE: RwLock<Live> = RwLock::new(Live::new());
 
 fn read() -> RwLockReadGuard<'static, Live> {
-    // Nothing panics with the lock held.
+    // No code panics while it holds the lock.
     LIVE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -36,28 +35,28 @@ fn write() -> RwLockWriteGuard<'static, Live> {
     LIVE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on `fid` names `value`.
+/// Adds `fid` with its `value`.
 pub(super) fn insert(fid: *mut sys::fid, value: Value) {
     write().insert(fid.addr(), Entry { value, claimed: false });
 }
 
-/// `fid` names nothing any more.
+/// Removes `fid`.
 pub(super) fn remove(fid: *mut sys::fid) {
     let entry = write().remove(&fid.addr());
-    // Dropped only here, after the lock was given back: the value may own fids of its own.
+    // Dropped after the lock is released: the value may own other fids.
     drop(entry);
 }
 
-/// What `fid` names, if it is one of these.
+/// The value of `fid`, if `fid` is live and the value is a `T`.
 pub(super) fn find<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Arc<T>> {
     let value = Arc::clone(&read().get(&fid.addr())?.value);
     value.downcast().ok()
 }
 
-/// The right to close what a fid names. One caller at a time has it; dropped, it leaves the object open.
+/// The right to close the object of a fid. One caller at a time has it. Dropping it leaves the object open.
 pub(super) struct Claim(*mut sys::fid);
 
-/// Claims what `fid` names, if it is a `T` that nobody else closes.
+/// Claims the object of `fid`, if its value is a `T` and no other thread is closing it.
 pub(super) fn claim<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Claim> {
     let mut live = write();
     let entry = live.get_mut(&fid.addr()).filter(|entry| !entry.claimed && entry.value.is::<T>())?;
@@ -66,24 +65,24 @@ pub(super) fn claim<T: Send + Sync + 'static>(fid: *mut sys::fid) -> Option<Clai
 }
 
 thread_local! {
-    /// The lock of a thread that has frozen the registry.
+    /// The lock guard of the thread that has frozen the registry.
     static FROZEN: Cell<Option<RwLockWriteGuard<'static, Live>>> = const { Cell::new(None) };
 }
 
-/// Waits until nobody is in the registry, and lets nobody in until the same thread calls [`thaw`].
+/// Locks the registry until the same thread calls [`thaw`].
 pub(super) fn freeze() {
     let lock = write();
-    // A thread that ends keeps none.
+    // Fails only in a thread that is ending.
     let _ = FROZEN.try_with(|frozen| frozen.set(Some(lock)));
 }
 
-/// Ends what [`freeze`] began.
+/// Unlocks the registry after [`freeze`].
 pub(super) fn thaw() {
     let _ = FROZEN.try_with(Cell::take);
 }
 
 impl Claim {
-    /// The fid names nothing any more.
+    /// Removes the fid.
     pub(super) fn remove(self) {
         remove(self.0);
     }
@@ -91,7 +90,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // After `remove` there is no entry.
+        // There is no entry after `remove`.
         if let Some(entry) = write().get_mut(&self.0.addr()) {
             entry.claimed = false;
         }

@@ -1,7 +1,7 @@
-//! libfabric's C types and constants, generated from its headers by `build.rs`: the names, layouts
-//! and values are libfabric's own and are described in its manual, [`fabric(7)`] and on.
+//! libfabric's C types and constants, which `build.rs` generates from its headers. Names, layouts and values are
+//! libfabric's; its manual describes them, starting with [`fabric(7)`].
 //!
-//! Enumerations are plain integers here, because a caller may be newer than these headers.
+//! Enumerations are plain integers, because a caller may be newer than these headers.
 //!
 //! [`fabric(7)`]: https://ofiwg.github.io/libfabric/main/man/fabric.7.html
 

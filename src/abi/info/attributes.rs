@@ -1,5 +1,5 @@
-//! The parts of `struct fi_info`, each as a pair: one that reads, one that writes those of ours. The
-//! latter does not read, so that no text is borrowed while it is replaced.
+//! The parts of `struct fi_info`. Each part has two types: one that reads any info, and one that writes an owned info.
+//! The latter does not read, so that no text is borrowed while it is replaced.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use super::field;
 use crate::abi::{AnyFid, Errno, Result, buffer, sys};
 
-/// Declares the pair for a struct and the accessors of its plain fields.
+/// Declares both types for a struct, and the accessors of its plain fields.
 macro_rules! attributes {
     ($(#[$doc:meta])* $read:ident, $write:ident: $raw:ident {
         $($(#[$field_doc:meta])* $field:ident, $set:ident: $type:ty;)*
@@ -22,11 +22,11 @@ macro_rules! attributes {
         }
 
         impl $read<'_> {
-            /// Of a pointer from C; `None` for a null pointer.
+            /// Wraps a pointer from C. `None` for a null pointer.
             ///
             /// # Safety
-            /// If not null, `raw` and what it points to are as `fi_getinfo(3)` says, and stay
-            /// unchanged while the result is used.
+            /// If not null, `raw` and the memory that it refers to are valid by `fi_getinfo(3)`, and
+            /// unchanged for the lifetime of the result.
             pub(in crate::abi) unsafe fn of(raw: *mut sys::$raw) -> Option<Self> {
                 NonNull::new(raw).map(|raw| Self { raw, call: PhantomData })
             }
@@ -36,24 +36,24 @@ macro_rules! attributes {
             })*
         }
 
-        #[doc = concat!("Writes what [`", stringify!($read), "`] reads.")]
+        #[doc = concat!("Writes the fields that [`", stringify!($read), "`] reads.")]
         #[derive(Debug)]
         pub struct $write<'a>($read<'a>);
 
         impl $write<'_> {
-            /// Of a pointer in an info of ours.
+            /// Wraps a pointer in an owned info.
             ///
             /// # Safety
-            /// `raw` is not null, and to be written by nobody else for the life of the result.
+            /// `raw` is not null, and no other code uses the struct for the lifetime of the result.
             pub(super) unsafe fn of(raw: *mut sys::$raw) -> Self {
-                // SAFETY: not null by the caller's promise.
+                // SAFETY: not null by the requirement of this function.
                 Self($read { raw: unsafe { NonNull::new_unchecked(raw) }, call: PhantomData })
             }
 
             $(#[doc = concat!("Sets [`", stringify!($read), "::", stringify!($field), "`].")]
             pub fn $set(&mut self, value: $type) {
-                // SAFETY: the struct is ours for the life of the borrow, and as long as the headers
-                // that we were built with say or longer.
+                // SAFETY: the struct is exclusive for the lifetime of the borrow (`of`), and at least as long
+                // as in the headers of the build.
                 unsafe { (*self.0.raw.as_ptr()).$field = value };
             })*
         }
@@ -67,19 +67,19 @@ attributes! {
         caps, set_caps: u64;
         /// As [`super::InfoRef::mode`].
         mode, set_mode: u64;
-        /// Flags of operations that have none of their own.
+        /// Default flags of operations.
         op_flags, set_op_flags: u64;
-        /// `FI_ORDER_SAS` and the like.
+        /// Order of messages, such as `FI_ORDER_SAS`.
         msg_order, set_msg_order: u64;
-        /// The same for completions.
+        /// Order of completions.
         comp_order, set_comp_order: u64;
-        /// Most bytes of `fi_inject`.
+        /// Maximum length of `fi_inject`, in bytes.
         inject_size, set_inject_size: usize;
         /// Depth of the queue, in operations.
         size, set_size: usize;
-        /// Most pieces of a vector.
+        /// Maximum number of pieces of a vector.
         iov_limit, set_iov_limit: usize;
-        /// The same for remote memory.
+        /// Maximum number of pieces of a vector of remote memory.
         rma_iov_limit, set_rma_iov_limit: usize;
     }
 }
@@ -91,17 +91,17 @@ attributes! {
         caps, set_caps: u64;
         /// As [`super::InfoRef::mode`].
         mode, set_mode: u64;
-        /// Flags of operations that have none of their own.
+        /// Default flags of operations.
         op_flags, set_op_flags: u64;
-        /// `FI_ORDER_SAS` and the like.
+        /// Order of messages, such as `FI_ORDER_SAS`.
         msg_order, set_msg_order: u64;
-        /// The same for completions.
+        /// Order of completions.
         comp_order, set_comp_order: u64;
-        /// Bytes that are buffered when no receive is posted.
+        /// Bytes that are buffered while no receive is posted.
         total_buffered_recv, set_total_buffered_recv: usize;
         /// Depth of the queue, in operations.
         size, set_size: usize;
-        /// Most pieces of a vector.
+        /// Maximum number of pieces of a vector.
         iov_limit, set_iov_limit: usize;
     }
 }
@@ -109,20 +109,19 @@ attributes! {
 attributes! {
     /// `struct fi_ep_attr`: the endpoint.
     EpAttr, EpAttrMut: fi_ep_attr {
-        /// An `enum fi_ep_type`, which names no byte streams in newer headers:
-        /// [`sys::FI_EP_SOCK_STREAM`].
+        /// An `enum fi_ep_type`. Newer headers do not name byte streams: [`sys::FI_EP_SOCK_STREAM`].
         type_, set_type: u32;
-        /// `FI_PROTO_RSTREAM` and the like.
+        /// Protocol, such as `FI_PROTO_RSTREAM`.
         protocol, set_protocol: u32;
         /// Version of the protocol.
         protocol_version, set_protocol_version: u32;
-        /// Most bytes of one message.
+        /// Maximum length of one message, in bytes.
         max_msg_size, set_max_msg_size: usize;
-        /// Bytes before each message that are the provider's.
+        /// Bytes before each message that the provider uses.
         msg_prefix_size, set_msg_prefix_size: usize;
-        /// Sending contexts.
+        /// Number of sending contexts.
         tx_ctx_cnt, set_tx_ctx_cnt: usize;
-        /// Receiving contexts.
+        /// Number of receiving contexts.
         rx_ctx_cnt, set_rx_ctx_cnt: usize;
     }
 }
@@ -132,41 +131,41 @@ attributes! {
     DomainAttr, DomainAttrMut: fi_domain_attr {
         /// An `enum fi_threading`.
         threading, set_threading: u32;
-        /// An `enum fi_progress`: of connections.
+        /// An `enum fi_progress`: progress of connections.
         control_progress, set_control_progress: u32;
         /// An `enum fi_resource_mgmt`.
         resource_mgmt, set_resource_mgmt: u32;
         /// An `enum fi_av_type`.
         av_type, set_av_type: u32;
-        /// What registering memory asks of the application: `FI_MR_LOCAL` and the like.
+        /// Requirements of memory registration on the application, such as `FI_MR_LOCAL`.
         mr_mode, set_mr_mode: i32;
         /// Length of a memory region's key, in bytes.
         mr_key_size, set_mr_key_size: usize;
-        /// Length of data that completions carry, in bytes.
+        /// Length of the data in completions, in bytes.
         cq_data_size, set_cq_data_size: usize;
-        /// Completion queues that there can be.
+        /// Maximum number of completion queues.
         cq_cnt, set_cq_cnt: usize;
-        /// Endpoints that there can be.
+        /// Maximum number of endpoints.
         ep_cnt, set_ep_cnt: usize;
-        /// Sending contexts that there can be.
+        /// Maximum number of sending contexts.
         tx_ctx_cnt, set_tx_ctx_cnt: usize;
-        /// Receiving contexts that there can be.
+        /// Maximum number of receiving contexts.
         rx_ctx_cnt, set_rx_ctx_cnt: usize;
-        /// Most sending contexts of an endpoint.
+        /// Maximum number of sending contexts of an endpoint.
         max_ep_tx_ctx, set_max_ep_tx_ctx: usize;
-        /// Most receiving contexts of an endpoint.
+        /// Maximum number of receiving contexts of an endpoint.
         max_ep_rx_ctx, set_max_ep_rx_ctx: usize;
-        /// Counters that there can be.
+        /// Maximum number of counters.
         cntr_cnt, set_cntr_cnt: usize;
-        /// Most pieces of a memory region.
+        /// Maximum number of pieces of a memory region.
         mr_iov_limit, set_mr_iov_limit: usize;
         /// Capabilities of the domain.
         caps, set_caps: u64;
         /// As [`super::InfoRef::mode`].
         mode, set_mode: u64;
-        /// Most bytes of an error's data.
+        /// Maximum length of an error's data, in bytes.
         max_err_data, set_max_err_data: usize;
-        /// Memory regions that there can be.
+        /// Maximum number of memory regions.
         mr_cnt, set_mr_cnt: usize;
     }
 }
@@ -174,21 +173,21 @@ attributes! {
 attributes! {
     /// `struct fi_fabric_attr`: the fabric.
     FabricAttr, FabricAttrMut: fi_fabric_attr {
-        /// The API version that the application asked for, `FI_VERSION(major, minor)`.
+        /// The API version that the application requested, `FI_VERSION(major, minor)`.
         api_version, set_api_version: u32;
         /// Version of the provider.
         prov_version, set_prov_version: u32;
     }
 }
 
-/// Newer headers have `data_progress` in a union without a name; its place is the same.
+/// Offset of `data_progress`. Newer headers have it in an anonymous union at the same offset.
 const DATA_PROGRESS: usize =
     offset_of!(sys::fi_domain_attr, control_progress) + size_of::<sys::fi_progress>();
 const _: () =
     assert!(offset_of!(sys::fi_domain_attr, resource_mgmt) == DATA_PROGRESS + size_of::<sys::fi_progress>());
 
 impl EpAttr<'_> {
-    /// Length of the key that lets endpoints talk. To be set only along with the key, and so never.
+    /// Length of the authorization key. Never set, because it requires the key.
     #[must_use]
     pub fn auth_key_size(self) -> usize {
         field!(self.auth_key_size)
@@ -196,20 +195,20 @@ impl EpAttr<'_> {
 }
 
 impl<'a> DomainAttr<'a> {
-    /// Length of the key that lets endpoints talk. To be set only along with the key, and so never.
+    /// Length of the authorization key. Never set, because it requires the key.
     #[must_use]
     pub fn auth_key_size(self) -> usize {
         field!(self.auth_key_size)
     }
 
-    /// An `enum fi_progress`: of data.
+    /// An `enum fi_progress`: progress of data.
     #[must_use]
     pub fn data_progress(self) -> u32 {
-        // SAFETY: the field of that name in every version of the struct, checked above.
+        // SAFETY: every version of the struct has `data_progress` at this offset (assertion above).
         unsafe { self.raw.byte_add(DATA_PROGRESS).cast().read() }
     }
 
-    /// The domain that the endpoint is to be in: an open one.
+    /// The open domain of the endpoint.
     #[must_use]
     pub fn domain(self) -> Option<AnyFid> {
         let domain = field!(self.domain);
@@ -219,10 +218,10 @@ impl<'a> DomainAttr<'a> {
     /// Name of the domain.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for what is not UTF-8.
+    /// `-FI_EINVAL` if the text is not UTF-8.
     pub fn name(self) -> Result<Option<&'a str>> {
         let text = field!(self.name);
-        // SAFETY: null or a text by `fi_domain(3)`.
+        // SAFETY: null, or a NUL-terminated text by `fi_domain(3)`.
         unsafe { buffer::text(text) }
     }
 }
@@ -230,8 +229,8 @@ impl<'a> DomainAttr<'a> {
 impl DomainAttrMut<'_> {
     /// Sets [`DomainAttr::data_progress`].
     pub fn set_data_progress(&mut self, value: u32) {
-        // SAFETY: the field of that name in every version of the struct, checked above; the struct
-        // is ours for the life of the borrow.
+        // SAFETY: every version of the struct has `data_progress` at this offset (assertion above), and
+        // the struct is exclusive for the lifetime of the borrow.
         unsafe { self.0.raw.byte_add(DATA_PROGRESS).cast().write(value) };
     }
 
@@ -240,7 +239,7 @@ impl DomainAttrMut<'_> {
     /// # Errors
     /// `-FI_ENOMEM`.
     pub fn set_name(&mut self, name: &CStr) -> Result<()> {
-        // SAFETY: the struct is ours for the life of the borrow, and its texts are `malloc`'s.
+        // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of `malloc`.
         unsafe { replace(&raw mut (*self.0.raw.as_ptr()).name, name) }
     }
 }
@@ -249,24 +248,24 @@ impl<'a> FabricAttr<'a> {
     /// Name of the fabric.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for what is not UTF-8.
+    /// `-FI_EINVAL` if the text is not UTF-8.
     pub fn name(self) -> Result<Option<&'a str>> {
         let text = field!(self.name);
-        // SAFETY: null or a text by `fi_fabric(3)`.
+        // SAFETY: null, or a NUL-terminated text by `fi_fabric(3)`.
         unsafe { buffer::text(text) }
     }
 
-    /// Name of the provider. Never set by us: libfabric fills it in.
+    /// Name of the provider. libfabric sets it.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for what is not UTF-8.
+    /// `-FI_EINVAL` if the text is not UTF-8.
     pub fn prov_name(self) -> Result<Option<&'a str>> {
         let text = field!(self.prov_name);
-        // SAFETY: null or a text by `fi_fabric(3)`.
+        // SAFETY: null, or a NUL-terminated text by `fi_fabric(3)`.
         unsafe { buffer::text(text) }
     }
 
-    /// The fabric that the endpoint is to be in: an open one.
+    /// The open fabric of the endpoint.
     #[must_use]
     pub fn fabric(self) -> Option<AnyFid> {
         let fabric = field!(self.fabric);
@@ -280,22 +279,22 @@ impl FabricAttrMut<'_> {
     /// # Errors
     /// `-FI_ENOMEM`.
     pub fn set_name(&mut self, name: &CStr) -> Result<()> {
-        // SAFETY: the struct is ours for the life of the borrow, and its texts are `malloc`'s.
+        // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of `malloc`.
         unsafe { replace(&raw mut (*self.0.raw.as_ptr()).name, name) }
     }
 }
 
-/// Puts a copy of `text` into `place`, from where `fi_freeinfo` frees it, in place of what was there.
+/// Replaces the text in `place` by a copy of `text`, which `fi_freeinfo` frees.
 ///
 /// # Safety
-/// `place` may be read and written, and holds null or what `malloc` gave.
+/// `place` is readable and writable, and holds null or memory of `malloc`.
 unsafe fn replace(place: *mut *mut c_char, text: &CStr) -> Result<()> {
-    // SAFETY: `strdup` takes any NUL-terminated text.
+    // SAFETY: `text` is NUL-terminated.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() {
         return Err(Errno::ENOMEM);
     }
-    // SAFETY: the caller's promise; `free` takes null and what `malloc` gave.
+    // SAFETY: `place` is valid and holds null or memory of `malloc`, by the requirement of this function.
     unsafe { libc::free(place.replace(copy).cast()) };
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Infos of ours: made by the running libfabric, whose struct may be longer than ours, and freed
-//! by it, either here or after the application has them.
+//! Infos of the provider. The running libfabric allocates them, because its struct may be longer than that of the
+//! headers, and frees them, either here or when the application has received them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -13,33 +13,33 @@ use super::{DomainAttrMut, EpAttrMut, FabricAttrMut, InfoRef, RxAttrMut, TxAttrM
 use crate::abi::object::ConnectionHandle;
 use crate::abi::{Errno, Result, sys};
 
-/// A complete `struct fi_info` of ours.
+/// An owned `struct fi_info` with all parts.
 #[derive(Debug)]
 pub struct Info(NonNull<sys::fi_info>);
 
-// SAFETY: owns the struct and all that it points to, except the handle, which is only an address;
-// `malloc`'s memory is not tied to a thread.
+// SAFETY: owns the struct and the memory that it points to, except the handle, which is only an
+// address. Memory of `malloc` is not tied to a thread.
 unsafe impl Send for Info {}
-// SAFETY: as above; it changes through an exclusive reference only.
+// SAFETY: as above; the struct changes only through an exclusive reference.
 unsafe impl Sync for Info {}
 
 impl Info {
-    /// An info in which nothing is set.
+    /// Creates an info with no field set.
     ///
     /// # Errors
     /// `-FI_ENOMEM`.
     pub fn new() -> Result<Self> {
-        // SAFETY: null asks for a new info, with all parts, ours alone.
+        // SAFETY: `fi_dupinfo(NULL)` returns null or a new info with all parts.
         unsafe { Self::from_raw(sys::fi_dupinfo(ptr::null())) }
     }
 
-    /// Takes over what `fi_dupinfo` gave.
+    /// Takes ownership of an info of `fi_dupinfo`.
     ///
     /// # Errors
     /// `-FI_ENOMEM` for a null pointer, `-FI_EINVAL` if a part is missing.
     ///
     /// # Safety
-    /// `raw` is null, or an info that is ours alone.
+    /// `raw` is null, or an info of `fi_dupinfo` that nothing else refers to.
     pub(super) unsafe fn from_raw(raw: *mut sys::fi_info) -> Result<Self> {
         let info = Self(NonNull::new(raw).ok_or(Errno::ENOMEM)?);
         let parts = info.as_ref();
@@ -51,7 +51,7 @@ impl Info {
         if complete { Ok(info) } else { Err(Errno::EINVAL) }
     }
 
-    /// Reads it.
+    /// A reference that reads the info.
     #[must_use]
     pub fn as_ref(&self) -> InfoRef<'_> {
         InfoRef { raw: self.0, call: PhantomData }
@@ -75,7 +75,7 @@ impl Info {
     /// Sets [`InfoRef::src_addr`].
     ///
     /// # Errors
-    /// `-FI_ENOMEM`; it is as before then.
+    /// `-FI_ENOMEM`; the address is unchanged then.
     pub fn set_src_addr(&mut self, address: Option<SocketAddr>) -> Result<()> {
         let info = self.fields();
         replace(&mut info.src_addr, &mut info.src_addrlen, address)
@@ -84,7 +84,7 @@ impl Info {
     /// Sets [`InfoRef::dest_addr`].
     ///
     /// # Errors
-    /// `-FI_ENOMEM`; it is as before then.
+    /// `-FI_ENOMEM`; the address is unchanged then.
     pub fn set_dest_addr(&mut self, address: Option<SocketAddr>) -> Result<()> {
         let info = self.fields();
         replace(&mut info.dest_addr, &mut info.dest_addrlen, address)
@@ -134,59 +134,59 @@ impl Info {
         self.0.as_ptr()
     }
 
-    /// Gives it to C, which frees it.
+    /// Passes ownership to C, which frees the info.
     pub(in crate::abi) fn into_raw(self) -> *mut sys::fi_info {
         ManuallyDrop::new(self).0.as_ptr()
     }
 
     fn fields(&mut self) -> &mut sys::fi_info {
-        // SAFETY: an info of ours, at least as long as the headers that we were built with say
-        // (libfabric gives symbols of that version), borrowed exclusively.
+        // SAFETY: an owned info, borrowed exclusively. It is at least as long as in the headers of the build,
+        // because the dynamic linker resolves `fi_dupinfo` to at least that version.
         unsafe { self.0.as_mut() }
     }
 }
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: ours alone, made by `fi_dupinfo`, and not used after this.
+        // SAFETY: the info is from `fi_dupinfo`, has no other owner, and is not used after this.
         unsafe { sys::fi_freeinfo(self.0.as_ptr()) };
     }
 }
 
-/// Infos chained by their `next`, as `fi_getinfo` answers them; in order of preference.
+/// The result of `fi_getinfo`: infos in order of preference, which C receives chained by `next`.
 #[derive(Debug, Default)]
 pub struct InfoList(Vec<Info>);
 
 impl InfoList {
-    /// A list of none.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts one at the end.
+    /// Appends an info.
     pub fn push(&mut self, info: Info) {
         self.0.push(info);
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many there are.
+    /// Number of infos.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Reads them in turn.
+    /// Iterates over the infos.
     pub fn iter(&self) -> impl Iterator<Item = InfoRef<'_>> {
         self.0.iter().map(Info::as_ref)
     }
 
-    /// Chains them and gives them to C, which frees them; null for none.
+    /// Chains the infos and passes ownership to C, which frees them. Null for an empty list.
     pub(in crate::abi) fn into_raw(self) -> *mut sys::fi_info {
         self.0.into_iter().rev().fold(ptr::null_mut(), |next, mut info| {
             info.fields().next = next;
@@ -195,8 +195,7 @@ impl InfoList {
     }
 }
 
-/// Puts `address` in C's layout into an info, from where `fi_freeinfo` frees it, in place of what
-/// was there.
+/// Replaces an address of an info by a copy of `address` in C layout, which `fi_freeinfo` frees.
 fn replace(place: &mut *mut c_void, length: &mut usize, address: Option<SocketAddr>) -> Result<()> {
     let (new, size) = match address.map(SockAddr::from) {
         None => (ptr::null_mut(), 0),
@@ -207,12 +206,12 @@ fn replace(place: &mut *mut c_void, length: &mut usize, address: Option<SocketAd
             if memory.is_null() {
                 return Err(Errno::ENOMEM);
             }
-            // SAFETY: `raw` has `size` bytes that count, and so has the memory just given.
+            // SAFETY: `raw` has `size` valid bytes, and the new memory has `size` bytes.
             unsafe { ptr::copy_nonoverlapping(raw.as_ptr().cast(), memory.cast::<u8>(), size) };
             (memory, size)
         }
     };
-    // SAFETY: addresses in an info are null or `malloc`'s, by whomever they were set.
+    // SAFETY: an address in an info is null or memory of `malloc`, also if libfabric has set it.
     unsafe { libc::free(*place) };
     *place = new;
     *length = size;

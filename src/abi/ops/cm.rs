@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::{Fid, Slot};
 use crate::abi::buffer::bytes;
 use crate::abi::object::{AnyFid, FidStruct};
-use crate::abi::{Errno, Result, address, border, sys};
+use crate::abi::{Errno, Result, address, ffi_boundary, sys};
 
-/// What active and passive endpoints can do to connect; each implements its half.
+/// Connection operations of active and passive endpoints. Each type implements its half.
 pub trait CmOps: Fid {
     /// `fi_setname`: the local address to bind.
     ///
     /// # Errors
-    /// `-FI_EOPBADSTATE` once it is bound, `-FI_EADDRINUSE`, `-FI_EADDRNOTAVAIL`.
+    /// `-FI_EOPBADSTATE` if it is already bound, `-FI_EADDRINUSE`, `-FI_EADDRNOTAVAIL`.
     fn setname(&self, address: SocketAddr) -> Result<()> {
         let _ = address;
         Err(Errno::ENOSYS)
@@ -37,11 +37,11 @@ pub trait CmOps: Fid {
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_connect`: starts to connect to `remote`, or, if the caller named none, to the address of
+    /// `fi_connect`: starts to connect to `remote`, or, without it, to the address of
     /// the endpoint's info. `param` is the connection data for the peer.
     ///
     /// # Errors
-    /// `-FI_EINVAL` without any address or with too much data, `-FI_EOPBADSTATE`, `-FI_ENOEQ`.
+    /// `-FI_EINVAL` if there is no address or too much data, `-FI_EOPBADSTATE`, `-FI_ENOEQ`.
     fn connect(&self, remote: Option<SocketAddr>, param: &[u8]) -> Result<()> {
         let _ = (remote, param);
         Err(Errno::ENOSYS)
@@ -64,10 +64,10 @@ pub trait CmOps: Fid {
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_reject`: refuses the request named `handle`, which exists no more after success.
+    /// `fi_reject`: rejects the request of `handle`. After success the handle is invalid.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for what is no request of this endpoint, or too much data.
+    /// `-FI_EINVAL` if `handle` is no request of this endpoint, or for too much data.
     fn reject(&self, handle: AnyFid, param: &[u8]) -> Result<()> {
         let _ = (handle, param);
         Err(Errno::ENOSYS)
@@ -83,7 +83,7 @@ pub trait CmOps: Fid {
     }
 }
 
-/// The table of an endpoint that is a `S` to C.
+/// The op table of an endpoint whose C type is `S`.
 pub(in crate::abi) const fn table<S: FidStruct, T: CmOps>() -> *const sys::fi_ops_cm {
     const {
         &sys::fi_ops_cm {
@@ -101,13 +101,13 @@ pub(in crate::abi) const fn table<S: FidStruct, T: CmOps>() -> *const sys::fi_op
     }
 }
 
-/// [`border::call`] for these slots, which all answer an `int` that only says whether it worked.
+/// [`ffi_boundary::call`] for these slots, which all return 0 or an error as an `int`.
 ///
 /// # Safety
-/// As for [`border::call`].
+/// As for [`ffi_boundary::call`].
 unsafe fn call<S: FidStruct, T: CmOps, P>(fid: *mut P, body: impl FnOnce(&Arc<T>) -> Result<()>) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { border::call::<S, T, _, _, _>(fid, |endpoint, _| body(endpoint)) }
+    // SAFETY: the same requirements as those of this function.
+    unsafe { ffi_boundary::call::<S, T, _, _, _>(fid, |endpoint, _| body(endpoint)) }
 }
 
 unsafe extern "C" fn setname<S: FidStruct, T: CmOps>(
@@ -120,7 +120,7 @@ unsafe extern "C" fn setname<S: FidStruct, T: CmOps>(
         let address = unsafe { address::read(address, length) }?;
         endpoint.setname(address.ok_or(Errno::EINVAL)?)
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
     unsafe { call::<S, T, _>(fid, body) }
 }
 
@@ -129,7 +129,7 @@ unsafe extern "C" fn getname<S: FidStruct, T: CmOps>(
     out: *mut c_void,
     length: *mut usize,
 ) -> c_int {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `out` and
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `out` and
     // `length` are null or as `fi_getname(3)` says.
     unsafe { call::<S, T, _>(fid, |endpoint| address::write(endpoint.getname()?, out, length)) }
 }
@@ -139,7 +139,7 @@ unsafe extern "C" fn getpeer<S: FidStruct, T: CmOps>(
     out: *mut c_void,
     length: *mut usize,
 ) -> c_int {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `out` and
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `out` and
     // `length` are null or as `fi_getpeer(3)` says.
     unsafe { call::<S, T, _>(fid, |endpoint| address::write(endpoint.getpeer()?, out, length)) }
 }
@@ -156,12 +156,12 @@ unsafe extern "C" fn connect<S: FidStruct, T: CmOps>(
         let (remote, param) = unsafe { (address::read_by_family(remote)?, bytes(param, length)?) };
         endpoint.connect(remote, param)
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
     unsafe { call::<S, T, _>(fid, body) }
 }
 
 unsafe extern "C" fn listen<S: FidStruct, T: CmOps>(fid: *mut sys::fid_pep) -> c_int {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
     unsafe { call::<S, T, _>(fid, |endpoint| endpoint.listen()) }
 }
 
@@ -170,7 +170,7 @@ unsafe extern "C" fn accept<S: FidStruct, T: CmOps>(
     param: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `param` is null
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `param` is null
     // or `length` bytes by `fi_accept(3)`.
     unsafe { call::<S, T, _>(fid, |endpoint| endpoint.accept(bytes(param, length)?)) }
 }
@@ -181,12 +181,12 @@ unsafe extern "C" fn reject<S: FidStruct, T: CmOps>(
     param: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `param` is null
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `param` is null
     // or `length` bytes by `fi_reject(3)`. `handle` is only looked up.
     unsafe { call::<S, T, _>(fid, |endpoint| endpoint.reject(AnyFid(handle), bytes(param, length)?)) }
 }
 
 unsafe extern "C" fn shutdown<S: FidStruct, T: CmOps>(fid: *mut sys::fid_ep, flags: u64) -> c_int {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
     unsafe { call::<S, T, _>(fid, |endpoint| endpoint.shutdown(flags)) }
 }

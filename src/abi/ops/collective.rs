@@ -1,10 +1,10 @@
-//! `struct fi_ops_collective`, in `fid_ep.collective`: collective operations, which no object of this provider has. See
+//! `struct fi_ops_collective`, in `fid_ep.collective`: collective operations, which this provider does not support. See
 //! [`fi_collective(3)`](https://ofiwg.github.io/libfabric/main/man/fi_collective.3.html).
 
 use super::Slot;
 use crate::abi::sys::fi_ops_collective;
 
-/// The table; all of it answers `-FI_ENOSYS`.
+/// The table. Every slot returns `-FI_ENOSYS`.
 pub(in crate::abi) const fn table() -> *const fi_ops_collective {
     const TABLE: &fi_ops_collective = &fi_ops_collective {
         size: size_of::<fi_ops_collective>(),

@@ -1,5 +1,5 @@
-//! `struct fi_ops_domain`, in `fid_domain.ops`: opens endpoints. Completion queues, counters and
-//! address vectors are not for byte streams. See
+//! `struct fi_ops_domain`, in `fid_domain.ops`: opens endpoints. Byte streams do not use completion queues,
+//! counters and address vectors. See
 //! [`fi_domain(3)`](https://ofiwg.github.io/libfabric/main/man/fi_domain.3.html) and
 //! [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
 
@@ -9,21 +9,21 @@ use std::sync::Arc;
 use super::{Fid, Slot};
 use crate::abi::info::InfoRef;
 use crate::abi::object::{FidStruct, New, NewEndpoint};
-use crate::abi::{Errno, Result, border, sys};
+use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// What a domain can do.
+/// Operations of a domain.
 pub trait DomainOps: Fid {
     /// `fi_endpoint`.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for an info that is not of this domain.
+    /// `-FI_EINVAL` for an info of another domain.
     fn endpoint(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewEndpoint> {
         let _ = info;
         Err(Errno::ENOSYS)
     }
 }
 
-/// The table.
+/// The op table.
 pub(in crate::abi) const fn table<T: DomainOps>() -> *const sys::fi_ops_domain {
     const {
         &sys::fi_ops_domain {
@@ -49,20 +49,19 @@ unsafe extern "C" fn endpoint<T: DomainOps>(
     out: *mut *mut sys::fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: called through the table of a domain of this type (`border::call`); `info` and `out`
+    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`); `info` and `out`
     // are as `fi_endpoint(3)` says.
     unsafe {
-        border::call::<sys::fid_domain, T, _, _, _>(domain, |domain, ()| {
+        ffi_boundary::call::<sys::fid_domain, T, _, _, _>(domain, |domain, ()| {
             open(out, context, || domain.endpoint(InfoRef::from_raw(info).ok_or(Errno::EINVAL)?))
         })
     }
 }
 
-/// Makes an object and hands it to the application through `out`, which is checked before anything
-/// is made.
+/// Creates an object and passes it to the application through `out`, which is checked first.
 ///
 /// # Safety
-/// If not null, `out` may be written.
+/// If not null, `out` is writable.
 pub(in crate::abi) unsafe fn open<S: FidStruct>(
     out: *mut *mut S,
     context: *mut c_void,
@@ -72,7 +71,7 @@ pub(in crate::abi) unsafe fn open<S: FidStruct>(
         return Err(Errno::EINVAL);
     }
     let object = make()?.hand_out(context);
-    // SAFETY: not null, and may be written by the caller's promise.
+    // SAFETY: not null, and writable by the requirement of this function.
     unsafe { *out = object };
     Ok(())
 }

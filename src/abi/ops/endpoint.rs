@@ -8,15 +8,15 @@ use super::{Fid, Slot};
 use crate::abi::buffer::{bytes, bytes_mut};
 use crate::abi::object::FidStruct;
 use crate::abi::option::OptionOut;
-use crate::abi::{Errno, Result, border, sys};
+use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// What active and passive endpoints can do.
+/// Operations of active and passive endpoints.
 pub trait EndpointOps: Fid {
-    /// `fi_setopt`: `value` is what the caller passed; [`crate::abi::option::integer`] reads it.
+    /// `fi_setopt`: `value` has the caller's bytes; [`crate::abi::option::integer`] decodes them.
     ///
     /// # Errors
-    /// `-FI_ENOPROTOOPT` for an unknown level or name, `-FI_EINVAL` for a value that cannot be,
-    /// `-FI_EOPBADSTATE` when it is too late.
+    /// `-FI_ENOPROTOOPT` for an unknown level or name, `-FI_EINVAL` for an invalid value,
+    /// `-FI_EOPBADSTATE` if the option cannot be set any more.
     fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
         let _ = (level, name, value);
         Err(Errno::ENOSYS)
@@ -25,14 +25,14 @@ pub trait EndpointOps: Fid {
     /// `fi_getopt`.
     ///
     /// # Errors
-    /// `-FI_ENOPROTOOPT` for an unknown level or name, and what [`OptionOut`] answers.
+    /// `-FI_ENOPROTOOPT` for an unknown level or name, and the errors of [`OptionOut`].
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
         let _ = (level, name, out);
         Err(Errno::ENOSYS)
     }
 }
 
-/// The table of an endpoint that is a `S` to C.
+/// The op table of an endpoint whose C type is `S`.
 pub(in crate::abi) const fn table<S: FidStruct, T: EndpointOps>() -> *const sys::fi_ops_ep {
     const {
         &sys::fi_ops_ep {
@@ -56,14 +56,14 @@ unsafe extern "C" fn getopt<S: FidStruct, T: EndpointOps>(
     length: *mut usize,
 ) -> c_int {
     let body = |endpoint: &Arc<T>, _: &S::State| {
-        // SAFETY: null, or a `size_t` by `fi_getopt(3)`, exclusively ours for the call.
+        // SAFETY: null, or a `size_t` that no other code uses during the call, by `fi_getopt(3)`.
         let length = unsafe { length.as_mut() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: null, or `length` bytes by `fi_getopt(3)`, exclusively ours for the call.
+        // SAFETY: null, or `length` bytes that no other code uses during the call, by `fi_getopt(3)`.
         let value = unsafe { bytes_mut(value, *length) }?;
         endpoint.getopt(level, name, &mut OptionOut::new(value, length))
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
-    unsafe { border::call::<S, T, _, _, _>(fid, body) }
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, _, _>(fid, body) }
 }
 
 unsafe extern "C" fn setopt<S: FidStruct, T: EndpointOps>(
@@ -77,6 +77,6 @@ unsafe extern "C" fn setopt<S: FidStruct, T: EndpointOps>(
         // SAFETY: `value` is null or `length` bytes by `fi_setopt(3)`.
         endpoint.setopt(level, name, unsafe { bytes(value, length) }?)
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
-    unsafe { border::call::<S, T, _, _, _>(fid, body) }
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, _, _>(fid, body) }
 }

@@ -10,38 +10,38 @@ use super::{Fid, Slot};
 use crate::abi::buffer::bytes_mut;
 use crate::abi::event::{ErrorOut, EventOut};
 use crate::abi::object::EqState;
-use crate::abi::{Errno, Result, border, sys};
+use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// What an event queue can do.
+/// Operations of an event queue.
 pub trait EqOps: Fid {
-    /// `fi_eq_read`: writes the next event into `out` ([`EventOut::deliver`]) and answers its length.
+    /// `fi_eq_read`: writes the next event to `out` ([`EventOut::deliver`]) and returns its length.
     ///
     /// # Errors
-    /// `-FI_EAGAIN` without an event, `-FI_EAVAIL` when an error waits, `-FI_ETOOSMALL`.
+    /// `-FI_EAGAIN` if there is no event, `-FI_EAVAIL` if an error is queued, `-FI_ETOOSMALL`.
     fn read(&self, out: &mut EventOut<'_>) -> Result<usize>;
 
-    /// `fi_eq_sread`: the same, but waits for an event for up to `timeout`, for ever if there is
-    /// none.
+    /// `fi_eq_sread`: as [`EqOps::read`], but waits up to `timeout` for an event, or forever without a
+    /// `timeout`.
     ///
     /// # Errors
-    /// As for [`EqOps::read`]; `-FI_EAGAIN` when the time is over.
+    /// As for [`EqOps::read`]; `-FI_EAGAIN` after `timeout`.
     fn sread(&self, out: &mut EventOut<'_>, timeout: Option<Duration>) -> Result<usize> {
         let _ = (out, timeout);
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_eq_readerr`: writes the next error into `out` ([`ErrorOut::deliver`]) and answers its
+    /// `fi_eq_readerr`: writes the next error to `out` ([`ErrorOut::deliver`]) and returns its
     /// length.
     ///
     /// # Errors
-    /// `-FI_EAGAIN` without an error.
+    /// `-FI_EAGAIN` if there is no error.
     fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize>;
 
-    /// `fi_eq_strerror`: what a [`crate::abi::ErrorEvent::prov_errno`] means.
+    /// `fi_eq_strerror`: the text of a [`crate::abi::ErrorEvent::prov_errno`].
     fn strerror(&self, prov_errno: i32) -> &'static CStr;
 }
 
-/// The table.
+/// The op table.
 pub(in crate::abi) const fn table<T: EqOps>() -> *const sys::fi_ops_eq {
     const {
         &sys::fi_ops_eq {
@@ -63,12 +63,12 @@ unsafe extern "C" fn read<T: EqOps>(
     flags: u64,
 ) -> isize {
     let body = |queue: &Arc<T>, _: &EqState| {
-        // SAFETY: as `fi_eq_read(3)` says.
+        // SAFETY: null or writable, and not used by other code during the call, by `fi_eq_read(3)`.
         let mut out = unsafe { event_out(event, buffer, length, flags) }?;
         queue.read(&mut out)
     };
-    // SAFETY: called through the table of an event queue of this type (`border::call`).
-    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+    // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
 }
 
 unsafe extern "C" fn sread<T: EqOps>(
@@ -80,34 +80,34 @@ unsafe extern "C" fn sread<T: EqOps>(
     flags: u64,
 ) -> isize {
     let body = |queue: &Arc<T>, _: &EqState| {
-        // SAFETY: as `fi_eq_sread(3)` says.
+        // SAFETY: null or writable, and not used by other code during the call, by `fi_eq_sread(3)`.
         let mut out = unsafe { event_out(event, buffer, length, flags) }?;
-        // Negative: for ever.
+        // A negative timeout waits forever.
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         queue.sread(&mut out, timeout)
     };
-    // SAFETY: called through the table of an event queue of this type (`border::call`).
-    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+    // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
 }
 
-/// Where a caller wants an event.
+/// The output buffer of a read.
 ///
 /// # Errors
 /// `-FI_EINVAL` for a null pointer (a null buffer is allowed with a length of 0, which is too
-/// small), `-FI_EBADFLAGS`.
+/// short for an entry), `-FI_EBADFLAGS`.
 ///
 /// # Safety
-/// If not null, `event` may be written, and `buffer` for `length` bytes, and nobody else uses them
-/// while the result is used.
+/// If not null, `event` is writable, `buffer` is writable for `length` bytes, and no other code uses
+/// them for `'a`.
 unsafe fn event_out<'a>(
     event: *mut u32,
     buffer: *mut c_void,
     length: usize,
     flags: u64,
 ) -> Result<EventOut<'a>> {
-    // SAFETY: null or exclusively ours by the caller's promise.
+    // SAFETY: null, or writable and exclusive by the requirement of this function.
     let event = unsafe { event.as_mut() }.ok_or(Errno::EINVAL)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: null, or `length` bytes, writable and exclusive by the requirement of this function.
     let buffer = unsafe { bytes_mut(buffer, length) }?;
     EventOut::new(event, buffer, flags)
 }
@@ -118,12 +118,12 @@ unsafe extern "C" fn readerr<T: EqOps>(
     flags: u64,
 ) -> isize {
     let body = |queue: &Arc<T>, state: &EqState| {
-        // SAFETY: `entry` is null or as `fi_eq_readerr(3)` says.
+        // SAFETY: `entry` is null, or a structure of the application's API version by `fi_eq_readerr(3)`.
         let mut out = unsafe { ErrorOut::from_raw(entry, state, flags) }?;
         queue.readerr(&mut out)
     };
-    // SAFETY: called through the table of an event queue of this type (`border::call`).
-    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+    // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
 }
 
 unsafe extern "C" fn strerror<T: EqOps>(
@@ -139,14 +139,14 @@ unsafe extern "C" fn strerror<T: EqOps>(
             return Ok(text.as_ptr());
         };
         let count = room.min(text.count_bytes());
-        // SAFETY: `buffer` is not null and `length` bytes by `fi_eq_strerror(3)`; we write `count`
-        // bytes and a NUL, at most `length`. The text is static and not the caller's buffer.
+        // SAFETY: `buffer` is not null and has `length` bytes by `fi_eq_strerror(3)`. The writes are `count`
+        // bytes and a NUL, at most `length`. The text is static and does not overlap the buffer.
         unsafe {
             ptr::copy_nonoverlapping(text.as_ptr(), buffer, count);
             buffer.add(count).write(0);
         }
         Ok(buffer.cast_const())
     };
-    // SAFETY: called through the table of an event queue of this type (`border::call`).
-    unsafe { border::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+    // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
 }

@@ -11,9 +11,9 @@ use super::domain::open;
 use super::{Fid, Slot};
 use crate::abi::info::InfoRef;
 use crate::abi::object::{AnyFid, NewDomain, NewEventQueue, NewPassiveEndpoint};
-use crate::abi::{Errno, Result, border, sys};
+use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// What a fabric can do.
+/// Operations of a fabric.
 pub trait FabricOps: Fid {
     /// `fi_domain`.
     ///
@@ -36,36 +36,36 @@ pub trait FabricOps: Fid {
     /// `fi_eq_open`.
     ///
     /// # Errors
-    /// `-FI_ENOSYS` for a wait object that there is not, `-FI_EBADFLAGS`.
+    /// `-FI_ENOSYS` for an unsupported wait object, `-FI_EBADFLAGS`.
     fn eq_open(self: &Arc<Self>, attributes: EqAttr) -> Result<NewEventQueue> {
         let _ = attributes;
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_trywait`: whether the wait objects of all these may be waited for.
+    /// `fi_trywait`: whether the application may wait for the wait objects of all `fids`.
     ///
     /// # Errors
-    /// `-FI_EAGAIN` if one of them has something, `-FI_EINVAL` for what cannot be waited for.
+    /// `-FI_EAGAIN` if one of them is ready, `-FI_EINVAL` for an object without a wait object.
     fn trywait(&self, fids: &[AnyFid]) -> Result<()> {
         let _ = fids;
         Err(Errno::ENOSYS)
     }
 }
 
-/// `struct fi_eq_attr`: the event queue that is wanted.
+/// `struct fi_eq_attr`: attributes of the requested event queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EqAttr {
-    /// Least number of events that it holds; 0 leaves it to the provider.
+    /// Minimum number of events that the queue holds; 0 leaves it to the provider.
     pub size: usize,
-    /// Of `FI_WRITE` and `FI_AFFINITY`.
+    /// Flags: `FI_WRITE`, `FI_AFFINITY`.
     pub flags: u64,
     /// An `enum fi_wait_obj`.
     pub wait_obj: sys::fi_wait_obj,
-    /// Which processor is to be interrupted; counts with `FI_AFFINITY`.
+    /// The processor to interrupt; valid with `FI_AFFINITY`.
     pub signaling_vector: i32,
 }
 
-/// The table.
+/// The op table.
 pub(in crate::abi) const fn table<T: FabricOps>() -> *const sys::fi_ops_fabric {
     const {
         &sys::fi_ops_fabric {
@@ -86,10 +86,10 @@ unsafe extern "C" fn domain<T: FabricOps>(
     out: *mut *mut sys::fid_domain,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: called through the table of a fabric of this type (`border::call`); `info` and `out`
+    // SAFETY: called through the table of a fabric of this type (`ffi_boundary::call`); `info` and `out`
     // are as `fi_domain(3)` says.
     unsafe {
-        border::call::<sys::fid_fabric, T, _, _, _>(fabric, |fabric, ()| {
+        ffi_boundary::call::<sys::fid_fabric, T, _, _, _>(fabric, |fabric, ()| {
             open(out, context, || fabric.domain(InfoRef::from_raw(info).ok_or(Errno::EINVAL)?))
         })
     }
@@ -101,10 +101,10 @@ unsafe extern "C" fn passive_ep<T: FabricOps>(
     out: *mut *mut sys::fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: called through the table of a fabric of this type (`border::call`); `info` and `out`
+    // SAFETY: called through the table of a fabric of this type (`ffi_boundary::call`); `info` and `out`
     // are as `fi_passive_ep(3)` says.
     unsafe {
-        border::call::<sys::fid_fabric, T, _, _, _>(fabric, |fabric, ()| {
+        ffi_boundary::call::<sys::fid_fabric, T, _, _, _>(fabric, |fabric, ()| {
             open(out, context, || fabric.passive_ep(InfoRef::from_raw(info).ok_or(Errno::EINVAL)?))
         })
     }
@@ -117,7 +117,7 @@ unsafe extern "C" fn eq_open<T: FabricOps>(
     context: *mut c_void,
 ) -> c_int {
     let body = |value: &Arc<T>, (): &()| {
-        // SAFETY: `attributes` is null or as `fi_eq_open(3)` says.
+        // SAFETY: `attributes` is null, or valid during the call by `fi_eq_open(3)`.
         let attributes = unsafe { attributes.as_ref() }.ok_or(Errno::EINVAL)?;
         let attributes = EqAttr {
             size: attributes.size,
@@ -127,16 +127,16 @@ unsafe extern "C" fn eq_open<T: FabricOps>(
         };
         let make = || {
             let mut queue = value.eq_open(attributes)?;
-            // SAFETY: `border::call` found `fabric` not null, and it is a live fabric of ours.
-            // libfabric writes this field before the application has the pointer.
+            // SAFETY: `ffi_boundary::call` checked that `fabric` is not null, and it is a live fabric of this
+            // provider. libfabric writes the field only before the application has the pointer.
             queue.state().api_version = unsafe { (*fabric).api_version };
             Ok(queue)
         };
-        // SAFETY: `out` is null or as `fi_eq_open(3)` says.
+        // SAFETY: `out` is null, or writable by `fi_eq_open(3)`.
         unsafe { open(out, context, make) }
     };
-    // SAFETY: called through the table of a fabric of this type (`border::call`).
-    unsafe { border::call::<sys::fid_fabric, T, _, _, _>(fabric, body) }
+    // SAFETY: called through the table of a fabric of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_fabric, T, _, _, _>(fabric, body) }
 }
 
 unsafe extern "C" fn trywait<T: FabricOps>(
@@ -152,10 +152,10 @@ unsafe extern "C" fn trywait<T: FabricOps>(
         if fids.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not null, and `count` fids by `fi_trywait(3)`; `AnyFid` is a transparent
-        // `struct fid *`.
+        // SAFETY: not null, and `count` fids by `fi_trywait(3)`, unchanged during the call; `AnyFid` is a
+        // transparent `struct fid *`.
         value.trywait(unsafe { slice::from_raw_parts(fids.cast::<AnyFid>(), count) })
     };
-    // SAFETY: called through the table of a fabric of this type (`border::call`).
-    unsafe { border::call::<sys::fid_fabric, T, _, _, _>(fabric, body) }
+    // SAFETY: called through the table of a fabric of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_fabric, T, _, _, _>(fabric, body) }
 }

@@ -7,40 +7,40 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Slot;
-use crate::abi::cancel::PutOff;
+use crate::abi::cancel::Deferral;
 use crate::abi::object::{AnyFid, FidHandle, FidStruct, Object, POISONED};
-use crate::abi::{Errno, Result, border, registry, sys};
+use crate::abi::{Errno, Result, ffi_boundary, registry, sys};
 
-/// What every object can do.
+/// Operations of every object.
 pub trait Fid: Send + Sync + 'static {
-    /// The object now has an address, by which the application and events name it. Called once,
+    /// Passes the object its handle, by which the application and events refer to it. Called once,
     /// before any other call.
     fn opened(&self, handle: FidHandle) {
         let _ = handle;
     }
 
-    /// `fi_close`: after success the application no longer has the object, and the border drops the
-    /// value; others that hold it keep it. Also called in a child of the process that opened it, where
-    /// it must change nothing that both share. Until then the border holds the [`Arc`] more than once,
-    /// so its count does not tell whether anyone else needs the object.
+    /// `fi_close`: after success the application no longer has the object, and the FFI boundary drops its
+    /// references to the value; other references stay valid. Also called in a child of the process that
+    /// opened the object, where it must not change state that both share. Until then the FFI boundary
+    /// holds several references, so the count of the [`Arc`] does not tell whether the object is in use.
     ///
     /// # Errors
-    /// `-FI_EBUSY` while something needs the object; it stays open then.
+    /// `-FI_EBUSY` while the object is in use; it stays open then.
     fn close(&self) -> Result<()>;
 
-    /// `fi_ep_bind` and the like: from now on this object uses `other`.
+    /// `fi_ep_bind` and the other bind calls: this object uses `other` from now on.
     ///
     /// # Errors
-    /// `-FI_EINVAL` for what cannot be bound, `-FI_EBADFLAGS`.
+    /// `-FI_EINVAL` for an object that cannot be bound, `-FI_EBADFLAGS`.
     fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
         let _ = (other, flags);
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_control`, `fi_enable`. Answers 0 or, where a command says so, a positive number.
+    /// `fi_control`, `fi_enable`. Returns 0 or, for commands defined so, a positive number.
     ///
     /// # Errors
-    /// `-FI_ENOSYS` for a command that the object does not know.
+    /// `-FI_ENOSYS` for a command that the object does not support.
     fn control(&self, command: Control<'_>) -> Result<i32> {
         let _ = command;
         Err(Errno::ENOSYS)
@@ -50,24 +50,24 @@ pub trait Fid: Send + Sync + 'static {
 /// A command of `fi_control`, with its argument.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Control<'a> {
-    /// `FI_GETWAIT` of an object that waits by file descriptor: wants it.
+    /// `FI_GETWAIT`: where to write the file descriptor of the object.
     GetWait(&'a mut c_int),
-    /// `FI_GETWAITOBJ`: wants the kind of wait object, an `enum fi_wait_obj`.
+    /// `FI_GETWAITOBJ`: where to write the kind of wait object, an `enum fi_wait_obj`.
     GetWaitObj(&'a mut sys::fi_wait_obj),
     /// `FI_ENABLE`.
     Enable,
-    /// `FI_BACKLOG`: how many connection requests may wait.
+    /// `FI_BACKLOG`: how many connection requests may be queued.
     Backlog(c_int),
-    /// Any other; its argument is not looked at.
+    /// Any other command; its argument is not read.
     Other(c_int),
 }
 
-/// The table of an object that is a `S` to C.
+/// The op table of an object whose C type is `S`.
 pub(in crate::abi) const fn table<S: FidStruct, T: Fid>() -> *const sys::fi_ops {
     const { &ops::<S, T>() }
 }
 
-/// What stands in it.
+/// The content of the table.
 pub(super) const fn ops<S: FidStruct, T: Fid>() -> sys::fi_ops {
     sys::fi_ops {
         size: size_of::<sys::fi_ops>(),
@@ -80,7 +80,7 @@ pub(super) const fn ops<S: FidStruct, T: Fid>() -> sys::fi_ops {
     }
 }
 
-/// The table of a fid that is only a name; all of it answers `-FI_ENOSYS`.
+/// The op table of a fid that is only a handle. Every slot returns `-FI_ENOSYS`.
 pub(in crate::abi) const fn unsupported() -> *const sys::fi_ops {
     const TABLE: &sys::fi_ops = &sys::fi_ops {
         size: size_of::<sys::fi_ops>(),
@@ -95,25 +95,26 @@ pub(in crate::abi) const fn unsupported() -> *const sys::fi_ops {
 }
 
 unsafe extern "C" fn close<S: FidStruct, T: Fid>(fid: *mut sys::fid) -> c_int {
-    // One of several callers has the claim. The others do not read the object, which may be gone.
+    // Only one of several concurrent callers gets the claim. The others do not read the object, which may
+    // be freed already.
     let Some(claim) = registry::claim::<T>(fid) else { return -Errno::EINVAL.number() };
     let object = fid.cast::<Object<S, T>>();
-    let _put_off = PutOff::begin();
-    // SAFETY: the registry knows `fid`, so it is an object that was not closed, and this shim is in
-    // the table of objects of this very type. Only who has the claim frees it.
+    let _deferral = Deferral::begin();
+    // SAFETY: `fid` is in the registry, so its object is not closed, and this shim is in the table of
+    // objects of exactly this type. Only the holder of the claim frees the object.
     let usable_in = unsafe { (*object).usable_in.load(Ordering::Relaxed) };
-    // A poisoned value cannot be trusted to close in good order; it can only be let go.
+    // The value of a poisoned object may be inconsistent: it is dropped without being closed.
     if usable_in != POISONED {
         // SAFETY: as above.
-        let answer: c_int = unsafe { border::enter(object, |value, _| value.close()) };
-        if answer < 0 {
-            return answer;
+        let result: c_int = unsafe { ffi_boundary::enter(object, |value, _| value.close()) };
+        if result < 0 {
+            return result;
         }
     }
-    border::call_free(|| {
+    ffi_boundary::call_free(|| {
         claim.remove();
-        // SAFETY: made by `Box::into_raw` in `New::hand_out`. Only who has the claim frees it, and
-        // the registry no longer knows it, so nobody gets another claim.
+        // SAFETY: the pointer comes from `Box::into_raw` in `New::hand_out`. Only the holder of the claim
+        // frees it, and it is no longer in the registry, so there is no other claim.
         drop(unsafe { Box::from_raw(object) });
         Ok(())
     })
@@ -130,8 +131,8 @@ unsafe extern "C" fn bind<S: FidStruct, T: Fid>(
         }
         value.bind(&AnyFid(other), flags)
     };
-    // SAFETY: called through the table of an object of this type (`border::call`).
-    unsafe { border::call::<S, T, _, _, _>(fid, body) }
+    // SAFETY: called through the table of an object of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, _, _>(fid, body) }
 }
 
 unsafe extern "C" fn control<S: FidStruct, T: Fid>(
@@ -140,35 +141,35 @@ unsafe extern "C" fn control<S: FidStruct, T: Fid>(
     argument: *mut c_void,
 ) -> c_int {
     let body = |value: &Arc<T>, _: &S::State| {
-        // SAFETY: `fi_control(3)` names the type of the argument of each command.
+        // SAFETY: null, or a pointer to the type that `fi_control(3)` gives for the command.
         let command = unsafe { decode(command, argument) }?;
         value.control(command)
     };
-    // SAFETY: called through the table of an object of this type (`border::call`).
-    unsafe { border::call::<S, T, _, _, _>(fid, body) }
+    // SAFETY: called through the table of an object of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, _, _>(fid, body) }
 }
 
-/// A command with its argument.
+/// Decodes a command and its argument.
 ///
 /// # Safety
-/// If not null, `argument` points to what the command's manual says.
+/// If not null, `argument` points to a value of the type that the manual gives for the command, which no
+/// other code uses for `'a`.
 unsafe fn decode<'a>(command: c_int, argument: *mut c_void) -> Result<Control<'a>> {
     let Ok(number) = u32::try_from(command) else { return Ok(Control::Other(command)) };
     Ok(match number {
         sys::FI_ENABLE => Control::Enable,
         sys::FI_GETWAIT => {
-            // SAFETY: null, or an `int` by the caller's promise, exclusively ours for the call.
+            // SAFETY: null, or an exclusive `int` by the requirement of this function.
             let descriptor = unsafe { argument.cast::<c_int>().as_mut() };
             Control::GetWait(descriptor.ok_or(Errno::EINVAL)?)
         }
         sys::FI_GETWAITOBJ => {
-            // SAFETY: null, or an `enum fi_wait_obj` by the caller's promise, exclusively ours for
-            // the call.
+            // SAFETY: null, or an exclusive `enum fi_wait_obj` by the requirement of this function.
             let kind = unsafe { argument.cast::<sys::fi_wait_obj>().as_mut() };
             Control::GetWaitObj(kind.ok_or(Errno::EINVAL)?)
         }
         sys::FI_BACKLOG => {
-            // SAFETY: null, or an `int` by the caller's promise.
+            // SAFETY: null, or an `int` by the requirement of this function.
             let backlog = unsafe { argument.cast::<c_int>().as_ref() };
             Control::Backlog(*backlog.ok_or(Errno::EINVAL)?)
         }

@@ -1,9 +1,9 @@
-//! One file for each C op struct: a trait whose methods answer `-FI_ENOSYS` unless implemented, a
-//! shim for each slot that someone implements, and the table. No slot is ever null, because
-//! libfabric's inline wrappers call most of them unchecked.
+//! One file for each C op struct: a trait whose methods return `-FI_ENOSYS` by default, a
+//! shim for each slot with a trait method, and the table. No slot is ever null, because
+//! libfabric's inline functions call most slots without a check.
 //!
-//! A slot that nobody implements has no trait method: `Slot::UNSUPPORTED` makes a function of
-//! the slot's own C signature that answers `-FI_ENOSYS`.
+//! A slot that no object supports has no trait method: `Slot::UNSUPPORTED` is a function of
+//! the slot's C signature that returns `-FI_ENOSYS`.
 
 use std::ffi::c_int;
 
@@ -34,21 +34,21 @@ pub use stats::StatsOps;
 
 /// A slot of an op table.
 pub(super) trait Slot {
-    /// A function of the slot's signature that only answers `-FI_ENOSYS`.
+    /// A function of the slot's signature that returns `-FI_ENOSYS`.
     const UNSUPPORTED: Self;
 }
 
-/// What such a function answers.
+/// The result of an unsupported slot.
 trait Unsupported {
-    const ANSWER: Self;
+    const RESULT: Self;
 }
 
 impl Unsupported for c_int {
-    const ANSWER: Self = -Errno::ENOSYS.number();
+    const RESULT: Self = -Errno::ENOSYS.number();
 }
 
 impl Unsupported for isize {
-    const ANSWER: Self = -(Errno::ENOSYS.number() as isize);
+    const RESULT: Self = -(Errno::ENOSYS.number() as isize);
 }
 
 macro_rules! slots {
@@ -56,7 +56,7 @@ macro_rules! slots {
         impl<R: Unsupported, $($argument),+> Slot for Option<unsafe extern "C" fn($($argument),+) -> R> {
             const UNSUPPORTED: Self = {
                 unsafe extern "C" fn unsupported<R: Unsupported, $($argument),+>($(_: $argument),+) -> R {
-                    R::ANSWER
+                    R::RESULT
                 }
                 Some(unsupported::<R, $($argument),+>)
             };
@@ -64,7 +64,7 @@ macro_rules! slots {
     };
 }
 
-// The longest is `fi_ops_atomic.compwritev` with sixteen arguments.
+// `fi_ops_atomic.compwritev` has the most arguments, sixteen.
 slots!(A);
 slots!(A B);
 slots!(A B C);

@@ -3,8 +3,8 @@
 //! the section SOCKET ENDPOINTS of
 //! [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
 //!
-//! The path of every byte: vectors are decoded on the stack, and nothing is allocated, locked or
-//! looked up. Descriptors, addresses and contexts are for other kinds of endpoint and not read.
+//! Every byte takes this path: the shims decode vectors on the stack, and do not allocate, lock or
+//! look anything up. They ignore descriptors, addresses and contexts, which serve other types of endpoint.
 
 use std::ffi::c_void;
 use std::io::{IoSlice, IoSliceMut};
@@ -15,29 +15,29 @@ use libc::iovec;
 
 use super::{Fid, Slot};
 use crate::abi::buffer::{bytes, bytes_mut};
-use crate::abi::{Errno, Result, border, sys};
+use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// Most pieces that a vectored call takes: `fi_tx_attr.iov_limit` and `fi_rx_attr.iov_limit`.
+/// Maximum number of pieces of a vectored call: `fi_tx_attr.iov_limit` and `fi_rx_attr.iov_limit`.
 pub const IOV_LIMIT: usize = 8;
 
-/// What an active endpoint can do with bytes. No call waits for the peer, but for the moment that it may take to
-/// answer.
+/// Data operations of an active endpoint. No call waits for the peer, except for a short adaptive spin.
 pub trait MsgOps: Fid {
-    /// Whether a call may come upon a cancellation point of the C library. Where it may not, it is spared
-    /// the price of putting cancellation off; rare ones do so themselves ([`crate::abi::put_off`]).
+    /// Whether a call may reach a cancellation point of the C library. If not, calls save the cost of
+    /// deferring cancellation, and the rare paths that do reach one defer it themselves
+    /// ([`crate::abi::defer_cancellation`]).
     const CANCELLATION_POINTS: bool;
 
-    /// `fi_send`, `fi_sendv`, `fi_sendmsg`: takes bytes and answers how many. At most
-    /// [`IOV_LIMIT`] pieces, whose lengths together are at most `isize::MAX`.
+    /// `fi_send`, `fi_sendv`, `fi_sendmsg`: takes bytes and returns their number. `data` has at most
+    /// [`IOV_LIMIT`] pieces, whose total length is at most `isize::MAX`.
     ///
     /// # Errors
-    /// `-FI_EAGAIN` when nothing can be taken now, else what ended the connection.
+    /// `-FI_EAGAIN` if no byte can be taken now, else the error that ended the connection.
     fn send(&self, data: &[IoSlice<'_>], flags: u64) -> Result<usize> {
         let _ = (data, flags);
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_inject`: takes all of it, and answers how many bytes that are, or nothing.
+    /// `fi_inject`: takes all of `data` and returns its length, or takes nothing.
     ///
     /// # Errors
     /// As for [`MsgOps::send`], and `-FI_EMSGSIZE`.
@@ -46,18 +46,19 @@ pub trait MsgOps: Fid {
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_recv`, `fi_recvv`, `fi_recvmsg`: gives bytes and answers how many, 0 at the end of the
-    /// stream. `fi_recvmsg` without a vector comes as no pieces. Limits as for [`MsgOps::send`].
+    /// `fi_recv`, `fi_recvv`, `fi_recvmsg`: writes received bytes to `data` and returns their number, 0 at
+    /// the end of the stream. For `fi_recvmsg` without a vector, `data` is empty. Limits as for
+    /// [`MsgOps::send`].
     ///
     /// # Errors
-    /// `-FI_EAGAIN` when there is nothing now, else what ended the connection.
+    /// `-FI_EAGAIN` if there is no byte now, else the error that ended the connection.
     fn recv(&self, data: &mut [IoSliceMut<'_>], flags: u64) -> Result<usize> {
         let _ = (data, flags);
         Err(Errno::ENOSYS)
     }
 }
 
-/// The table.
+/// The op table.
 pub(in crate::abi) const fn table<T: MsgOps>() -> *const sys::fi_ops_msg {
     const {
         &sys::fi_ops_msg {
@@ -75,19 +76,19 @@ pub(in crate::abi) const fn table<T: MsgOps>() -> *const sys::fi_ops_msg {
     }
 }
 
-/// [`border::call`] for these slots, which all answer a number of bytes.
+/// [`ffi_boundary::call`] for these slots, which all return a number of bytes.
 ///
 /// # Safety
-/// As for [`border::call`].
+/// As for [`ffi_boundary::call`].
 #[inline]
 unsafe fn call<T: MsgOps>(fid: *mut sys::fid_ep, body: impl FnOnce(&T) -> Result<usize>) -> isize {
     let body = |endpoint: &Arc<T>, (): &()| body(endpoint);
-    // SAFETY: the caller's promise.
+    // SAFETY: the same requirements as those of this function.
     unsafe {
         if T::CANCELLATION_POINTS {
-            border::call::<sys::fid_ep, T, _, _, _>(fid, body)
+            ffi_boundary::call::<sys::fid_ep, T, _, _, _>(fid, body)
         } else {
-            border::call_at_once::<sys::fid_ep, T, _, _, _>(fid, body)
+            ffi_boundary::call_without_deferral::<sys::fid_ep, T, _, _, _>(fid, body)
         }
     }
 }
@@ -100,8 +101,8 @@ unsafe extern "C" fn recv<T: MsgOps>(
     _source: sys::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `buffer` is
-    // null or `length` bytes that are ours for the call, by `fi_recv(3)`.
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is
+    // null or `length` bytes that no other code uses during the call, by `fi_recv(3)`.
     unsafe { call::<T>(fid, |endpoint| endpoint.recv(&mut [IoSliceMut::new(bytes_mut(buffer, length)?)], 0)) }
 }
 
@@ -113,8 +114,8 @@ unsafe extern "C" fn recvv<T: MsgOps>(
     _source: sys::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `pieces` is
-    // null or `count` vectors that are ours for the call, by `fi_recvv(3)`.
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `pieces` is
+    // null or `count` vectors whose bytes no other code uses during the call, by `fi_recvv(3)`.
     unsafe { call::<T>(fid, |endpoint| receive(endpoint, pieces, count, 0)) }
 }
 
@@ -124,12 +125,12 @@ unsafe extern "C" fn recvmsg<T: MsgOps>(
     flags: u64,
 ) -> isize {
     let body = |endpoint: &T| {
-        // SAFETY: null, or as `fi_recvmsg(3)` says.
+        // SAFETY: null, or valid during the call by `fi_recvmsg(3)`.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
-        // SAFETY: null, or `iov_count` vectors that are ours for the call.
+        // SAFETY: null, or `iov_count` vectors whose bytes no other code uses during the call.
         unsafe { receive(endpoint, message.msg_iov, message.iov_count, flags) }
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
     unsafe { call::<T>(fid, body) }
 }
 
@@ -141,7 +142,7 @@ unsafe extern "C" fn send<T: MsgOps>(
     _destination: sys::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `buffer` is
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is
     // null or `length` bytes by `fi_send(3)`.
     unsafe { call::<T>(fid, |endpoint| endpoint.send(&[IoSlice::new(bytes(buffer, length)?)], 0)) }
 }
@@ -154,7 +155,7 @@ unsafe extern "C" fn sendv<T: MsgOps>(
     _destination: sys::fi_addr_t,
     _context: *mut c_void,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `pieces` is
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `pieces` is
     // null or `count` vectors by `fi_sendv(3)`.
     unsafe { call::<T>(fid, |endpoint| transmit(endpoint, pieces, count, 0)) }
 }
@@ -165,12 +166,12 @@ unsafe extern "C" fn sendmsg<T: MsgOps>(
     flags: u64,
 ) -> isize {
     let body = |endpoint: &T| {
-        // SAFETY: null, or as `fi_sendmsg(3)` says.
+        // SAFETY: null, or valid during the call by `fi_sendmsg(3)`.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: null, or `iov_count` vectors.
         unsafe { transmit(endpoint, message.msg_iov, message.iov_count, flags) }
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
     unsafe { call::<T>(fid, body) }
 }
 
@@ -180,7 +181,7 @@ unsafe extern "C" fn inject<T: MsgOps>(
     length: usize,
     _destination: sys::fi_addr_t,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`border::call`); `buffer` is
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is
     // null or `length` bytes by `fi_inject(3)`.
     unsafe { call::<T>(fid, |endpoint| endpoint.inject(bytes(buffer, length)?)) }
 }
@@ -188,14 +189,14 @@ unsafe extern "C" fn inject<T: MsgOps>(
 /// Sends from a vector.
 ///
 /// # Safety
-/// `pieces` is null or points to `count` vectors, each null or that many bytes.
+/// `pieces` is null or points to `count` vectors. Each vector is null or has its length in readable bytes.
 #[inline]
 unsafe fn transmit<T: MsgOps>(endpoint: &T, pieces: *const iovec, count: usize, flags: u64) -> Result<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null or `count` vectors by the requirement of this function.
     let pieces = unsafe { vector(pieces, count) }?;
     let mut slices = [IoSlice::new(&[]); IOV_LIMIT];
     for (slice, piece) in slices.iter_mut().zip(pieces) {
-        // SAFETY: the caller's promise.
+        // SAFETY: null or readable by the requirement of this function.
         *slice = IoSlice::new(unsafe { bytes(piece.iov_base, piece.iov_len) }?);
     }
     endpoint.send(&slices[..pieces.len()], flags)
@@ -204,21 +205,21 @@ unsafe fn transmit<T: MsgOps>(endpoint: &T, pieces: *const iovec, count: usize, 
 /// Receives into a vector.
 ///
 /// # Safety
-/// `pieces` is null or points to `count` vectors, each null or that many bytes that may be written
-/// and that nobody else uses during the call.
+/// `pieces` is null or points to `count` vectors. Each vector is null or has its length in writable bytes
+/// that no other code uses during the call.
 #[inline]
 unsafe fn receive<T: MsgOps>(endpoint: &T, pieces: *const iovec, count: usize, flags: u64) -> Result<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: null or `count` vectors by the requirement of this function.
     let pieces = unsafe { vector(pieces, count) }?;
     let mut slices: [IoSliceMut<'_>; IOV_LIMIT] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
     for (slice, piece) in slices.iter_mut().zip(pieces) {
-        // SAFETY: the caller's promise.
+        // SAFETY: null, or writable and exclusive by the requirement of this function.
         *slice = IoSliceMut::new(unsafe { bytes_mut(piece.iov_base, piece.iov_len) }?);
     }
     endpoint.recv(&mut slices[..pieces.len()], flags)
 }
 
-/// The pieces of a vectored call, whose number and total length are in bounds.
+/// The pieces of a vectored call, after a check of their number and total length.
 ///
 /// # Safety
 /// `pieces` is null or points to `count` vectors.
@@ -230,7 +231,7 @@ unsafe fn vector<'a>(pieces: *const iovec, count: usize) -> Result<&'a [iovec]> 
     if pieces.is_null() || count > IOV_LIMIT {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: not null, and `count` of them by the caller's promise.
+    // SAFETY: not null, and `count` vectors by the requirement of this function.
     let pieces = unsafe { slice::from_raw_parts(pieces, count) };
     let total = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.iov_len));
     match total {

@@ -1,4 +1,4 @@
-//! `struct rstream_endpoint_ops` of our own header, which `fi_open_ops` gives on an active
+//! `struct rstream_endpoint_ops` of `rstream.h`, which `fi_open_ops` returns on an active
 //! endpoint: the statistics of its connection.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use super::{Fid, fid};
 use crate::abi::buffer::text;
 use crate::abi::header::{RSTREAM_ENDPOINT_OPS, rstream_endpoint_ops, rstream_stats};
-use crate::abi::{Errno, Result, border, sys};
+use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// An endpoint that counts what it does.
+/// Statistics of an active endpoint.
 pub trait StatsOps: Fid {
-    /// The statistics so far.
+    /// The current statistics.
     ///
     /// # Errors
     /// If the statistics cannot be read.
@@ -21,12 +21,12 @@ pub trait StatsOps: Fid {
     }
 }
 
-/// The `struct fi_ops` of an active endpoint: that of every object, and `fi_open_ops`.
+/// The `struct fi_ops` of an active endpoint: the table of every object, plus `fi_open_ops`.
 pub(in crate::abi) const fn fid_table<T: StatsOps>() -> *const sys::fi_ops {
     const { &sys::fi_ops { ops_open: Some(ops_open::<T>), ..fid::ops::<sys::fid_ep, T>() } }
 }
 
-/// The table that `fi_open_ops` gives.
+/// The table that `fi_open_ops` returns.
 const fn table<T: StatsOps>() -> *const rstream_endpoint_ops {
     const { &rstream_endpoint_ops { size: size_of::<rstream_endpoint_ops>(), stats: Some(stats::<T>) } }
 }
@@ -41,7 +41,7 @@ unsafe extern "C" fn ops_open<T: StatsOps>(
     let body = |_: &Arc<T>, (): &()| {
         // SAFETY: null, or NUL-terminated and unchanged during the call, by `fi_open_ops(3)`.
         let name = unsafe { text(name) }?.ok_or(Errno::EINVAL)?;
-        // SAFETY: null, or a pointer of the caller's to fill, by `fi_open_ops(3)`.
+        // SAFETY: null, or writable and exclusive during the call, by `fi_open_ops(3)`.
         let ops = unsafe { ops.as_mut() }.ok_or(Errno::EINVAL)?;
         if flags != 0 {
             return Err(Errno::EBADFLAGS);
@@ -52,8 +52,8 @@ unsafe extern "C" fn ops_open<T: StatsOps>(
         *ops = table::<T>().cast_mut().cast();
         Ok(())
     };
-    // SAFETY: called through the table of an endpoint of this type (`border::call`).
-    unsafe { border::call::<sys::fid_ep, T, _, _, _>(fid, body) }
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_ep, T, _, _, _>(fid, body) }
 }
 
 unsafe extern "C" fn stats<T: StatsOps>(
@@ -67,15 +67,15 @@ unsafe extern "C" fn stats<T: StatsOps>(
         }
         let stats = endpoint.stats()?;
         let known = size_of::<rstream_stats>().min(size);
-        // SAFETY: `out` has `size` bytes, by the documentation of the slot, of which `known` are
-        // copied from a value that has at least as many, and the rest is zeroed. Both are plain
-        // integers without padding, and the caller's memory is not our value.
+        // SAFETY: `out` has `size` writable bytes by the documentation of the slot. `known` bytes are copied
+        // from a value of at least that size, and the rest is zeroed. The structure consists of integers
+        // without padding, and the local value does not overlap the caller's memory.
         unsafe {
             ptr::copy_nonoverlapping(ptr::from_ref(&stats).cast::<u8>(), out.cast(), known);
             out.cast::<u8>().add(known).write_bytes(0, size - known);
         }
         Ok(())
     };
-    // SAFETY: the documentation of the slot asks for the endpoint that gave the table, still open.
-    unsafe { border::call::<sys::fid_ep, T, _, _, _>(fid, body) }
+    // SAFETY: the documentation of the slot requires the endpoint that returned the table, still open.
+    unsafe { ffi_boundary::call::<sys::fid_ep, T, _, _, _>(fid, body) }
 }

@@ -1,10 +1,10 @@
-//! `struct fi_ops_tagged`, in `fid_ep.tagged`: tagged messages, which no object of this provider has. See
+//! `struct fi_ops_tagged`, in `fid_ep.tagged`: tagged messages, which this provider does not support. See
 //! [`fi_tagged(3)`](https://ofiwg.github.io/libfabric/main/man/fi_tagged.3.html).
 
 use super::Slot;
 use crate::abi::sys::fi_ops_tagged;
 
-/// The table; all of it answers `-FI_ENOSYS`.
+/// The table. Every slot returns `-FI_ENOSYS`.
 pub(in crate::abi) const fn table() -> *const fi_ops_tagged {
     const TABLE: &fi_ops_tagged = &fi_ops_tagged {
         size: size_of::<fi_ops_tagged>(),

@@ -1,4 +1,4 @@
-//! The border as C sees it: fake objects, called through their raw tables.
+//! The FFI boundary from the side of C: fake objects, called through their raw tables.
 
 mod calls;
 mod data;
@@ -23,8 +23,8 @@ use super::*;
 /// Calls a slot of an object's table: `slot!(endpoint.msg.send(data, 3, ...))`.
 macro_rules! slot {
     ($object:ident . $ops:ident . $slot:ident ( $($argument:expr),* $(,)? )) => {{
-        // SAFETY: the tests hold live objects of ours and pass what the slot's manual asks for, or
-        // what it forbids and the border checks.
+        // SAFETY: the tests hold live objects of this provider. They pass arguments that the slot's manual
+        // allows, or invalid ones that the FFI boundary checks.
         #[allow(unused_unsafe, reason = "arguments may need it too")]
         unsafe { (*(*$object).$ops).$slot.unwrap()($object, $($argument),*) }
     }};
@@ -39,12 +39,12 @@ macro_rules! fid_slot {
 }
 use {fid_slot, slot};
 
-/// A negative error, as an `int` slot answers it.
+/// A negated error number, as an `int` slot returns it.
 fn int(errno: Errno) -> i32 {
     -errno.number()
 }
 
-/// A negative error, as an `ssize_t` slot answers it.
+/// A negated error number, as an `ssize_t` slot returns it.
 fn size(errno: Errno) -> isize {
     -(errno.number() as isize)
 }
@@ -74,7 +74,7 @@ impl FabricOps for Fabric {
         Ok(New::event_queue(Arc::new(Queue::default())))
     }
 
-    /// Takes endpoints and event queues.
+    /// Accepts endpoints and event queues.
     fn trywait(&self, fids: &[AnyFid]) -> Result<()> {
         let known = |fid: &AnyFid| fid.downcast::<Endpoint>().is_some() || fid.downcast::<Queue>().is_some();
         if fids.iter().all(known) { Ok(()) } else { Err(Errno::EINVAL) }
@@ -99,13 +99,13 @@ impl DomainOps for Domain {
     }
 }
 
-/// An endpoint that notes what it is asked, and misbehaves on demand.
+/// An endpoint that records its calls, and panics or fails on demand.
 #[derive(Default)]
 struct Endpoint {
     handle: OnceLock<FidHandle>,
     asked: Mutex<Vec<String>>,
     panics: AtomicBool,
-    /// Counts values that are gone.
+    /// Counts dropped values.
     dropped: Arc<AtomicUsize>,
 }
 
@@ -217,7 +217,7 @@ impl MsgOps for Endpoint {
         Ok(data.len())
     }
 
-    /// Fills with the number of the piece.
+    /// Fills each piece with its number.
     fn recv(&self, data: &mut [IoSliceMut<'_>], flags: u64) -> Result<usize> {
         self.note(format!("recv {:?} {flags}", data.iter().map(|slice| slice.len()).collect::<Vec<_>>()));
         for (number, slice) in data.iter_mut().enumerate() {
@@ -259,12 +259,12 @@ impl EqOps for Queue {
     }
 }
 
-/// An object of a type that only one test has: the address of one that was closed can come to name
-/// an object of another test, but none of this type.
+/// An object of a type that only one test uses. The address of a closed object may be reused for an object of
+/// another test, but not for one of this type.
 #[derive(Default)]
 struct Lone<const TEST: usize> {
     busy: AtomicBool,
-    /// Counts values that are gone.
+    /// Counts dropped values.
     dropped: Arc<AtomicUsize>,
 }
 
@@ -282,18 +282,18 @@ impl<const TEST: usize> Drop for Lone<TEST> {
     }
 }
 
-/// A fabric as the application has it.
+/// The fid of a new fabric, as an application has it.
 fn open_fabric() -> *mut sys::fid_fabric {
     New::fabric(Arc::new(Fabric)).hand_out(ptr::null_mut())
 }
 
-/// An endpoint as the application has it, and its value.
+/// The fid of a new endpoint, as an application has it, and its value.
 fn open_endpoint() -> (*mut sys::fid_ep, Arc<Endpoint>) {
     let value = Arc::new(Endpoint::default());
     (New::endpoint(Arc::clone(&value)).hand_out(context()), value)
 }
 
-/// What an application might give as context.
+/// A context of an application.
 fn context() -> *mut c_void {
     ptr::without_provenance_mut(0xc0ffee)
 }

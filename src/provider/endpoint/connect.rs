@@ -47,7 +47,7 @@ impl<D: Device> Endpoint<D> {
             force_iwarp: self.force_iwarp,
             share_memory: config.shared_memory,
             connect: config.connect.clone(),
-            at_cancellation_point: |body| abi::put_off(body),
+            at_cancellation_point: |body| abi::defer_cancellation(body),
         }
     }
 

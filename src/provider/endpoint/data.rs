@@ -41,7 +41,7 @@ impl<D: Device> Endpoint<D> {
     ) -> Result<usize> {
         let mut inner = self.inner.lock();
         if matches!(inner.state, State::Connecting(_)) {
-            abi::put_off(|| inner.progress(self));
+            abi::defer_cancellation(|| inner.progress(self));
         }
         let mut outcome = call(inner.connected()?);
         if inner.wait.is_some() {

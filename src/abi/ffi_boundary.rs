@@ -1,10 +1,9 @@
-//! The border: every call of C code passes through here into Rust, and every answer back.
+//! The FFI boundary: every call from C enters Rust here, and every result returns to C here.
 //!
-//! [`call`] recovers the value behind a fid, runs the body, and turns its outcome into what the
-//! slot's C signature returns. [`protect`] holds the only `catch_unwind`: a panic in a call is
-//! logged, poisons the object, and answers `-FI_EIO`, as do all later calls on that object. In a child
-//! of the process that made an object, every call on it answers `-FI_EOPBADSTATE`. Either can still be
-//! closed.
+//! [`call`] recovers the value behind a fid, runs the body, and converts its outcome to the return type of
+//! the slot. [`protect`] has the only `catch_unwind`. A panic in a call is logged and poisons the object: this call and
+//! all later calls on the object return `-FI_EIO`. In a child of the process that created an object, every call
+//! on it returns `-FI_EOPBADSTATE`. In both cases the object can still be closed.
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};
@@ -13,11 +12,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cancel::PutOff;
+use super::cancel::Deferral;
 use super::object::{FidStruct, Object, POISONED};
 use super::{Errno, Result, fork};
 
-/// What a slot returns to C, made from what its body answers.
+/// The return type of a slot, made from the outcome of its body.
 pub(super) trait Reply<V> {
     fn reply(outcome: Result<V>) -> Self;
 }
@@ -53,44 +52,44 @@ impl Reply<()> for () {
     fn reply(_: Result<()>) {}
 }
 
-/// A call panicked. It has been logged.
+/// A call panicked, and the panic has been logged.
 pub(super) struct Panicked;
 
-/// Runs `body` so that no panic of it reaches C.
+/// Runs `body` and stops a panic before it reaches C.
 #[inline]
 pub(super) fn protect<V>(body: impl FnOnce() -> V) -> std::result::Result<V, Panicked> {
-    // What `body` borrows may be half changed after a panic; `call` sees to it that it is not used
-    // again.
+    // After a panic, the values that `body` borrows may be inconsistent. `enter` poisons their object.
     catch_unwind(AssertUnwindSafe(body)).map_err(report)
 }
 
-/// Runs the body of a call that is on no object.
+/// Runs the body of a call that has no object.
 pub(super) fn call_free<V, R: Reply<V>>(body: impl FnOnce() -> Result<V>) -> R {
-    let _put_off = PutOff::begin();
+    let _deferral = Deferral::begin();
     R::reply(protect(body).unwrap_or(Err(Errno::EIO)))
 }
 
 /// Runs the body of a call on the object behind `fid`.
 ///
 /// # Safety
-/// `fid` is null, or points to a live `Object<S, T>`, which nobody closes during the call: C code
-/// got here through the op table of such an object, and `fi_close(3)` forbids the rest.
+/// `fid` is null, or points to a live `Object<S, T>` that is not closed during the call. C code
+/// reaches this function through the op table of such an object, and `fi_close(3)` forbids a
+/// concurrent close.
 pub(super) unsafe fn call<S, T, P, V, R>(fid: *mut P, body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>) -> R
 where
     S: FidStruct,
     R: Reply<V>,
 {
-    let _put_off = PutOff::begin();
-    // SAFETY: the caller's promise.
-    unsafe { call_at_once::<S, T, P, V, R>(fid, body) }
+    let _deferral = Deferral::begin();
+    // SAFETY: the same requirements as those of this function.
+    unsafe { call_without_deferral::<S, T, P, V, R>(fid, body) }
 }
 
-/// [`call`] for a body that comes upon no cancellation point: it spares putting cancellation off.
+/// [`call`] for a body without a cancellation point: it saves the cost of deferring cancellation.
 ///
 /// # Safety
 /// As for [`call`].
 #[inline]
-pub(super) unsafe fn call_at_once<S, T, P, V, R>(
+pub(super) unsafe fn call_without_deferral<S, T, P, V, R>(
     fid: *mut P,
     body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>,
 ) -> R
@@ -102,26 +101,26 @@ where
         return R::reply(Err(Errno::EINVAL));
     }
     let object = fid.cast::<Object<S, T>>();
-    // SAFETY: `object` is live for the call (see above), and C code does not know the field.
+    // SAFETY: `object` is live for the call (see above), and C code does not access the field.
     let usable_in = unsafe { (*object).usable_in.load(Ordering::Relaxed) };
     if usable_in != fork::generation() {
         return R::reply(Err(if usable_in == POISONED { Errno::EIO } else { Errno::EOPBADSTATE }));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: `object` is live and not closed during the call, by the requirements of this function.
     unsafe { enter::<S, T, V, R>(object, body) }
 }
 
-/// Runs the body of a call on an object in whatever state it is.
+/// Runs the body of a call on an object in any state.
 ///
 /// # Safety
-/// `object` is live, and nobody else closes it during the call.
+/// `object` is live, and no other thread closes it during the call.
 #[inline]
 pub(super) unsafe fn enter<S: FidStruct, T, V, R: Reply<V>>(
     object: *mut Object<S, T>,
     body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>,
 ) -> R {
     // SAFETY: `object` is live for the call (see above). The references are to fields that C code
-    // does not know and that change only as `Sync` types do.
+    // does not access and that are of `Sync` types.
     let (usable_in, state, value) = unsafe { (&(*object).usable_in, &(*object).state, &(*object).value) };
     let outcome = protect(|| body(value, state)).unwrap_or_else(|Panicked| {
         usable_in.store(POISONED, Ordering::Relaxed);
@@ -137,13 +136,13 @@ fn report(payload: Box<dyn Any + Send>) -> Panicked {
         Ok(text) => (*text).to_owned(),
         Err(payload) => payload.downcast::<String>().map_or_else(
             |payload| {
-                // Dropping a value of another type could panic again.
+                // Dropping a payload of another type could panic again.
                 std::mem::forget(payload);
                 "no message".to_owned()
             },
             |text| *text,
         ),
     };
-    log::error!(target: "core", "a call failed inside the provider (a bug, please report it): {text}");
+    log::error!(target: "core", "panic inside the provider (a bug, please report it): {text}");
     Panicked
 }
