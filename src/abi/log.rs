@@ -89,7 +89,7 @@ impl ::log::Log for FabricLog {
         text.push('\n');
         let text = c_text(&text);
         let (level, subsystem) = (level_of(record.level()), subsystem_of(record.target()));
-        // libfabric writes to standard error, which is a cancellation point.
+        // libfabric writes to standard error, and writing is a cancellation point.
         let _deferral = Deferral::begin();
         // SAFETY: the provider's struct is static and initialised; all texts are NUL-terminated and
         // live until the call returns; `%s` takes exactly the one argument that follows.

@@ -1,4 +1,4 @@
-//! Calls other than those that move data: null pointers, addresses, options, opening.
+//! Calls other than data calls: null pointers, addresses, options, opening.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn event_queues_are_opened_as_asked() {
     };
     let asked = &raw mut attributes;
     assert_eq!(slot!(fabric.ops.eq_open(asked, &raw mut queue, context())), int(Errno::ENOSYS));
-    // SAFETY: ours, and no reference to it is in use.
+    // SAFETY: an object of this test, and no reference to it is in use.
     unsafe { (*asked).wait_obj = sys::FI_WAIT_FD };
     assert_eq!(slot!(fabric.ops.eq_open(asked, &raw mut queue, context())), 0);
     assert_eq!(fid_slot!(queue.close()), 0);
@@ -95,14 +95,14 @@ fn control_decodes_its_argument() {
     assert_eq!(fid_slot!(endpoint.close()), 0);
 }
 
-/// Asks for an address with room for `room` bytes: the answer, the length, what was written.
+/// Reads an address into a buffer of `room` bytes. Returns the result, the length and the bytes written.
 fn address_of(endpoint: *mut sys::fid_ep, peer: bool, room: usize) -> (i32, usize, [u8; 32]) {
     let (mut bytes, mut length) = ([0xee_u8; 32], room);
     let (out, length_out) = (bytes.as_mut_ptr().cast::<c_void>(), &raw mut length);
     let answer = if peer {
         slot!(endpoint.cm.getpeer(out, length_out))
     } else {
-        // SAFETY: a live endpoint of ours.
+        // SAFETY: a live endpoint of this test.
         unsafe { (*(*endpoint).cm).getname.unwrap()(endpoint.cast(), out, length_out) }
     };
     (answer, length, bytes)
@@ -142,7 +142,7 @@ fn addresses_are_read_and_checked() {
     let (endpoint, value) = open_endpoint();
     let setname = |bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
-        // SAFETY: a live endpoint of ours; the bytes are there.
+        // SAFETY: a live endpoint of this test; the bytes are readable.
         unsafe { (*(*endpoint).cm).setname.unwrap()(endpoint.cast(), bytes.as_mut_ptr().cast(), bytes.len()) }
     };
     let v4 = [2, 0, 0x30, 0x39, 10, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -170,7 +170,7 @@ fn addresses_are_read_and_checked() {
 fn options_come_and_go_by_pointer() {
     let (endpoint, value) = open_endpoint();
     let fid = endpoint.cast::<sys::fid>();
-    // SAFETY: a live endpoint of ours; pointers are null or to what is needed.
+    // SAFETY: a live endpoint of this test; pointers are null or valid.
     unsafe {
         let ops = (*endpoint).ops;
         let set = |value, length| (*ops).setopt.unwrap()(fid, 0, 4, value, length);

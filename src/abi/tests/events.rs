@@ -19,7 +19,7 @@ fn handle() -> FidHandle {
     FidHandle { fid: ptr::without_provenance_mut(0xf1d), context: context() }
 }
 
-/// Reads with room for `room` bytes: the answer, the event's number, what was written.
+/// Reads into a buffer of `room` bytes. Returns the result, the event's number and the bytes written.
 fn read(queue: *mut sys::fid_eq, room: usize, flags: u64) -> (isize, u32, [u8; 64]) {
     let (mut number, mut bytes) = (u32::MAX, [0xee; 64]);
     let answer = slot!(queue.ops.read(&raw mut number, bytes.as_mut_ptr().cast(), room, flags));
@@ -99,8 +99,8 @@ fn a_request_hands_its_info_over() {
     let (answer, number, bytes) = read(queue, 64, sys::FI_PEEK);
     assert_eq!((answer, number, pointers(&bytes)), (17, sys::FI_CONNREQ, (0xf1d, raw.addr())));
     assert_eq!(read(queue, 64, 0).0, 17);
-    // Ours now, as the application's; the handle in it still names the request.
-    // SAFETY: the event handed it over, and nobody else has it.
+    // This test owns the info now, as an application would; its handle still refers to the request.
+    // SAFETY: the read passed ownership of the info to this test.
     unsafe {
         assert!(AnyFid((*raw).handle).downcast::<String>().is_some());
         sys::fi_freeinfo(raw);
@@ -122,7 +122,7 @@ fn time_outs_are_milliseconds_or_for_ever() {
     assert_eq!(fid_slot!(queue.close()), 0);
 }
 
-/// Reads an error into an entry that C left as it was: its `err_data` and `err_data_size` are given.
+/// Reads an error into an entry with the given `err_data` and `err_data_size`.
 fn read_error(
     queue: *mut sys::fid_eq,
     buffer: *mut u8,
@@ -131,7 +131,7 @@ fn read_error(
 ) -> (isize, sys::fi_eq_err_entry) {
     let mut entry = MaybeUninit::<sys::fi_eq_err_entry>::zeroed();
     let raw = entry.as_mut_ptr();
-    // SAFETY: ours.
+    // SAFETY: the entry is a local variable.
     unsafe {
         (*raw).err_data = buffer.cast();
         (*raw).err_data_size = room;
@@ -159,7 +159,7 @@ fn error_data_goes_to_the_caller_or_stays_with_the_queue() {
     assert_eq!(value.errors.lock().len(), 3);
     let (_, entry) = read_error(queue, null, 0, 0);
     assert_eq!(entry.err_data_size, 6);
-    // SAFETY: the queue keeps it until the next is read.
+    // SAFETY: the queue keeps the data until the next error is read.
     assert_eq!(unsafe { std::slice::from_raw_parts(entry.err_data.cast::<u8>(), 6) }, b"reason");
 
     let mut buffer = [0xee_u8; 8];
@@ -181,7 +181,7 @@ fn old_applications_have_no_size_of_error_data() {
     let (answer, entry) = read_error(queue, buffer.as_mut_ptr(), 8, 0);
     assert_eq!(answer, offset_of!(sys::fi_eq_err_entry, err_data_size) as isize);
     assert_eq!((entry.err_data_size, buffer), (8, [0xee; 8]), "not touched, not used");
-    // SAFETY: the queue keeps it until the next is read.
+    // SAFETY: the queue keeps the data until the next error is read.
     assert_eq!(unsafe { std::slice::from_raw_parts(entry.err_data.cast::<u8>(), 6) }, b"reason");
     assert_eq!(fid_slot!(queue.close()), 0);
 }
@@ -189,7 +189,7 @@ fn old_applications_have_no_size_of_error_data() {
 #[test]
 fn the_queue_learns_the_api_version_from_its_fabric() {
     let fabric = open_fabric();
-    // SAFETY: a live fabric of ours; this is what libfabric does.
+    // SAFETY: a live fabric of this test; libfabric writes the field in the same way.
     unsafe { (*fabric).api_version = 0x10005 };
     let mut attributes = sys::fi_eq_attr {
         size: 0,

@@ -1,4 +1,4 @@
-//! `struct fi_info`, made by the libfabric that the tests run with.
+//! `struct fi_info`, allocated by the libfabric of the test run.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn addresses_of_other_families_are_refused() {
     let mut info = Info::new().unwrap();
     info.set_src_addr(Some("127.0.0.1:1".parse().unwrap())).unwrap();
     let raw = info.as_ptr();
-    // SAFETY: ours; the address is 16 bytes long.
+    // SAFETY: an owned info; the address is 16 bytes long.
     unsafe {
         (*raw).src_addrlen = 15;
         assert_eq!(info.as_ref().src_addr(), Err(Errno::EINVAL), "too short");
@@ -80,7 +80,7 @@ fn a_list_is_chained_in_order() {
     }
     assert_eq!(list.iter().map(InfoRef::caps).collect::<Vec<_>>(), [1, 2, 3]);
     let first = list.into_raw();
-    // SAFETY: ours now; the chain ends with null and is freed as a whole.
+    // SAFETY: this test owns the chain, which ends with null and is freed as a whole.
     unsafe {
         let (mut seen, mut info) = (Vec::new(), first);
         while !info.is_null() {

@@ -21,7 +21,7 @@ fn no_slot_is_null() {
     let queue = New::event_queue(Arc::new(Queue::default())).hand_out(ptr::null_mut());
     let passive = New::passive_endpoint(Arc::new(Endpoint::default())).hand_out(ptr::null_mut());
     let (endpoint, _) = open_endpoint();
-    // SAFETY: all are live objects of ours.
+    // SAFETY: all are live objects of this test.
     unsafe {
         let tables = [
             slots((*fabric).ops),
@@ -56,11 +56,11 @@ fn ops_are_opened_by_name() {
     assert_eq!(open(c"rstream_endpoint_op", &raw mut ops), int(Errno::ENOSYS));
     assert_eq!(open(c"rstream_endpoint_ops", &raw mut ops), 0);
     let ops: *const rstream_endpoint_ops = ops.cast();
-    // SAFETY: what was just given, valid as long as the endpoint.
+    // SAFETY: the table that `fi_open_ops` returned, valid as long as the endpoint.
     let stats = unsafe { (*ops).stats }.unwrap();
     for size in [0, 8, size_of::<Stats>(), size_of::<Stats>() + 8] {
         let mut out = [0xee_u8; size_of::<Stats>() + 16];
-        // SAFETY: a live endpoint of ours, and room for `size` bytes.
+        // SAFETY: a live endpoint of this test, and a buffer of at least `size` bytes.
         assert_eq!(unsafe { stats(endpoint, out.as_mut_ptr().cast(), size) }, 0);
         let mut wanted = [0; size_of::<Stats>() + 16];
         wanted[..8].copy_from_slice(&1_u64.to_ne_bytes());
@@ -83,7 +83,7 @@ fn what_nobody_implements_answers_enosys() {
     assert_eq!(slot!(endpoint.collective.barrier(0, null)), size(Errno::ENOSYS));
     assert_eq!(slot!(endpoint.cm.join(null, 0, ptr::null_mut(), null)), int(Errno::ENOSYS));
     assert_eq!(slot!(endpoint.ops.tx_size_left()), size(Errno::ENOSYS));
-    // Not implemented by this endpoint, although by others: the trait's own answer.
+    // This endpoint does not implement it: the trait's default.
     assert_eq!(slot!(endpoint.cm.accept(null, 0)), int(Errno::ENOSYS));
     assert_eq!(fid_slot!(endpoint.close()), 0);
 }
@@ -93,7 +93,7 @@ fn an_object_knows_its_fid_and_context() {
     let (endpoint, value) = open_endpoint();
     let handle = *value.handle.get().unwrap();
     assert_eq!((handle.fid, handle.context), (endpoint.cast(), context()));
-    // SAFETY: a live object of ours.
+    // SAFETY: a live object of this test.
     assert_eq!(unsafe { ((*endpoint).fid.context, (*endpoint).fid.fclass) }, (context(), 3));
     assert!(AnyFid(endpoint.cast()).is(handle));
     assert_eq!(fid_slot!(endpoint.close()), 0);
@@ -109,17 +109,17 @@ fn closing_frees_once() {
     assert!(AnyFid(fabric.cast()).downcast::<Lone<1>>().is_some(), "still open");
     value.busy.store(false, Ordering::Relaxed);
     drop(value);
-    // SAFETY: a live object of ours; its table is static.
+    // SAFETY: a live object of this test; its table is static.
     let ops = unsafe { (*fabric).fid.ops };
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
     assert_eq!(fid_slot!(fabric.close()), 0);
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
-    // SAFETY: the table is static; the shim looks the closed fid up and does not follow it.
+    // SAFETY: the table is static; the shim looks the closed fid up and does not dereference it.
     assert_eq!(unsafe { (*ops).close.unwrap()(fabric.cast()) }, int(Errno::EINVAL));
     assert!(AnyFid(fabric.cast()).downcast::<Lone<1>>().is_none());
 }
 
-/// A fabric whose `close` takes its time, as one that lingers, and then answers what it is told to.
+/// A fabric whose `close` waits, as a lingering one does, and then returns a preset result.
 #[derive(Default)]
 struct Slow {
     inside: AtomicUsize,
@@ -153,13 +153,13 @@ fn one_of_several_that_close_at_once_does() {
         let busy = round % 4 == 0;
         value.busy.store(busy, Ordering::SeqCst);
         let fabric = New::fabric(Arc::clone(&value)).hand_out(ptr::null_mut());
-        // SAFETY: a live object of ours; its table is static.
+        // SAFETY: a live object of this test; its table is static.
         let close = unsafe { (*(*fabric).fid.ops).close.unwrap() };
         let (start, address) = (Barrier::new(THREADS), fabric.expose_provenance());
         let answers = std::thread::scope(|scope| {
             let race = || {
                 start.wait();
-                // SAFETY: the shim looks the fid up before it follows it.
+                // SAFETY: the shim looks the fid up before it dereferences it.
                 unsafe { close(ptr::with_exposed_provenance_mut(address)) }
             };
             let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(race)).collect();
@@ -259,7 +259,7 @@ fn connection_handles_name_their_value_while_they_live() {
     let fid = handle.as_fid().0;
     assert_eq!(slot!(passive.cm.reject(fid, b"no".as_ptr().cast(), 2)), 0);
     assert_eq!(value.last(), "reject request [110, 111]");
-    // SAFETY: the handle is live. It is not the application's to close.
+    // SAFETY: the handle is live, and its close slot returns an error.
     assert_eq!(unsafe { (*(*fid).ops).close.unwrap()(fid) }, int(Errno::ENOSYS));
     drop(handle);
     assert_eq!(slot!(passive.cm.reject(fid, ptr::null(), 0)), int(Errno::EINVAL));

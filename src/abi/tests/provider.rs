@@ -1,4 +1,4 @@
-//! The entry, logging and parameters: what is process-wide, and so runs in a process of its own.
+//! The entry point, logging and parameters. They are process-wide, so each test runs in a process of its own.
 
 use std::env;
 use std::ffi::{CString, c_char, c_int};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use super::*;
 use crate::abi::params::{self, Param};
 
-/// Set in the process that a test starts to run itself.
+/// Set in the process in which a test runs itself.
 const INSIDE: &str = "RSTREAM_TEST_INSIDE";
 
 /// Runs the test named `name` in a process of its own with these variables; `None` in that process.
@@ -17,7 +17,7 @@ fn outside(name: &str, variables: &[(&str, &str)]) -> Option<Output> {
     }
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").envs(variables.iter().copied());
-    // libfabric brings providers of its own; none of them is needed.
+    // libfabric's own providers are not needed.
     command.env("FI_PROVIDER", "rstream").env_remove("FI_LOG_PROV").env_remove("FI_LOG_SUBSYS");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -83,8 +83,8 @@ struct Parameter {
 /// Name and help of every parameter that libfabric knows.
 fn parameters() -> Vec<(CString, CString)> {
     let (mut params, mut count) = (ptr::null_mut(), 0);
-    // SAFETY: it answers an array of `count` parameters, whose texts are NUL-terminated, and which
-    // is given back.
+    // SAFETY: `fi_getparams` returns an array of `count` parameters with NUL-terminated texts, and
+    // `fi_freeparams` frees it.
     unsafe {
         assert_eq!(fi_getparams(&raw mut params, &raw mut count), 0);
         let listed = std::slice::from_raw_parts(params, count as usize);
@@ -109,7 +109,7 @@ fn the_entry_answers_a_provider() {
     }
     let provider = enter();
     assert_eq!(entry(&Fake), provider, "a second time too");
-    // SAFETY: a live provider of ours, called as libfabric does.
+    // SAFETY: the provider of this test, called as libfabric calls it.
     let fabric = unsafe {
         assert_eq!(CStr::from_ptr((*provider).name), c"rstream");
         assert_eq!((*provider).fi_version, sys::fi_version());
@@ -182,7 +182,7 @@ fn log_lines_go_to_libfabric() {
     let Some(output) = outside("abi::tests::provider::log_lines_go_to_libfabric", &variables) else {
         let provider = enter();
         let (mut info, node) = (ptr::null_mut(), c"a %s \u{7f}".as_ptr());
-        // SAFETY: a live provider of ours, called as libfabric does.
+        // SAFETY: the provider of this test, called as libfabric calls it.
         unsafe { (*provider).getinfo.unwrap()(1, node, ptr::null(), 0, ptr::null(), &raw mut info) };
         return;
     };
