@@ -136,7 +136,7 @@ impl Memory {
 
     /// Where it lies, from now on for good: for a device that reads and writes it under this module's rule, by
     /// itself.
-    #[cfg(feature = "ibv")]
+    #[cfg(any(test, feature = "ibv"))]
     pub(super) fn pin(&self) -> NonNull<u8> {
         self.pinned.store(true, Ordering::Relaxed);
         self.base()
