@@ -46,18 +46,17 @@ impl Rig for SimRig {
 }
 
 /// The embedded iWARP device, over loopback.
-#[derive(Debug, Clone)]
-pub struct IwarpRig {
-    /// Whether it asks for CRC32c.
-    pub crc: bool,
-}
+#[derive(Debug, Clone, Default)]
+pub struct IwarpRig(
+    /// How both devices behave.
+    pub iwarp::Config,
+);
 
 impl Rig for IwarpRig {
     type Device = iwarp::Device;
 
     fn devices(&self) -> (iwarp::Device, iwarp::Device) {
-        let device =
-            || iwarp::Device::new(iwarp::Config { crc: self.crc, ..iwarp::Config::default() }).unwrap();
+        let device = || iwarp::Device::new(self.0).unwrap();
         (device(), device())
     }
 }

@@ -1,9 +1,8 @@
-//! The conformance suite: the promises of [`rdma_verbs`] by topic, and the loop that drives two devices.
+//! The conformance suite: the promises of [`rdma_verbs`] by topic.
 //!
 //! A device joins by a [`Rig`](rig::Rig) and one [`conformance!`](crate::conformance) line in a test.
 
 mod conformance;
-pub mod drive;
 pub mod rig;
 
 #[expect(missing_docs, reason = "the name of each test says what it shows")]

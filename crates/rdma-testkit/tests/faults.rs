@@ -10,7 +10,7 @@ use rdma_verbs::{
     Payload, QpCapabilities, RecvRequest, SendRequest, WaitSet,
 };
 
-use rdma_testkit::suite::drive::{CAPABILITIES, End, Joined, Pair, SEND};
+use rdma_testkit::harness::{CAPABILITIES, End, Joined, Pair, SEND};
 use rdma_testkit::suite::rig::Rig;
 
 /// Simulated devices, the active one with faults or both.

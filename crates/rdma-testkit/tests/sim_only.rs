@@ -9,10 +9,10 @@ use rdma_verbs::{
     SendRequest, Token, Transport,
 };
 
-use rdma_testkit::rigs::SimRig;
-use rdma_testkit::suite::drive::{
+use rdma_testkit::harness::{
     CAPABILITIES, End, Joined, OPTIONS, Pair, SEND, bytes, pattern, remote, segment, success,
 };
+use rdma_testkit::rigs::SimRig;
 use rdma_testkit::suite::rig::Rig;
 
 fn infiniband_on_a_narrow_wire() -> SimRig {

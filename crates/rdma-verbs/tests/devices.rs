@@ -2,7 +2,8 @@
 
 use rdma_testkit::conformance;
 use rdma_testkit::rigs::{FaultyRig, IwarpRig};
+use rdma_verbs::iwarp::Config;
 
-conformance!(iwarp, IwarpRig { crc: false });
-conformance!(iwarp_with_crc, IwarpRig { crc: true });
-conformance!(faulty_iwarp_without_faults, FaultyRig(IwarpRig { crc: false }));
+conformance!(iwarp, IwarpRig::default());
+conformance!(iwarp_with_crc, IwarpRig(Config { crc: true, ..Config::default() }));
+conformance!(faulty_iwarp_without_faults, FaultyRig(IwarpRig::default()));

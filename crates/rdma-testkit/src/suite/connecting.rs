@@ -7,10 +7,29 @@ use rdma_verbs::{
     Listener, QpCapabilities, Token,
 };
 
-use super::drive::{
-    CAPABILITIES, End, Joined, OPTIONS, Pair, assert_arrived, assert_established, private_data,
-};
 use super::rig::Rig;
+use crate::harness::{CAPABILITIES, End, Joined, LIMIT, OPTIONS, Pair, step};
+
+/// Asserts that private data arrived as it was sent, but for padding where the device pads.
+fn assert_arrived(rig: &impl Rig, got: &[u8], sent: &[u8]) {
+    let (data, padding) = got.split_at_checked(sent.len()).expect("all of the private data");
+    assert_eq!(data, sent);
+    assert!(padding.iter().all(|&byte| byte == 0), "{padding:?}");
+    assert!(padding.is_empty() || rig.private_data_padded(), "{} bytes too many", padding.len());
+}
+
+/// Asserts that a connection stands, and that this private data came with the reply.
+fn assert_established(rig: &impl Rig, event: &ConnectionEvent, sent: &[u8]) {
+    match event {
+        ConnectionEvent::Established { private_data } => assert_arrived(rig, private_data, sent),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Private data of the oldest request.
+fn private_data<D: Device>(end: &End<D>) -> Vec<u8> {
+    end.requests.front().expect("a request").private_data().to_vec()
+}
 
 pub fn capabilities_are_granted(rig: &impl Rig) {
     let mut end = End::new(rig.devices().0);
@@ -142,10 +161,10 @@ pub fn an_unanswered_request_times_out(rig: &impl Rig) {
     let start = Instant::now();
     pair.active.cq.connect(qp, pair.address, None, b"", &options, target).unwrap();
     // The other end is never driven.
-    let deadline = start + super::drive::LIMIT;
+    let deadline = start + LIMIT;
     while pair.active.happened[&qp].is_empty() {
         assert!(pair.active.cq.deadline(qp).is_some(), "the device wants to be called");
-        pair.active.step(deadline, "the time-out");
+        step(&mut [&mut pair.active], deadline, "the time-out").unwrap();
     }
     assert!(start.elapsed() >= options.timeout, "too early: {:?}", start.elapsed());
     assert_eq!(pair.active.happened[&qp], [ConnectionEvent::Failed(ConnectError::TimedOut(80))]);

@@ -7,8 +7,8 @@ use rdma_verbs::{
     MemoryRegion, Operation, Payload, RecvRequest, SendRequest,
 };
 
-use super::drive::{Joined, LIMIT, Pair, SEND, bytes, pattern, remote, segment, success};
 use super::rig::Rig;
+use crate::harness::{Joined, LIMIT, Pair, SEND, bytes, pattern, remote, segment, success};
 
 /// Asserts that what is left at the passive end are `count` flushed receives, in order.
 fn assert_flushed<D: Device>(pair: &mut Pair<D>, first: u64, count: u64) {

@@ -5,8 +5,8 @@ use rdma_verbs::{
     Operation, Payload, SendRequest,
 };
 
-use super::drive::{Pair, SEND, bytes, pattern, post_inline, remote, segment, success};
 use super::rig::Rig;
+use crate::harness::{Pair, SEND, bytes, pattern, remote, segment, success};
 
 pub fn sends_of_many_sizes_arrive(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
@@ -96,7 +96,7 @@ pub fn sends_carry_immediate_data(rig: &impl Rig) {
     let word = 0x1234_5678;
     let operation = Operation::Send { immediate: Some(word), invalidate: None, solicited: false };
     if !pair.active.device.attributes().immediate {
-        let answer = post_inline(&mut pair.active.cq, joined.active, 0, operation, b"");
+        let answer = pair.active.post_inline(joined.active, 0, operation, b"");
         assert!(matches!(answer, Err(Error::Unsupported(_))), "{answer:?}");
         return pair.works(joined);
     }

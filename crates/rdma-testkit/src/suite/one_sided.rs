@@ -5,8 +5,8 @@ use rdma_verbs::{
     Payload, RemoteAddress, SendRequest,
 };
 
-use super::drive::{Joined, Pair, SEND, bytes, pattern, post_inline, remote, segment, success};
 use super::rig::Rig;
+use crate::harness::{Joined, Pair, SEND, bytes, pattern, remote, segment, success};
 
 fn write(remote: RemoteAddress) -> Operation {
     Operation::Write { remote, immediate: None }
@@ -71,7 +71,7 @@ pub fn writes_carry_immediate_data(rig: &impl Rig) {
     let operation =
         |offset, word| Operation::Write { remote: remote(&window, offset), immediate: Some(word) };
     if !pair.active.device.attributes().immediate {
-        let answer = post_inline(&mut pair.active.cq, joined.active, 0, operation(0, 0), b"");
+        let answer = pair.active.post_inline(joined.active, 0, operation(0, 0), b"");
         assert!(matches!(answer, Err(Error::Unsupported(_))), "{answer:?}");
         return pair.works(joined);
     }

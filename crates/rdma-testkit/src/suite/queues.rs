@@ -7,8 +7,8 @@ use rdma_verbs::{
     Payload, QpCapabilities, QpNumber, RecvRequest, Segment, SendRequest,
 };
 
-use super::drive::{CAPABILITIES, End, Pair, SEND, bytes, pattern, post_inline, remote, segment, success};
 use super::rig::Rig;
+use crate::harness::{CAPABILITIES, End, Pair, SEND, bytes, pattern, remote, segment, success};
 
 const NOTHING: Payload<'static> = Payload::Segments(&[]);
 
@@ -89,7 +89,7 @@ pub fn inline_payload_has_a_limit_and_is_taken_at_once(rig: &impl Rig) {
     });
     let too_long = vec![0; granted.inline + 1];
     for operation in [SEND, Operation::Write { remote: remote(&target, 0), immediate: None }] {
-        let refused = post_inline(&mut pair.active.cq, joined.active, 0, operation, &too_long);
+        let refused = pair.active.post_inline(joined.active, 0, operation, &too_long);
         assert!(matches!(refused, Err(Error::InlineTooLong { .. })), "{refused:?}");
     }
     // The longest, in pieces, whose memory is used again before anything is driven.
@@ -256,7 +256,7 @@ pub fn held_back_sends_go_out(rig: &impl Rig) {
     let count = pair.active.cq.poll(&mut array);
     pair.active.completions.extend(&array[..count]);
     // Nothing else drives the sender before this has arrived.
-    assert_eq!(pair.passive.next_completion("what was held back").id, 3);
+    assert_eq!(pair.passive.next_completion().id, 3);
     assert_eq!(pair.at_active(), success(joined.active, 0, CompletionKind::Send));
 }
 

@@ -7,8 +7,8 @@ use rdma_verbs::{
     RecvRequest, SendRequest,
 };
 
-use super::drive::{CAPABILITIES, End, Joined, LIMIT, Pair, SEND, segment};
 use super::rig::Rig;
+use crate::harness::{CAPABILITIES, End, Joined, LIMIT, Pair, SEND, segment, step};
 
 const MESSAGES: u64 = 100_000;
 /// Receives of each side.
@@ -56,7 +56,7 @@ fn send_all<D: Device>(end: &mut End<D>, qp: QpNumber) {
             end.cq.post_send(qp, &[request], false).unwrap();
             (sent, free) = (sent + 1, free - 1);
         }
-        end.step(deadline, "credits");
+        step(&mut [end], deadline, "credits").unwrap();
         while let Some(completion) = end.completions.pop_front() {
             assert_eq!(completion.status, CompletionStatus::Success);
             deadline = Instant::now() + LIMIT;
@@ -101,7 +101,7 @@ fn receive_all<D: Device>(
             (owed, in_flight) = (owed - CREDIT, in_flight + 1);
         }
         if taken < MESSAGES || in_flight > 0 {
-            end.step(deadline, "messages");
+            step(&mut [end], deadline, "messages").unwrap();
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::{Completion, CompletionQueue, Device, Token, WaitSet};
 
-use super::drive::{End, LIMIT, LISTENER, Pair, QUIET, SEND};
 use super::rig::Rig;
+use crate::harness::{CAPABILITIES, End, Joined, LIMIT, LISTENER, OPTIONS, Pair, QUIET, SEND};
 
 /// Whether the set becomes readable within this time.
 fn readable(wait: &WaitSet, within: Duration) -> bool {
@@ -32,7 +32,7 @@ pub fn the_wait_set_follows_the_completions(rig: &impl Rig) {
         assert!(readable(&pair.passive.data, LIMIT), "a message came");
         // It stays so until somebody polls.
         assert!(readable(&pair.passive.data, Duration::ZERO));
-        let completion = pair.passive.next_completion("the message");
+        let completion = pair.passive.next_completion();
         assert_eq!(completion.id, id);
         drain(&mut pair.active);
         pair.active.completions.clear();
@@ -41,7 +41,7 @@ pub fn the_wait_set_follows_the_completions(rig: &impl Rig) {
     drain(&mut pair.passive);
     pair.active.post(joined.active, 5, SEND, &[]);
     pair.passive.cq.arm().unwrap();
-    assert_eq!(pair.passive.next_completion("the message").id, 5);
+    assert_eq!(pair.passive.next_completion().id, 5);
 }
 
 pub fn what_other_calls_find_is_announced(rig: &impl Rig) {
@@ -56,7 +56,7 @@ pub fn what_other_calls_find_is_announced(rig: &impl Rig) {
         assert_eq!(pair.passive.cq.poll_event(joined.passive), None);
         pair.passive.cq.flushed(joined.passive);
         assert!(readable(&pair.passive.data, Duration::ZERO), "its completion was not polled");
-        assert_eq!(pair.passive.next_completion("the message").id, id);
+        assert_eq!(pair.passive.next_completion().id, id);
     }
     drain(&mut pair.passive);
     assert!(!readable(&pair.passive.data, QUIET), "there is nothing");
@@ -69,10 +69,9 @@ pub fn event_targets_report_their_token(rig: &impl Rig) {
         end.events.wait(Some(LIMIT), &mut ready).unwrap();
         ready
     };
-    let (active, _) = pair.active.queue_pair(super::drive::CAPABILITIES);
+    let (active, _) = pair.active.queue_pair(CAPABILITIES);
     let target = pair.active.target(Token(1001));
-    let options = super::drive::OPTIONS;
-    pair.active.cq.connect(active, pair.address, None, b"", &options, target).unwrap();
+    pair.active.cq.connect(active, pair.address, None, b"", &OPTIONS, target).unwrap();
     // A device may have to be driven for the request to go out.
     let start = Instant::now();
     while !readable(&pair.passive.events, Duration::from_millis(1)) {
@@ -81,13 +80,13 @@ pub fn event_targets_report_their_token(rig: &impl Rig) {
     }
     assert_eq!(tokens(&pair.passive), [LISTENER], "the request is announced to who listens");
     pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
-    let (passive, _) = pair.passive.queue_pair(super::drive::CAPABILITIES);
+    let (passive, _) = pair.passive.queue_pair(CAPABILITIES);
     let request = pair.passive.requests.pop_front().unwrap();
     let target = pair.passive.target(Token(1002));
-    pair.passive.cq.accept(passive, request, b"", &options, target).unwrap();
+    pair.passive.cq.accept(passive, request, b"", &OPTIONS, target).unwrap();
     drain(&mut pair.passive);
     assert_eq!(tokens(&pair.active), [Token(1001)], "the reply is announced to who connected");
-    let joined = super::drive::Joined { active, passive };
+    let joined = Joined { active, passive };
     pair.event(joined, false);
     pair.event(joined, true);
     pair.settle();

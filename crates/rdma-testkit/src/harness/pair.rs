@@ -1,0 +1,118 @@
+//! Two ends driven by one thread.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rdma_verbs::{Completion, CompletionKind, ConnectionEvent, Device, QpCapabilities, QpNumber};
+
+use super::{CAPABILITIES, End, LIMIT, QUIET, SEND, step, success};
+use crate::suite::rig::Rig;
+
+/// Two ends driven by one thread.
+pub struct Pair<D: Device> {
+    /// The side that connects.
+    pub active: End<D>,
+    /// The side that listens.
+    pub passive: End<D>,
+    /// Where the passive end listens.
+    pub address: SocketAddr,
+    /// What [`Pair::join`] asks for.
+    pub capabilities: QpCapabilities,
+}
+
+/// Queue pairs of a connection.
+#[derive(Debug, Clone, Copy)]
+pub struct Joined {
+    /// That of the side that connected.
+    pub active: QpNumber,
+    /// That of the side that accepted.
+    pub passive: QpNumber,
+}
+
+impl<D: Device> Pair<D> {
+    /// A rig's two devices, the passive one listening.
+    pub fn new(rig: &impl Rig<Device = D>) -> Self {
+        let (active, passive) = rig.devices();
+        let (active, mut passive) = (End::new(active), End::new(passive));
+        let address = passive.listen(rig.listen_address());
+        Self { active, passive, address, capabilities: CAPABILITIES }
+    }
+
+    /// Drives both ends until `done` answers.
+    pub fn until<T>(&mut self, what: &'static str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(answer) = done(self) {
+                return answer;
+            }
+            step(&mut [&mut self.active, &mut self.passive], deadline, what).unwrap();
+        }
+    }
+
+    /// Drives both ends until nothing has come for a while.
+    pub fn settle(&mut self) {
+        let mut last = Instant::now();
+        while last.elapsed() < QUIET {
+            if self.active.poll() | self.passive.poll() {
+                last = Instant::now();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// New queue pairs, connected, after `prepare` posted receives on them.
+    pub fn join(&mut self, prepare: impl FnOnce(&mut Self, Joined)) -> Joined {
+        let (joined, events) = self.try_join(prepare);
+        let established = |event: &ConnectionEvent| matches!(event, ConnectionEvent::Established { .. });
+        assert!(events.iter().all(established), "{events:?}");
+        joined
+    }
+
+    /// The same where connecting may go wrong: also the first event of the active and the passive side.
+    pub fn try_join(&mut self, prepare: impl FnOnce(&mut Self, Joined)) -> (Joined, [ConnectionEvent; 2]) {
+        let joined = Joined {
+            active: self.active.queue_pair(self.capabilities).0,
+            passive: self.passive.queue_pair(self.capabilities).0,
+        };
+        prepare(self, joined);
+        self.active.connect(joined.active, self.address, b"");
+        self.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
+        self.passive.accept(joined.passive, b"");
+        (joined, [self.event(joined, false), self.event(joined, true)])
+    }
+
+    /// New connected queue pairs, the passive one with as many empty receives as it takes.
+    pub fn join_with_receives(&mut self) -> Joined {
+        self.join(|pair, joined| {
+            pair.passive.post_empty_receives(joined.passive, pair.capabilities.recv_depth.into());
+        })
+    }
+
+    /// The next event of one side.
+    pub fn event(&mut self, joined: Joined, passive: bool) -> ConnectionEvent {
+        self.until("an event", |pair| {
+            let (end, qp) =
+                if passive { (&mut pair.passive, joined.passive) } else { (&mut pair.active, joined.active) };
+            end.happened.get_mut(&qp)?.pop_front()
+        })
+    }
+
+    /// The next completion of the active end.
+    pub fn at_active(&mut self) -> Completion {
+        self.until("a completion at the active side", |pair| pair.active.completions.pop_front())
+    }
+
+    /// The next completion of the passive end.
+    pub fn at_passive(&mut self) -> Completion {
+        self.until("a completion at the passive side", |pair| pair.passive.completions.pop_front())
+    }
+
+    /// That the connection works: a message goes each way it can, with an empty receive at the
+    /// passive side.
+    pub fn works(&mut self, joined: Joined) {
+        self.active.post(joined.active, 4711, SEND, &[]);
+        assert_eq!(self.at_active(), success(joined.active, 4711, CompletionKind::Send));
+        let received = self.at_passive();
+        assert_eq!(received, success(joined.passive, received.id, CompletionKind::Recv));
+    }
+}
