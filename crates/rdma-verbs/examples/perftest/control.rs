@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use rdma_verbs::{CompletionQueue, Device, RemoteAddress, WaitSet};
+use rdma_testkit::harness::{CAPABILITIES, Connection};
+use rdma_verbs::{Device, QpCapabilities, RemoteAddress};
 
-use super::end::{End, Shape};
 use super::options::{Options, Role};
 
 /// Length of perftest's description of a queue pair (`struct pingpong_dest`), the longest that is said, and where the
@@ -25,48 +25,34 @@ const CACHE_LINE: u32 = 64;
 const MTU: [u8; 2] = *b"5\0";
 
 pub(crate) struct Control<D: Device> {
-    end: End<D>,
+    pub(crate) connection: Connection<D>,
     begins: bool,
     memory: RemoteAddress,
 }
 
 impl<D: Device> Control<D> {
     pub(crate) fn open(device: D, options: &Options) -> Result<Self, Box<dyn Error>> {
-        let mut end = End::new(device, Shape { depth: 4, reads: 1, message: DESCRIPTION })?;
+        let wanted = QpCapabilities { initiator_depth: 1, responder_resources: 1, ..CAPABILITIES };
+        let mut connection = Connection::new(device, wanted, DESCRIPTION)?;
         match options.role {
             Role::Server => {
-                let listener = end.listen(options.address)?;
-                end.accept(listener)?;
+                connection.listen(options.address)?;
+                connection.accept()?;
             }
-            Role::Client => end.connect(options.address)?,
+            Role::Client => connection.connect(options.address)?,
         }
         let memory = RemoteAddress { key: 0, address: 0 };
-        Ok(Self { end, begins: options.role == Role::Client, memory })
-    }
-
-    /// Whether the other side has said something that was not heard yet, as [`End::until`] asks for it.
-    pub(crate) fn has_news(&mut self) -> Option<()> {
-        while self.end.completions.is_empty() {
-            if !self.end.poll() && !self.end.cq.arm().unwrap_or(false) {
-                return None;
-            }
-        }
-        Some(())
-    }
-
-    /// Where it sleeps.
-    pub(crate) fn wait(&self) -> &WaitSet {
-        &self.end.wait
+        Ok(Self { connection, begins: options.role == Role::Client, memory })
     }
 
     /// Says something and hears the same thing of the other side.
     fn exchange(&mut self, own: &[u8]) -> Result<Vec<u8>, Box<dyn Error>> {
         let theirs = if self.begins {
-            self.end.say(own)?;
-            self.end.hear()?
+            self.connection.send(own)?;
+            self.connection.receive()?
         } else {
-            let theirs = self.end.hear()?;
-            self.end.say(own)?;
+            let theirs = self.connection.receive()?;
+            self.connection.send(own)?;
             theirs
         };
         if theirs.len() != own.len() {

@@ -10,8 +10,6 @@
 //! sides tell each other by sends what they need to know (`control`), over the second goes the traffic (`traffic`).
 
 mod control;
-#[path = "../common/end.rs"]
-mod end;
 mod options;
 mod traffic;
 
@@ -41,9 +39,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     control.introduce()?;
     let mut traffic = match options.role {
         Role::Server => {
-            let waiting = Traffic::listen(device()?, options)?;
+            let mut traffic = Traffic::listen(device()?, options)?;
             control.sync()?;
-            waiting.accept()?
+            traffic.accept()?;
+            traffic
         }
         Role::Client => {
             control.sync()?;
@@ -81,5 +80,5 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         println!("{} messages of {} bytes in {seconds:.3} s", options.count, options.size);
     }
     traffic.check(options)?;
-    traffic.finish(options)
+    Ok(traffic.finish(options)?)
 }

@@ -1,17 +1,16 @@
 //! The second connection: what is measured.
 
 use std::error::Error;
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rdma_testkit::harness::{self, Connection, LIMIT, SEND, remote, segment, step};
 use rdma_verbs::{
-    Access, CompletionKind, CompletionQueue, Device, Interest, Memory, MemoryRegion, Operation, Payload,
-    RemoteAddress, Token,
+    Access, CompletionKind, Device, Memory, MemoryRegion, Operation, Payload, QpCapabilities, RemoteAddress,
+    Segment,
 };
 
 use super::control::{CYCLE, Control};
-use super::end::{End, SEND, Shape, segment};
 use super::options::{Options, Role, Test};
 
 /// Receives that perftest posts for `ib_send_bw`, unless there are fewer messages, and requests that a client has
@@ -27,7 +26,7 @@ const CREDIT_EACH: u32 = RECEIVES / 3;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Traffic<D: Device> {
-    end: End<D>,
+    connection: Connection<D>,
     /// What is sent, received, written or read.
     buffer: D::Mr,
     /// Where the receiver's credit arrives.
@@ -35,47 +34,46 @@ pub(crate) struct Traffic<D: Device> {
     names_credit: bool,
 }
 
-/// One that listens.
-pub(crate) struct Waiting<D: Device> {
-    traffic: Traffic<D>,
-    listener: D::Listener,
-}
-
-impl<D: Device> Waiting<D> {
-    pub(crate) fn accept(mut self) -> Result<Traffic<D>, Box<dyn Error>> {
-        self.traffic.end.accept(self.listener)?;
-        Ok(self.traffic)
-    }
-}
-
 impl<D: Device> Traffic<D> {
-    fn new(device: D, options: &Options) -> Result<Self, Box<dyn Error>> {
-        let end = End::new(device, Shape { depth: RECEIVES + WINDOW, reads: 16, message: 0 })?;
+    fn new(device: D, options: &Options) -> harness::Result<Self> {
+        let depth = RECEIVES + WINDOW;
+        let wanted = QpCapabilities {
+            send_depth: depth,
+            recv_depth: depth,
+            inline: 0,
+            initiator_depth: 16,
+            responder_resources: 16,
+        };
+        let connection = Connection::new(device, wanted, 0)?;
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let buffer = end.region(options.size.max(CYCLE), rights)?;
+        let buffer = connection.region(options.size.max(CYCLE) as usize, rights)?;
         if !receives(options) {
             let bytes: Vec<u8> = (0..options.size).map(|at| at as u8 | 1).collect();
             buffer.memory().write(0, &bytes)?;
         }
-        let credit = end.region(4, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        Ok(Self { end, buffer, credit, names_credit: options.test == Test::Send })
+        let credit = connection.region(4, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        Ok(Self { connection, buffer, credit, names_credit: options.test == Test::Send })
     }
 
-    pub(crate) fn listen(device: D, options: &Options) -> Result<Waiting<D>, Box<dyn Error>> {
-        let traffic = Self::new(device, options)?;
-        let listener = traffic.end.listen(options.address)?;
-        Ok(Waiting { traffic, listener })
+    pub(crate) fn listen(device: D, options: &Options) -> harness::Result<Self> {
+        let mut traffic = Self::new(device, options)?;
+        traffic.connection.listen(options.address)?;
+        Ok(traffic)
+    }
+
+    pub(crate) fn accept(&mut self) -> harness::Result<()> {
+        self.connection.accept()
     }
 
     /// Connects; the server may not listen yet.
     pub(crate) fn connect(
         device: impl Fn() -> rdma_verbs::Result<D>,
         options: &Options,
-    ) -> Result<Self, Box<dyn Error>> {
+    ) -> harness::Result<Self> {
         let patience = Instant::now() + PATIENCE;
         loop {
             let mut traffic = Self::new(device()?, options)?;
-            match traffic.end.connect(options.address) {
+            match traffic.connection.connect(options.address) {
                 Ok(()) => return Ok(traffic),
                 Err(error) if Instant::now() > patience => return Err(error),
                 Err(_) => thread::sleep(Duration::from_millis(50)),
@@ -83,60 +81,67 @@ impl<D: Device> Traffic<D> {
         }
     }
 
+    fn message(&self, options: &Options) -> Segment {
+        segment(&self.buffer, 0, options.size as usize)
+    }
+
     /// What the other side writes or reads.
     pub(crate) fn memory(&self) -> RemoteAddress {
         let region = if self.names_credit { &self.credit } else { &self.buffer };
-        RemoteAddress { key: region.remote_key(), address: region.address() }
+        remote(region, 0)
     }
 
-    pub(crate) fn send(&mut self, options: &Options) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn send(&mut self, options: &Options) -> harness::Result<()> {
         let receives = RECEIVES.min(options.count);
         let mut finished = 0;
         for sent in 0..options.count {
             let credit = self.credit.memory();
-            self.end.until("credit", |_| (sent - had(credit) < receives).then_some(()))?;
+            self.connection.end.until("credit", |_| (sent - had(credit) < receives).then_some(()))?;
             if sent - finished == WINDOW {
-                self.end.completed(CompletionKind::Send)?;
+                self.connection.completed(CompletionKind::Send)?;
                 finished += 1;
             }
-            self.end.post(SEND, Payload::Segments(&[segment(&self.buffer, options.size)]))?;
+            self.connection.post(SEND, Payload::Segments(&[self.message(options)]))?;
         }
-        (finished..options.count).try_for_each(|_| self.end.completed(CompletionKind::Send).map(drop))
+        (finished..options.count).try_for_each(|_| self.connection.completed(CompletionKind::Send).map(drop))
     }
 
-    pub(crate) fn post_receives(&mut self, options: &Options) -> Result<(), Box<dyn Error>> {
-        (0..RECEIVES).try_for_each(|_| self.end.post_receive(segment(&self.buffer, options.size)))
+    pub(crate) fn post_receives(&mut self, options: &Options) -> harness::Result<()> {
+        (0..RECEIVES).try_for_each(|_| self.connection.post_receive(self.message(options)))
     }
 
     pub(crate) fn receive(&mut self, credit: RemoteAddress, options: &Options) -> Result<(), Box<dyn Error>> {
         for received in 1..=options.count {
-            let completion = self.end.completed(CompletionKind::Recv)?;
+            let completion = self.connection.completed(CompletionKind::Recv)?;
             if completion.length != options.size {
                 return Err(format!("a message of {} bytes", completion.length).into());
             }
-            self.end.post_receive(segment(&self.buffer, options.size))?;
+            self.connection.post_receive(self.message(options))?;
             if received % CREDIT_EACH == 0 {
                 // From a region of this side, which holds nothing else.
                 self.credit.memory().write(0, &received.to_ne_bytes())?;
-                let write = Operation::Write { remote: credit, immediate: None };
-                self.end.carry_out(write, segment(&self.credit, 4))?;
+                self.connection.write(segment(&self.credit, 0, 4), credit)?;
             }
         }
         Ok(())
     }
 
-    pub(crate) fn write(&mut self, memory: RemoteAddress, options: &Options) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn write(&mut self, memory: RemoteAddress, options: &Options) -> harness::Result<()> {
         self.repeat(Operation::Write { remote: memory, immediate: None }, CompletionKind::Write, options)
     }
 
-    pub(crate) fn read(&mut self, memory: RemoteAddress, options: &Options) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn read(&mut self, memory: RemoteAddress, options: &Options) -> harness::Result<()> {
         self.repeat(Operation::Read { remote: memory }, CompletionKind::Read, options)
     }
 
     /// Lets the other side write and read until it has something to say: this device is driven by calls.
-    pub(crate) fn serve(&mut self, control: &mut Control<D>) -> Result<(), Box<dyn Error>> {
-        self.end.wait.add(control.wait().as_fd(), Token(2), Interest::Read)?;
-        self.end.until("the end of the test", |_| control.has_news())
+    pub(crate) fn serve(&mut self, control: &mut Control<D>) -> harness::Result<()> {
+        let deadline = Instant::now() + LIMIT;
+        let (traffic, control) = (&mut self.connection.end, &mut control.connection.end);
+        while control.completions.is_empty() {
+            step(&mut [&mut *traffic, &mut *control], deadline, "the end of the test")?;
+        }
+        Ok(())
     }
 
     /// The same request again and again, some at a time.
@@ -145,22 +150,22 @@ impl<D: Device> Traffic<D> {
         operation: Operation,
         kind: CompletionKind,
         options: &Options,
-    ) -> Result<(), Box<dyn Error>> {
+    ) -> harness::Result<()> {
         for posted in 0..options.count {
             if posted >= WINDOW {
-                self.end.completed(kind)?;
+                self.connection.completed(kind)?;
             }
-            self.end.post(operation, Payload::Segments(&[segment(&self.buffer, options.size)]))?;
+            self.connection.post(operation, Payload::Segments(&[self.message(options)]))?;
         }
-        (0..options.count.min(WINDOW)).try_for_each(|_| self.end.completed(kind).map(drop))
+        (0..options.count.min(WINDOW)).try_for_each(|_| self.connection.completed(kind).map(drop))
     }
 
     /// The end, which the client begins.
-    pub(crate) fn finish(&mut self, options: &Options) -> Result<(), Box<dyn Error>> {
-        if options.role == Role::Client {
-            self.end.cq.disconnect(self.end.qp);
+    pub(crate) fn finish(&mut self, options: &Options) -> harness::Result<()> {
+        match options.role {
+            Role::Client => self.connection.disconnect(),
+            Role::Server => self.connection.wait_for_end(),
         }
-        self.end.wait_for_end()
     }
 
     /// What was sent, written or read is not zero all over; perftest has random bytes.

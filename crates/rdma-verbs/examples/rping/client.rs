@@ -2,30 +2,29 @@
 
 use std::error::Error;
 
-use rdma_verbs::{Access, CompletionQueue, Device, MemoryRegion, RemoteAddress};
+use rdma_testkit::harness::{Connection, remote};
+use rdma_verbs::{Access, Device, MemoryRegion};
 
-use super::end::End;
 use super::options::Options;
-use super::word::{SHAPE, Word, hear, say};
+use super::word::{Word, hear, open, say};
 
 pub(crate) fn run<D: Device>(device: D, options: &Options) -> Result<(), Box<dyn Error>> {
-    let mut end = End::new(device, SHAPE)?;
-    let source = end.region(options.size, Access::REMOTE_READ)?;
-    let sink = end.region(options.size, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    end.connect(options.address)?;
+    let mut connection = open(device)?;
+    let source = connection.region(options.size as usize, Access::REMOTE_READ)?;
+    let sink = connection.region(options.size as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    connection.connect(options.address)?;
     if options.greet {
-        say(&mut end, place(&source, options.size))?;
-        hear(&mut end)?;
+        say(&mut connection, place(&source, options.size))?;
+        hear(&mut connection)?;
     } else {
-        ping(&mut end, &source, &sink, options)?;
+        ping(&mut connection, &source, &sink, options)?;
     }
-    end.cq.disconnect(end.qp);
-    end.wait_for_end()
+    Ok(connection.disconnect()?)
 }
 
 /// Pings, one after the other.
 fn ping<D: Device>(
-    end: &mut End<D>,
+    connection: &mut Connection<D>,
     source: &D::Mr,
     sink: &D::Mr,
     options: &Options,
@@ -34,10 +33,10 @@ fn ping<D: Device>(
         let sent = text(number, options.size);
         source.memory().write(0, &sent)?;
         let place_of_text = place(source, options.size);
-        say(end, if options.wrong_key { place_of_text.with_wrong_key() } else { place_of_text })?;
-        hear(end)?;
-        say(end, place(sink, options.size))?;
-        hear(end)?;
+        say(connection, if options.wrong_key { place_of_text.with_wrong_key() } else { place_of_text })?;
+        hear(connection)?;
+        say(connection, place(sink, options.size))?;
+        hear(connection)?;
         let mut came = vec![0; sent.len()];
         sink.memory().read(0, &mut came)?;
         if options.validate && came != sent {
@@ -52,7 +51,7 @@ fn ping<D: Device>(
 
 /// A region as the peer has to name it.
 fn place(region: &impl MemoryRegion, size: u32) -> Word {
-    Word { memory: RemoteAddress { key: region.remote_key(), address: region.address() }, size }
+    Word { memory: remote(region, 0), size }
 }
 
 /// The text of a ping: its number, then characters from "A" to "z" that start one further each time, and a NUL.

@@ -13,8 +13,6 @@
 //! With `--wrong-key` the memory is named by a key that names nothing: the connection has to end with an error.
 
 mod client;
-#[path = "../common/end.rs"]
-mod end;
 mod options;
 mod server;
 mod word;

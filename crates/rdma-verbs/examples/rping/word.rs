@@ -2,15 +2,17 @@
 
 use std::error::Error;
 
-use rdma_verbs::{Device, RemoteAddress};
-
-use super::end::{End, Shape};
+use rdma_testkit::harness::{CAPABILITIES, Connection};
+use rdma_verbs::{Device, QpCapabilities, RemoteAddress};
 
 /// Length of a word in bytes: address, key and size, big-endian.
 const LENGTH: usize = 16;
 
-/// What an end for words needs: one request of each kind at a time.
-pub(crate) const SHAPE: Shape = Shape { depth: 16, reads: 1, message: LENGTH };
+/// A queue pair for words; it reads one piece at a time.
+pub(crate) fn open<D: Device>(device: D) -> Result<Connection<D>, Box<dyn Error>> {
+    let wanted = QpCapabilities { initiator_depth: 1, responder_resources: 1, ..CAPABILITIES };
+    Ok(Connection::new(device, wanted, LENGTH)?)
+}
 
 /// A piece of the client's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,10 +46,10 @@ impl Word {
     }
 }
 
-pub(crate) fn say<D: Device>(end: &mut End<D>, word: Word) -> Result<(), Box<dyn Error>> {
-    end.say(&word.emit())
+pub(crate) fn say<D: Device>(connection: &mut Connection<D>, word: Word) -> Result<(), Box<dyn Error>> {
+    Ok(connection.send(&word.emit())?)
 }
 
-pub(crate) fn hear<D: Device>(end: &mut End<D>) -> Result<Word, Box<dyn Error>> {
-    Word::parse(&end.hear()?)
+pub(crate) fn hear<D: Device>(connection: &mut Connection<D>) -> Result<Word, Box<dyn Error>> {
+    Word::parse(&connection.receive()?)
 }
