@@ -8,20 +8,20 @@
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_verbs::iwarp::{CompletionQueue, Config, Device, MemoryRegion};
+use rdma_testkit::harness::{End, Pair};
+use rdma_testkit::rigs::IwarpRig;
+use rdma_verbs::iwarp::{Config, Device, MemoryRegion};
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectOptions,
-    ConnectionEvent, Device as _, EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload,
-    ProtectionDomain as _, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, SendRequest, Token, WaitSet,
+    Access, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, MemoryRegion as _, Operation,
+    Payload, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, SendRequest,
 };
 
 const MESSAGE: usize = 64 * 1024;
 const RING: usize = 1 << 20;
 const PING: usize = 64;
-const RECEIVES: u64 = 384;
+const RECEIVES: u32 = 384;
 
 #[derive(Clone, Copy)]
 struct Settings {
@@ -115,60 +115,28 @@ fn half_trip(count: usize, time: Duration) -> f64 {
 
 /// One side of a connection over the device.
 struct Side {
-    cq: CompletionQueue,
+    end: End<Device>,
     qp: QpNumber,
     ring: MemoryRegion,
-    wait: Arc<WaitSet>,
     remote: u32,
 }
 
 impl Side {
-    fn new(device: &Device) -> Self {
-        let pd = device.alloc_pd().unwrap();
-        let mut cq = device.create_cq(2048).unwrap();
-        let wanted = QpCapabilities {
-            send_depth: RECEIVES as u32,
-            recv_depth: RECEIVES as u32,
-            inline: MESSAGE,
-            initiator_depth: 1,
-            responder_resources: 1,
-        };
-        let (qp, _) = cq.create_qp(&pd, wanted).unwrap();
-        let ring = pd.register(Memory::zeroed(RING).unwrap(), Access::REMOTE_WRITE).unwrap();
-        let receives: Vec<_> = (0..RECEIVES).map(|id| RecvRequest { id, buffer: None }).collect();
-        cq.post_recv(qp, &receives).unwrap();
-        Self { cq, qp, ring, wait: Arc::new(WaitSet::new().unwrap()), remote: 0 }
-    }
-
-    fn target(&self) -> EventTarget {
-        EventTarget { wait: Arc::clone(&self.wait), token: Token(1) }
-    }
-
-    fn await_established(&mut self) -> Vec<u8> {
-        loop {
-            match self.cq.poll_event(self.qp) {
-                Some(ConnectionEvent::Established { private_data }) => return private_data,
-                Some(event) => panic!("{event:?}"),
-                None => std::thread::yield_now(),
-            }
-        }
-    }
-
     fn post(&mut self, operation: Operation, payload: &[u8]) -> bool {
         let payload = &[IoSlice::new(payload)];
         let request = SendRequest { id: 0, signaled: false, operation, payload: Payload::Inline(payload) };
-        self.cq.post_send(self.qp, &[request], false).is_ok()
+        self.end.cq.post_send(self.qp, &[request], false).is_ok()
     }
 
     /// Calls `each` with every receive that is there, and posts it again. Answers how many.
     fn poll(&mut self, mut each: impl FnMut(&Completion)) -> usize {
         let mut out = [Completion::EMPTY; 32];
-        let count = self.cq.poll(&mut out);
+        let count = self.end.cq.poll(&mut out);
         for completion in &out[..count] {
             assert_eq!(completion.status, CompletionStatus::Success);
             assert!(matches!(completion.kind, CompletionKind::Recv | CompletionKind::RecvWrite));
             each(completion);
-            self.cq.post_recv(self.qp, &[RecvRequest { id: completion.id, buffer: None }]).unwrap();
+            self.end.cq.post_recv(self.qp, &[RecvRequest { id: completion.id, buffer: None }]).unwrap();
         }
         if count == 0 {
             std::thread::yield_now();
@@ -179,22 +147,21 @@ impl Side {
 
 /// Two connected sides.
 fn connect(settings: Settings) -> (Side, Side) {
-    let device = Device::new(settings.config).unwrap();
-    let options = ConnectOptions { timeout: Duration::from_secs(10), keepalive: Duration::from_secs(30) };
-    let (mut a, mut b) = (Side::new(&device), Side::new(&device));
-    let mut listener = device.listen("127.0.0.1:0".parse().unwrap(), 4, &options, b.target()).unwrap();
-    let target = a.target();
-    a.cq.connect(a.qp, listener.local_address(), None, b"", &options, target).unwrap();
-    let request = loop {
-        assert_eq!(a.cq.poll_event(a.qp), None);
-        if let Some(request) = listener.poll() {
-            break request;
-        }
+    let mut pair = Pair::new(&IwarpRig(settings.config));
+    pair.capabilities = QpCapabilities {
+        send_depth: RECEIVES,
+        recv_depth: RECEIVES,
+        inline: MESSAGE,
+        initiator_depth: 1,
+        responder_resources: 1,
     };
-    let target = b.target();
-    b.cq.accept(b.qp, request, b"", &options, target).unwrap();
-    b.await_established();
-    a.await_established();
+    let joined = pair.join(|pair, joined| {
+        pair.active.post_empty_receives(joined.active, RECEIVES.into());
+        pair.passive.post_empty_receives(joined.passive, RECEIVES.into());
+    });
+    let side =
+        |end: End<Device>, qp| Side { qp, ring: end.region(RING, Access::REMOTE_WRITE), end, remote: 0 };
+    let (mut a, mut b) = (side(pair.active, joined.active), side(pair.passive, joined.passive));
     (a.remote, b.remote) = (b.ring.remote_key(), a.ring.remote_key());
     (a, b)
 }
@@ -208,7 +175,7 @@ fn iwarp(
     let (mut a, mut b) = connect(settings);
     let thread = std::thread::spawn(move || {
         passive(&mut b, settings);
-        while !b.cq.flushed(b.qp) {
+        while !b.end.cq.flushed(b.qp) {
             std::thread::yield_now();
         }
     });

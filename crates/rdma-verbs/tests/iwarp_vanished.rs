@@ -5,80 +5,36 @@
 //! down there: from then on nothing arrives, and nobody says so. Where the system allows no
 //! namespaces, it says that it was skipped.
 
-use std::io::IoSlice;
+use std::collections::VecDeque;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rdma_testkit::harness::{End, Joined, Pair, SEND, remote, segment, step};
+use rdma_testkit::rigs::IwarpRig;
 use rdma_testkit::skip;
-use rdma_verbs::iwarp::{CompletionQueue, Device, ProtectionDomain};
-use rdma_verbs::{
-    Access, BreakReason, Completion, CompletionQueue as _, ConnectOptions, ConnectionEvent, Device as _,
-    EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
-    QpCapabilities, QpNumber, RemoteAddress, Segment, SendRequest, Token, WaitSet,
-};
+use rdma_verbs::iwarp::Device;
+use rdma_verbs::{Access, BreakReason, CompletionQueue as _, ConnectionEvent, MemoryRegion as _, Operation};
 
 const INSIDE: &str = "RSTREAM_TEST_NAMESPACE";
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// A queue pair with all that it stands on.
-struct Side {
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
-    qp: QpNumber,
-    wait: Arc<WaitSet>,
+/// What happens to a connection while its end is driven for this time.
+fn event(end: &mut End<Device>, time: Duration) -> Option<ConnectionEvent> {
+    let deadline = Instant::now() + time;
+    while step(&mut [&mut *end], deadline, "an event").is_ok() && Instant::now() < deadline {
+        if let Some(event) = end.happened.values_mut().find_map(VecDeque::pop_front) {
+            return Some(event);
+        }
+    }
+    None
 }
 
-impl Side {
-    fn new(device: &Device) -> Self {
-        let pd = device.alloc_pd().unwrap();
-        let mut cq = device.create_cq(16).unwrap();
-        let wanted = QpCapabilities {
-            send_depth: 8,
-            recv_depth: 8,
-            inline: 64,
-            initiator_depth: 1,
-            responder_resources: 1,
-        };
-        let (qp, _) = cq.create_qp(&pd, wanted).unwrap();
-        Self { pd, cq, qp, wait: Arc::new(WaitSet::new().unwrap()) }
-    }
-
-    fn target(&self) -> EventTarget {
-        EventTarget { wait: Arc::clone(&self.wait), token: Token(1) }
-    }
-
-    fn event(&mut self, patience: Duration) -> Option<ConnectionEvent> {
-        let start = Instant::now();
-        while start.elapsed() < patience {
-            if let Some(event) = self.cq.poll_event(self.qp) {
-                return Some(event);
-            }
-            self.wait.wait(Some(Duration::from_millis(50)), &mut Vec::new()).unwrap();
-        }
-        None
-    }
-}
-
-fn pair() -> (Side, Side) {
-    let device = Device::default();
-    let options = ConnectOptions { timeout: Duration::from_secs(5), keepalive: KEEPALIVE };
-    let (mut a, mut b) = (Side::new(&device), Side::new(&device));
-    let mut listener = device.listen("127.0.0.1:0".parse().unwrap(), 4, &options, b.target()).unwrap();
-    let target = a.target();
-    a.cq.connect(a.qp, listener.local_address(), None, b"", &options, target).unwrap();
-    let request = loop {
-        assert_eq!(a.cq.poll_event(a.qp), None);
-        if let Some(request) = listener.poll() {
-            break request;
-        }
-    };
-    let target = b.target();
-    b.cq.accept(b.qp, request, b"", &options, target).unwrap();
-    for side in [&mut a, &mut b] {
-        assert!(matches!(side.event(KEEPALIVE), Some(ConnectionEvent::Established { .. })));
-    }
-    (a, b)
+fn pair() -> (Pair<Device>, Joined) {
+    let mut pair = Pair::new(&IwarpRig::default());
+    pair.active.options.keepalive = KEEPALIVE;
+    pair.passive.options.keepalive = KEEPALIVE;
+    let joined = pair.join(|_, _| {});
+    (pair, joined)
 }
 
 fn loopback(state: &str) {
@@ -88,20 +44,18 @@ fn loopback(state: &str) {
 
 fn vanish() {
     loopback("up");
-    let (mut idle, _idle_peer) = pair();
-    let (mut sending, _sending_peer) = pair();
+    let (mut idle, _) = pair();
+    let (mut sending, joined) = pair();
     loopback("down");
     let start = Instant::now();
-    let slices = [IoSlice::new(b"into the void")];
-    let operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-    let request = SendRequest { id: 1, signaled: false, operation, payload: Payload::Inline(&slices) };
-    sending.cq.post_send(sending.qp, &[request], false).unwrap();
-    assert!(!sending.cq.flushed(sending.qp));
+    let qp = joined.active;
+    sending.active.post_inline(qp, 1, SEND, b"into the void").unwrap();
+    assert!(!sending.active.cq.flushed(qp));
     // Both are driven all the time, as an event queue does.
     let mut ends = [None, None];
     while ends.contains(&None) {
-        for (side, end) in [&mut sending, &mut idle].into_iter().zip(&mut ends) {
-            *end = end.take().or_else(|| side.event(Duration::from_millis(10)));
+        for (pair, end) in [&mut sending, &mut idle].into_iter().zip(&mut ends) {
+            *end = end.take().or_else(|| event(&mut pair.active, Duration::from_millis(10)));
         }
         // The kernel's timers and this loop may be a little late.
         assert!(start.elapsed() < 2 * KEEPALIVE + Duration::from_millis(500), "{ends:?}");
@@ -136,29 +90,24 @@ const MUCH: usize = 64 << 20;
 
 #[test]
 fn a_peer_that_reads_nothing_is_not_taken_for_lost() {
-    let (mut writer, mut reader) = pair();
-    let register = |side: &Side, access| side.pd.register(Memory::zeroed(MUCH).unwrap(), access).unwrap();
-    let from = register(&writer, Access::empty());
-    let to = register(&reader, Access::REMOTE_WRITE);
+    let (pair, joined) = pair();
+    let (mut writer, mut reader, qp) = (pair.active, pair.passive, joined.active);
+    let from = writer.region(MUCH, Access::empty());
+    let to = reader.region(MUCH, Access::REMOTE_WRITE);
     from.memory().write(MUCH as u64 - 4, b"last").unwrap();
-    let segments = [Segment { key: from.local_key(), address: from.address(), length: MUCH as u32 }];
-    let remote = RemoteAddress { key: to.remote_key(), address: to.address() };
-    let operation = Operation::Write { remote, immediate: None };
-    let payload = Payload::Segments(&segments);
-    let request = SendRequest { id: 1, signaled: true, operation, payload };
-    writer.cq.post_send(writer.qp, &[request], false).unwrap();
+    let write = Operation::Write { remote: remote(&to, 0), immediate: None };
+    writer.post(qp, 1, write, &[segment(&from, 0, MUCH)]);
     // The window is closed and stays so, and the kernel probes it.
-    assert_eq!(writer.event(3 * KEEPALIVE), None);
-    assert!(!writer.cq.flushed(writer.qp), "everything fitted: this shows nothing");
+    assert_eq!(event(&mut writer, 3 * KEEPALIVE), None);
+    assert!(!writer.cq.flushed(qp), "everything fitted: this shows nothing");
 
     let start = Instant::now();
     let mut last = [0; 4];
     while last != *b"last" {
         assert!(start.elapsed() < Duration::from_secs(30), "the rest does not come");
-        for side in [&mut reader, &mut writer] {
-            side.cq.poll(&mut [Completion::EMPTY; 4]);
-        }
+        reader.poll_completions();
+        writer.poll_completions();
         to.memory().read(MUCH as u64 - 4, &mut last).unwrap();
     }
-    assert_eq!(writer.event(Duration::from_millis(50)), None);
+    assert_eq!(event(&mut writer, Duration::from_millis(50)), None);
 }
