@@ -1,15 +1,10 @@
 //! Two joined streams, and a list of operations on them: the same machines and the same promises as
-//! in the unit tests (`crates/rstream-protocol/src/tests/pair/`), with the input deciding what happens next.
+//! in the unit tests, with the input deciding what happens next.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-
-mod api {
-    pub(super) use rstream_protocol::*;
-}
-#[path = "../../crates/rstream-protocol/src/tests/pair/mod.rs"]
-mod pair;
+use rstream_protocol::pair;
 
 /// Decisions from the input: two bytes each, zeros when it is used up.
 struct Input<'a>(&'a [u8]);

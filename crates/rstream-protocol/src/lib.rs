@@ -28,6 +28,9 @@ mod connection;
 mod credits;
 mod negotiate;
 mod offer;
+#[cfg(any(test, feature = "pair"))]
+#[doc(hidden)]
+pub mod pair;
 mod recv;
 mod refusal;
 mod ring;

@@ -1,6 +1,6 @@
-//! Ten thousand seeds of [`super::pair`].
+//! Ten thousand seeds of [`crate::pair`].
 
-use super::pair::{Choose, run};
+use crate::pair::{Choose, run};
 
 /// Splitmix64: small, and good enough to decide what happens next.
 struct Seeded(u64);

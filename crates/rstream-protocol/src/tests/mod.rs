@@ -6,7 +6,6 @@ mod document;
 mod joined;
 mod large;
 mod offers;
-mod pair;
 mod rings;
 mod short_data;
 mod states;
@@ -14,11 +13,6 @@ mod violations;
 mod words;
 
 use super::{Arrival, ControlMessage, Features, Setup, Stream, WordFormat, WriteMessage};
-
-/// What [`pair`] is written against; the fuzz target gives it the same from outside.
-mod api {
-    pub(super) use crate::*;
-}
 
 /// Sizes that are in nobody's way, the same on both sides, with all features.
 fn setup(words: WordFormat) -> Setup {

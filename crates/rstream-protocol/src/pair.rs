@@ -1,9 +1,8 @@
 //! Two streams joined by queues in memory: a device that is slow, a provider that follows the
 //! rules, and an application that does what it is told, on each side.
 //!
-//! Whoever includes this file gives it `super::api`, the public items of the stream module: the
-//! tests do, and so does the fuzz target that applies a list of operations. Decisions come from a
-//! [`Choose`], so a run is a function of its seed or input.
+//! The tests give it seeds, and a fuzz target its input: decisions come from a [`Choose`], so a run is a function
+//! of where it gets them from.
 //!
 //! What is checked, all the time: bytes read are the bytes written, in order; nothing in flight
 //! exceeds the window, the receives, or the send queue, whose last entries data never takes. And at
@@ -11,11 +10,13 @@
 
 mod host;
 
-use super::api::*;
+use alloc::vec::Vec;
+
+use crate::*;
 use host::{Host, Request};
 
 /// Where decisions come from.
-pub(crate) trait Choose {
+pub trait Choose {
     /// A number below `bound`, which is at least 1.
     fn below(&mut self, bound: u64) -> u64;
 
@@ -31,7 +32,10 @@ pub(crate) trait Choose {
 }
 
 /// Connects two hosts, lets `steps` things happen, lets them come to rest, and ends it.
-pub(crate) fn run(choose: &mut impl Choose, steps: u32) {
+///
+/// # Panics
+/// If a promise is broken.
+pub fn run(choose: &mut impl Choose, steps: u32) {
     let Some(mut pair) = Pair::connect(choose) else { return };
     // About how many steps pass between two ends that an application or the network brings.
     let calm = choose.pick(&[30, 300, 3000, u64::MAX]);

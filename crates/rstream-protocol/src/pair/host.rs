@@ -1,7 +1,10 @@
 //! One side of the pair: a stream, its memory, a queue pair in memory, and an application.
 
-use super::super::api::*;
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::*;
 
 /// Byte `offset` of the stream that `side` writes.
 fn pattern(side: usize, offset: u64) -> u8 {
