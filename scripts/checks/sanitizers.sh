@@ -44,7 +44,7 @@ cargo_with() {
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$sanitizer $mismatch" CARGO_INCREMENTAL=0 \
         CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only \
         cargo "$command" "${flags[@]}" -p rstream -p rdma-verbs -p rstream-protocol -p iwarp-wire \
-        --lib --test devices "${@:3}"
+        --lib --test devices --test iwarp "${@:3}"
 }
 
 # The contract with SANITIZER in provider and programs. The provider that goes with the last test build

@@ -25,8 +25,6 @@ pub mod region;
 mod scratch;
 mod share;
 mod socket;
-#[cfg(all(test, not(loom)))]
-mod tests;
 mod watch;
 
 use std::net::SocketAddr;

@@ -3,11 +3,11 @@
 use std::io::{Read as _, Write as _};
 
 use super::support::*;
-use crate::iwarp::Config;
-use crate::{
+use iwarp_wire::ddp::Untagged;
+use rdma_verbs::iwarp::Config;
+use rdma_verbs::{
     BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Operation, Payload, RemoteAddress,
 };
-use iwarp_wire::ddp::Untagged;
 
 /// What both sides report after `wrong` was done by `a`.
 fn reports(wrong: impl FnOnce(&mut Side, &mut Side)) -> (String, String, Side, Side) {
@@ -63,11 +63,11 @@ fn a_message_too_long_ends_its_receive() {
     assert_eq!(seen, "message of 4097 bytes or more for a receive of 4096");
     assert_eq!(told, "message too long for its buffer (layer 1, type 2, code 5)");
     b.poll();
-    assert_eq!((b.completions[0].id, b.completions[0].status), (0, CompletionStatus::LocalError));
-    assert_eq!(b.completions.len(), 32);
-    assert!(b.completions[1..].iter().all(|done| done.status == CompletionStatus::Flushed));
+    assert_eq!((b.end.completions[0].id, b.end.completions[0].status), (0, CompletionStatus::LocalError));
+    assert_eq!(b.end.completions.len(), 32);
+    assert!(b.end.completions.range(1..).all(|done| done.status == CompletionStatus::Flushed));
     a.poll();
-    assert_eq!(a.completions[0].status, CompletionStatus::Success, "the socket took it");
+    assert_eq!(a.end.completions[0].status, CompletionStatus::Success, "the socket took it");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_read_that_is_refused_fails_remotely() {
     assert!(seen.starts_with("Read of 8 bytes at 1048576"), "{seen}");
     assert_eq!(told, "base or bounds violation (layer 0, type 1, code 1)");
     a.poll();
-    assert_eq!((a.completions[0].id, a.completions[0].status), (5, CompletionStatus::RemoteError));
+    assert_eq!((a.end.completions[0].id, a.end.completions[0].status), (5, CompletionStatus::RemoteError));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_key_is_dead_when_its_region_is_dropped() {
     let to = b.remote(0);
     a.send_bytes(1, write(to), b"alive");
     a.send_bytes(2, SEND, b"x");
-    until(&mut a, &mut b, |_, b| b.completions.len() == 1);
+    until(&mut a, &mut b, |_, b| b.end.completions.len() == 1);
     b.ring = None;
     a.send_bytes(3, write(to), b"dead");
     let event = b.event();
@@ -119,21 +119,21 @@ fn an_unknown_opcode_of_a_foreign_peer_is_terminated() {
     assert_eq!(b.event(), ConnectionEvent::Broken(reason));
     assert_eq!(peer.read_terminate(), (0, 2, 6));
     assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
-    assert!(b.cq.poll_event(b.qp).is_none());
+    assert!(b.end.cq.poll_event(b.qp).is_none());
 }
 
 #[test]
 fn a_violation_that_a_poll_meets_is_announced() {
     let mut b = Side::new(Config::default());
     let mut peer = Peer::active(&mut b, V4);
-    assert!(!b.wait.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap());
+    assert!(!b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap());
     peer.0.write_all(&untagged(send_header(1), b"nowhere to go")).unwrap();
     let start = std::time::Instant::now();
     // Only polls, until the event target tells that there is an event.
-    while !b.wait.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap() {
+    while !b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap() {
         b.poll();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < LIMIT);
     }
-    assert!(matches!(b.cq.poll_event(b.qp), Some(ConnectionEvent::Broken(BreakReason::Protocol(_)))));
-    assert!(!b.wait.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
+    assert!(matches!(b.end.cq.poll_event(b.qp), Some(ConnectionEvent::Broken(BreakReason::Protocol(_)))));
+    assert!(!b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::support::*;
-use crate::iwarp::Config;
-use crate::{
+use rdma_verbs::iwarp::Config;
+use rdma_verbs::{
     BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error, MemoryRegion as _, Payload,
     WaitSet,
 };
@@ -20,27 +20,27 @@ fn an_orderly_end_comes_after_everything() {
     let (mut a, mut b) = pair();
     // More than the sockets hold, so that some is staged when the end is asked for.
     let posted = fill(&mut a, &b);
-    a.cq.disconnect(a.qp);
-    assert!(!a.cq.flushed(a.qp));
+    a.end.cq.disconnect(a.qp);
+    assert!(!a.end.cq.flushed(a.qp));
     let slices = [IoSlice::new(b"late")];
     let late = a.try_send(99, SEND, Payload::Inline(&slices));
     assert!(matches!(late, Err(Error::BadState { state: "disconnecting", .. })));
     let start = Instant::now();
     let event = loop {
         a.poll();
-        if let Some(event) = b.cq.poll_event(b.qp) {
+        if let Some(event) = b.end.cq.poll_event(b.qp) {
             break event;
         }
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < LIMIT);
     };
     assert_eq!(event, ConnectionEvent::Disconnected);
     for quarter in 0..4.min(posted) {
         assert_eq!(b.read_ring(quarter * QUARTER as u64, QUARTER), pattern(1, QUARTER));
     }
     a.poll();
-    let sent = a.completions.iter().filter(|done| done.status == CompletionStatus::Success).count();
+    let sent = a.end.completions.iter().filter(|done| done.status == CompletionStatus::Success).count();
     assert_eq!(sent as u64, posted);
-    assert!(a.cq.flushed(a.qp));
+    assert!(a.end.cq.flushed(a.qp));
     assert_eq!(a.event(), ConnectionEvent::Disconnected, "the other side ends too");
 }
 
@@ -48,13 +48,13 @@ fn an_orderly_end_comes_after_everything() {
 fn who_disconnected_still_receives() {
     let (mut a, mut b) = pair();
     b.send_bytes(1, SEND, b"last words");
-    a.cq.disconnect(a.qp);
+    a.end.cq.disconnect(a.qp);
     assert_eq!(b.event(), ConnectionEvent::Disconnected);
     assert_eq!(a.event(), ConnectionEvent::Disconnected);
     a.poll();
-    assert_eq!(a.completions[0].status, CompletionStatus::Success);
+    assert_eq!(a.end.completions[0].status, CompletionStatus::Success);
     assert_eq!(a.read_own(0, 10), b"last words");
-    assert!(a.completions[1..].iter().all(|done| done.status == CompletionStatus::Flushed));
+    assert!(a.end.completions.range(1..).all(|done| done.status == CompletionStatus::Flushed));
     assert!(matches!(b.try_send(2, SEND, Payload::Inline(&[])), Err(Error::BadState { state: "over", .. })));
 }
 
@@ -63,22 +63,22 @@ fn what_is_staged_goes_out_after_the_peer_has_ended_its_side() {
     let (mut a, mut b) = pair();
     fill(&mut b, &a);
     let wait = Arc::new(WaitSet::new().unwrap());
-    b.cq.attach(Arc::clone(&wait)).unwrap();
-    a.cq.disconnect(a.qp);
+    b.attach(&wait);
+    a.end.cq.disconnect(a.qp);
     assert_eq!(b.event(), ConnectionEvent::Disconnected);
-    assert!(!is_ready(&b.wait));
-    assert!(!b.cq.flushed(b.qp));
+    assert!(!is_ready(&b.end.events));
+    assert!(!b.end.cq.flushed(b.qp));
     b.poll();
-    b.cq.arm().unwrap();
+    b.end.cq.arm().unwrap();
     b.poll();
     assert!(!is_ready(&wait), "an end of input does not keep the set readable");
     let start = Instant::now();
-    while a.cq.poll_event(a.qp) != Some(ConnectionEvent::Disconnected) {
+    while a.end.cq.poll_event(a.qp) != Some(ConnectionEvent::Disconnected) {
         b.poll();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < LIMIT);
     }
     assert_eq!(a.read_ring(0, QUARTER), pattern(1, QUARTER));
-    assert!(b.cq.flushed(b.qp));
+    assert!(b.end.cq.flushed(b.qp));
 }
 
 #[test]
@@ -102,8 +102,8 @@ fn an_end_between_messages_is_orderly() {
     drop(peer);
     assert_eq!(b.event(), ConnectionEvent::Disconnected);
     b.poll();
-    assert_eq!(b.completions.len(), 1);
-    assert_eq!(b.completions[0].status, CompletionStatus::Success);
+    assert_eq!(b.end.completions.len(), 1);
+    assert_eq!(b.end.completions[0].status, CompletionStatus::Success);
 }
 
 #[test]
@@ -118,32 +118,32 @@ fn a_reset_comes_after_what_arrived() {
     // The reset is there before the first poll, and a send meets it first.
     std::thread::sleep(Duration::from_millis(20));
     b.send_bytes(8, SEND, b"into the void");
-    until_one(&mut b, |b| b.completions.iter().any(|done| done.id == 0));
+    until_one(&mut b, |b| b.end.completions.iter().any(|done| done.id == 0));
     assert_eq!(b.read_own(0, 5), b"hello");
     assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
     b.poll();
-    assert!(b.completions.iter().any(|done| done.status == CompletionStatus::Flushed));
+    assert!(b.end.completions.iter().any(|done| done.status == CompletionStatus::Flushed));
 }
 
 #[test]
 fn an_abort_is_told_as_one() {
     let (mut a, mut b) = pair();
     a.send_bytes(1, SEND, b"first");
-    a.cq.abort(a.qp);
+    a.end.cq.abort(a.qp);
     assert_eq!(a.event(), ConnectionEvent::Broken(BreakReason::Aborted));
     let reason = BreakReason::Terminated("local catastrophic error (layer 0, type 0, code 0)".into());
     assert_eq!(b.event(), ConnectionEvent::Broken(reason));
     b.poll();
-    assert_eq!((b.completions[0].id, b.completions[0].status), (0, CompletionStatus::Success));
+    assert_eq!((b.end.completions[0].id, b.end.completions[0].status), (0, CompletionStatus::Success));
 }
 
 #[test]
 fn a_queue_pair_that_is_dropped_while_connected_cuts() {
     let (mut a, mut b) = pair();
-    a.cq.destroy_qp(a.qp);
+    a.end.cq.destroy_qp(a.qp);
     assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
     let (a, mut b) = pair();
-    drop(a.cq);
+    drop(a.end.cq);
     assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
 }
 
@@ -151,20 +151,20 @@ fn a_queue_pair_that_is_dropped_while_connected_cuts() {
 fn a_dead_connection_leaves_the_sets_quiet() {
     let (mut a, mut b) = pair();
     let wait = Arc::new(WaitSet::new().unwrap());
-    b.cq.attach(Arc::clone(&wait)).unwrap();
-    a.cq.abort(a.qp);
+    b.attach(&wait);
+    a.end.cq.abort(a.qp);
     // Found by polling, told by the event target.
     let start = Instant::now();
-    while !is_ready(&b.wait) {
+    while !is_ready(&b.end.events) {
         b.poll();
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < LIMIT);
     }
     b.poll();
     assert!(!is_ready(&wait));
     assert!(matches!(b.event(), ConnectionEvent::Broken(_)));
-    assert!(!is_ready(&b.wait) && !is_ready(&wait));
-    assert_eq!(b.cq.poll_event(b.qp), None);
-    assert!(matches!(b.cq.post_recv(b.qp, &[]), Err(Error::BadState { state: "over", .. })));
+    assert!(!is_ready(&b.end.events) && !is_ready(&wait));
+    assert_eq!(b.end.cq.poll_event(b.qp), None);
+    assert!(matches!(b.end.cq.post_recv(b.qp, &[]), Err(Error::BadState { state: "over", .. })));
 }
 
 #[test]
@@ -172,29 +172,29 @@ fn hang_up_wakes_the_watcher_of_events_and_data_does_not() {
     let (mut a, mut b) = pair();
     a.send_bytes(1, SEND, b"data");
     std::thread::sleep(Duration::from_millis(20));
-    assert!(!is_ready(&b.wait));
-    a.cq.disconnect(a.qp);
-    assert!(b.wait.wait(Some(PATIENCE), &mut Vec::new()).unwrap());
-    assert_eq!(b.cq.poll_event(b.qp), Some(ConnectionEvent::Disconnected));
+    assert!(!is_ready(&b.end.events));
+    a.end.cq.disconnect(a.qp);
+    assert!(b.end.events.wait(Some(LIMIT), &mut Vec::new()).unwrap());
+    assert_eq!(b.end.cq.poll_event(b.qp), Some(ConnectionEvent::Disconnected));
     b.poll();
-    assert_eq!(b.completions[0].status, CompletionStatus::Success, "what arrived is not lost");
+    assert_eq!(b.end.completions[0].status, CompletionStatus::Success, "what arrived is not lost");
 }
 
 #[test]
 fn disconnecting_a_handshake_ends_it() {
     let mut a = Side::new(Config::default());
     let (mut peer, ..) = Peer::passive(&mut a);
-    a.cq.disconnect(a.qp);
+    a.end.cq.disconnect(a.qp);
     assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
-    assert_eq!(a.cq.poll_event(a.qp), None);
-    assert_eq!(a.cq.deadline(a.qp), None);
+    assert_eq!(a.end.cq.poll_event(a.qp), None);
+    assert_eq!(a.end.cq.deadline(a.qp), None);
 }
 
 #[test]
 fn keys_of_a_closed_side_stay_with_their_region() {
     let (mut a, b) = pair();
     let key = b.ring().remote_key();
-    drop(b.cq);
+    drop(b.end.cq);
     assert!(matches!(a.event(), ConnectionEvent::Broken(_)));
     assert_eq!(b.ring.as_ref().map(|ring| ring.remote_key()), Some(key));
 }

@@ -1,26 +1,27 @@
 //! Two connected devices, and a peer made of a plain socket.
 
+use std::collections::VecDeque;
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::iwarp::{CompletionQueue, Config, ConnectionRequest, Device, Listener, MemoryRegion};
-use crate::{
-    Access, Completion, CompletionQueue as _, ConnectOptions, ConnectionEvent, ConnectionRequest as _,
-    Device as _, EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload,
-    ProtectionDomain as _, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest, Token,
-    WaitSet,
-};
 use iwarp_wire::ddp::{Tagged, Untagged};
 use iwarp_wire::mpa::{self, Enhanced, FRAME_HEADER, Frame, FrameKind};
 use iwarp_wire::rdmap::Opcode;
+use rdma_testkit::harness::{End, step};
+use rdma_verbs::iwarp::{Config, ConnectionRequest, Device, Listener, MemoryRegion};
+use rdma_verbs::{
+    Access, CompletionQueue as _, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Device as _,
+    EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, QpCapabilities, QpNumber,
+    RemoteAddress, Segment, SendRequest, Token, WaitSet,
+};
+
+pub(super) use rdma_testkit::harness::{LIMIT, OPTIONS, SEND};
 
 pub(super) const V4: &str = "127.0.0.1:0";
 pub(super) const V6: &str = "[::1]:0";
 pub(super) const RING: usize = 1 << 20;
-/// Longer than anything takes that is expected to happen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) const CAPABILITIES: QpCapabilities = QpCapabilities {
     send_depth: 64,
@@ -30,23 +31,16 @@ pub(super) const CAPABILITIES: QpCapabilities = QpCapabilities {
     responder_resources: 4,
 };
 
-pub(super) fn options() -> ConnectOptions {
-    ConnectOptions { timeout: PATIENCE, keepalive: Duration::from_secs(30) }
-}
-
 pub(super) fn config(mpa_revision: u8, crc: bool) -> Config {
     Config { mpa_revision, crc, ..Config::default() }
 }
 
-/// A queue with one queue pair and two regions: one that the peer may use, one for itself.
+/// An end with one queue pair and two regions: one that the peer may use, one for itself.
 pub(super) struct Side {
-    pub(super) device: Device,
-    pub(super) cq: CompletionQueue,
+    pub(super) end: End<Device>,
     pub(super) qp: QpNumber,
-    pub(super) wait: Arc<WaitSet>,
     pub(super) ring: Option<MemoryRegion>,
     pub(super) own: MemoryRegion,
-    pub(super) completions: Vec<Completion>,
 }
 
 impl Side {
@@ -55,20 +49,16 @@ impl Side {
     }
 
     pub(super) fn with(config: Config, capabilities: QpCapabilities) -> Self {
-        let device = Device::new(config).unwrap();
-        let pd = device.alloc_pd().unwrap();
-        let mut cq = device.create_cq(2048).unwrap();
-        let (qp, granted) = cq.create_qp(&pd, capabilities).unwrap();
+        let mut end = End::new(Device::new(config).unwrap());
+        let (qp, granted) = end.queue_pair(capabilities);
         assert_eq!(granted, capabilities);
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let ring = pd.register(Memory::zeroed(RING).unwrap(), remote).unwrap();
-        let own = pd.register(Memory::zeroed(RING).unwrap(), Access::LOCAL_WRITE).unwrap();
-        let wait = Arc::new(WaitSet::new().unwrap());
-        Self { device, cq, qp, wait, ring: Some(ring), own, completions: Vec::new() }
+        let ring = Some(end.region(RING, Access::REMOTE_WRITE | Access::REMOTE_READ));
+        let own = end.region(RING, Access::LOCAL_WRITE);
+        Self { end, qp, ring, own }
     }
 
     pub(super) fn target(&self) -> EventTarget {
-        EventTarget { wait: Arc::clone(&self.wait), token: Token(7) }
+        self.end.target(Token(7))
     }
 
     pub(super) fn ring(&self) -> &MemoryRegion {
@@ -85,18 +75,18 @@ impl Side {
     }
 
     pub(super) fn connect(&mut self, remote: SocketAddr, private_data: &[u8]) {
-        self.cq.connect(self.qp, remote, None, private_data, &options(), self.target()).unwrap();
+        self.end.connect(self.qp, remote, private_data);
     }
 
     pub(super) fn accept(&mut self, request: ConnectionRequest, private_data: &[u8]) {
-        self.cq.accept(self.qp, request, private_data, &options(), self.target()).unwrap();
+        self.end.requests.push_back(request);
+        self.end.accept(self.qp, private_data);
     }
 
     /// Posts receives with the ids 0 to `count`, each with 4 KiB of its own region.
     pub(super) fn post_receives(&mut self, count: u64) {
         for id in 0..count {
-            let buffer = Some(self.segment(id * 4096, 4096));
-            self.cq.post_recv(self.qp, &[RecvRequest { id, buffer }]).unwrap();
+            self.end.receive_into(self.qp, id, self.segment(id * 4096, 4096));
         }
     }
 
@@ -109,37 +99,27 @@ impl Side {
         id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> crate::Result<()> {
-        self.cq.post_send(self.qp, &[SendRequest { id, signaled: true, operation, payload }], false)
+    ) -> rdma_verbs::Result<()> {
+        self.end.cq.post_send(self.qp, &[SendRequest { id, signaled: true, operation, payload }], false)
     }
 
     pub(super) fn send_bytes(&mut self, id: u64, operation: Operation, bytes: &[u8]) {
-        self.send(id, operation, Payload::Inline(&[IoSlice::new(bytes)]));
+        self.end.post_inline(self.qp, id, operation, bytes).unwrap();
     }
 
+    /// From now on the queue reports to this set, and this side sleeps on it.
+    pub(super) fn attach(&mut self, wait: &Arc<WaitSet>) {
+        self.end.data = Arc::clone(wait);
+        self.end.cq.attach(Arc::clone(wait)).unwrap();
+    }
+
+    /// Collects completions, and no events.
     pub(super) fn poll(&mut self) {
-        let mut out = [Completion::EMPTY; 8];
-        loop {
-            let count = self.cq.poll(&mut out);
-            self.completions.extend_from_slice(&out[..count]);
-            if count == 0 {
-                return;
-            }
-        }
+        self.end.poll_completions();
     }
 
-    /// The next event, within a patience.
     pub(super) fn event(&mut self) -> ConnectionEvent {
-        let start = Instant::now();
-        loop {
-            if let Some(event) = self.cq.poll_event(self.qp) {
-                return event;
-            }
-            assert!(start.elapsed() < PATIENCE, "no event");
-            let mut ready = Vec::new();
-            self.wait.wait(Some(Duration::from_millis(200)), &mut ready).unwrap();
-            assert!(ready.iter().all(|&token| token == Token(7)));
-        }
+        self.end.next_event(self.qp)
     }
 
     pub(super) fn read_ring(&self, offset: u64, length: usize) -> Vec<u8> {
@@ -162,14 +142,12 @@ pub(super) fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (seed..seed + length).map(|index| (index * 31 + index / 251) as u8).collect()
 }
 
-pub(super) const SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-
 pub(super) fn write(remote: RemoteAddress) -> Operation {
     Operation::Write { remote, immediate: None }
 }
 
 pub(super) fn listen(config: Config, address: &str) -> (Listener, Arc<WaitSet>) {
-    listen_with(config, address, 16, &options())
+    listen_with(config, address, 16, &OPTIONS)
 }
 
 pub(super) fn listen_with(
@@ -191,7 +169,7 @@ pub(super) fn next_request(listener: &mut Listener, wait: &WaitSet) -> Connectio
         if let Some(request) = listener.poll() {
             return request;
         }
-        assert!(start.elapsed() < PATIENCE, "no request");
+        assert!(start.elapsed() < LIMIT, "no request");
         let mut ready = Vec::new();
         wait.wait(Some(Duration::from_millis(200)), &mut ready).unwrap();
     }
@@ -208,44 +186,34 @@ pub(super) fn pair_with(active: Config, passive: Config, address: &str) -> (Side
 
 /// Connects `a` to `b`.
 pub(super) fn join(a: &mut Side, b: &mut Side, address: &str) {
-    let (mut listener, wait) = listen(Config::default(), address);
-    let request = ask(a, &mut listener, &wait);
-    answer(a, b, request);
+    let address = b.end.listen(address.parse().unwrap());
+    ask(a, b, address);
+    answer(a, b);
 }
 
 /// Connects `a` to `b`, and has them share their rings.
 pub(super) fn join_sharing(a: &mut Side, b: &mut Side, address: &str) {
-    let (mut listener, wait) = listen(Config::default(), address);
+    let address = b.end.listen(address.parse().unwrap());
     let ring = a.ring.as_ref().unwrap();
-    let invitation = a.cq.invite(a.qp, listener.local_address(), ring).expect("both are on this host");
-    let request = ask(a, &mut listener, &wait);
-    let visited = b.cq.visit(b.qp, &request, &invitation, b.ring.as_ref().unwrap());
+    let invitation = a.end.cq.invite(a.qp, address, ring).expect("both are on this host");
+    ask(a, b, address);
+    let visited = b.end.cq.visit(b.qp, &b.end.requests[0], &invitation, b.ring.as_ref().unwrap());
     assert!(visited, "nothing is in the way");
-    answer(a, b, request);
-    a.cq.meet(a.qp, visited);
+    answer(a, b);
+    a.end.cq.meet(a.qp, visited);
 }
 
 /// Has `a` ask for a connection.
-fn ask(a: &mut Side, listener: &mut Listener, wait: &WaitSet) -> ConnectionRequest {
-    a.connect(listener.local_address(), b"from a");
-    assert_eq!(a.cq.poll_event(a.qp), None);
-    let start = Instant::now();
-    let request = loop {
-        // The active side has to send its request once it is connected.
-        assert_eq!(a.cq.poll_event(a.qp), None);
-        if let Some(request) = listener.poll() {
-            break request;
-        }
-        assert!(start.elapsed() < PATIENCE, "no request");
-        wait.wait(Some(Duration::from_millis(1)), &mut Vec::new()).unwrap();
-    };
-    assert_eq!(request.private_data(), b"from a");
-    request
+fn ask(a: &mut Side, b: &mut Side, address: SocketAddr) {
+    a.connect(address, b"from a");
+    until(a, b, |_, b| !b.end.requests.is_empty());
+    assert_eq!(b.end.requests[0].private_data(), b"from a");
 }
 
 /// Has `b` accept it.
-fn answer(a: &mut Side, b: &mut Side, request: ConnectionRequest) {
-    b.accept(request, b"from b");
+fn answer(a: &mut Side, b: &mut Side) {
+    b.end.accept(b.qp, b"from b");
+    b.end.listener = None;
     // The passive side waits for the active side's first frame, which needs the reply.
     assert_eq!(a.event(), ConnectionEvent::Established { private_data: b"from b".to_vec() });
     assert_eq!(b.event(), ConnectionEvent::Established { private_data: Vec::new() });
@@ -278,24 +246,21 @@ pub(super) fn fill(side: &mut Side, peer: &Side) -> u64 {
 
 pub(super) const QUARTER: usize = 250_000;
 
-/// Polls both sides until `done`.
+/// Drives both sides until `done`.
 pub(super) fn until(a: &mut Side, b: &mut Side, mut done: impl FnMut(&Side, &Side) -> bool) {
-    let start = Instant::now();
+    let deadline = Instant::now() + LIMIT;
     while !done(a, b) {
-        a.poll();
-        b.poll();
-        let events = [&mut *a, b].map(|side| side.cq.poll_event(side.qp));
-        assert_eq!(events, [None, None], "an end instead of what should come");
-        assert!(start.elapsed() < PATIENCE, "it does not come: {:?}, {:?}", a.completions, b.completions);
+        step(&mut [&mut a.end, &mut b.end], deadline, "what should come").unwrap();
+        let events = [&a.end.happened, &b.end.happened];
+        assert!(events.iter().all(|of| of.values().all(VecDeque::is_empty)), "{events:?}");
     }
 }
 
-/// Polls one side until `done`.
+/// Drives one side until `done`.
 pub(super) fn until_one(side: &mut Side, mut done: impl FnMut(&Side) -> bool) {
-    let start = Instant::now();
+    let deadline = Instant::now() + LIMIT;
     while !done(side) {
-        side.poll();
-        assert!(start.elapsed() < PATIENCE, "it does not come: {:?}", side.completions);
+        step(&mut [&mut side.end], deadline, "what should come").unwrap();
     }
 }
 
@@ -321,7 +286,7 @@ impl Peer {
     }
 
     pub(super) fn over(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self(stream)
     }
@@ -336,10 +301,10 @@ impl Peer {
         let start = Instant::now();
         // The device sends its request when it is asked for events once it is connected.
         while peer.0.peek(&mut [0]).is_err() {
-            assert_eq!(side.cq.poll_event(side.qp), None);
-            assert!(start.elapsed() < PATIENCE, "no request");
+            assert_eq!(side.end.cq.poll_event(side.qp), None);
+            assert!(start.elapsed() < LIMIT, "no request");
         }
-        peer.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.0.set_read_timeout(Some(LIMIT)).unwrap();
         let (frame, private_data) = peer.read_frame(FrameKind::Request);
         (peer, frame, private_data)
     }

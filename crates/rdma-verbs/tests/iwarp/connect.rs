@@ -4,17 +4,17 @@ use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use super::support::*;
-use crate::iwarp::{Config, Device};
-use crate::{
+use iwarp_wire::mpa::FrameKind;
+use rdma_verbs::iwarp::{Config, Device};
+use rdma_verbs::{
     CompletionQueue as _, ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Device as _,
     Error, EventTarget, Listener as _, Token,
 };
-use iwarp_wire::mpa::FrameKind;
 
 const SHORT: Duration = Duration::from_millis(150);
 
 fn short() -> ConnectOptions {
-    ConnectOptions { timeout: SHORT, ..options() }
+    ConnectOptions { timeout: SHORT, ..OPTIONS }
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn all_combinations_connect_and_carry() {
                 a.send_bytes(1, write(to), &bytes);
                 a.send_bytes(2, SEND, b"hello");
                 b.send_bytes(3, SEND, b"to you too");
-                until(&mut a, &mut b, |a, b| a.completions.len() == 3 && b.completions.len() == 2);
+                until(&mut a, &mut b, |a, b| a.end.completions.len() == 3 && b.end.completions.len() == 2);
                 assert_eq!(b.read_ring(3, bytes.len()), bytes);
                 assert_eq!(b.read_own(0, 5), b"hello");
                 assert_eq!(a.read_own(0, 10), b"to you too");
@@ -49,9 +49,9 @@ fn private_data_keeps_its_length() {
                 let (mut a, mut b) = (Side::new(config(revision, false)), Side::new(Config::default()));
                 let (mut listener, wait) = listen(Config::default(), V4);
                 a.connect(listener.local_address(), &pattern(1, length));
-                while a.cq.peer_address(a.qp).is_none() && listener.local_address().port() == 0 {}
+                while a.end.cq.peer_address(a.qp).is_none() && listener.local_address().port() == 0 {}
                 let request = loop {
-                    assert_eq!(a.cq.poll_event(a.qp), None);
+                    assert_eq!(a.end.cq.poll_event(a.qp), None);
                     if let Some(request) = listener.poll() {
                         break request;
                     }
@@ -71,7 +71,7 @@ fn private_data_keeps_its_length() {
         let mut a = Side::new(config(revision, false));
         let (listener, _) = listen(Config::default(), V4);
         let too_long = vec![0; most + 1];
-        let outcome = a.cq.connect(a.qp, listener.local_address(), None, &too_long, &options(), a.target());
+        let outcome = a.end.cq.connect(a.qp, listener.local_address(), None, &too_long, &OPTIONS, a.target());
         assert!(matches!(outcome, Err(Error::OutOfRange { value, .. }) if value == too_long.len() as u64));
         a.connect(listener.local_address(), b"");
     }
@@ -114,9 +114,9 @@ fn a_peer_that_leaves_before_the_answer_takes_its_socket_along() {
     let mut b = Side::new(Config::default());
     b.accept(left, b"");
     // No socket is there to wake who waits.
-    assert!(b.cq.deadline(b.qp).is_some_and(|deadline| deadline <= Instant::now()));
+    assert!(b.end.cq.deadline(b.qp).is_some_and(|deadline| deadline <= Instant::now()));
     assert_eq!(b.event(), ConnectionEvent::Failed(ConnectError::Closed));
-    assert_eq!(b.cq.deadline(b.qp), None);
+    assert_eq!(b.end.cq.deadline(b.qp), None);
     // An answer takes the socket out of the listener's hands.
     Side::new(Config::default()).accept(present, b"");
     drop(second);
@@ -125,7 +125,7 @@ fn a_peer_that_leaves_before_the_answer_takes_its_socket_along() {
 
 #[test]
 fn a_call_accepts_a_few_of_a_crowd() {
-    let (mut listener, wait) = listen_with(Config::default(), V4, 64, &options());
+    let (mut listener, wait) = listen_with(Config::default(), V4, 64, &OPTIONS);
     let crowd: Vec<_> = (0..40).map(|_| Peer::dial(listener.local_address())).collect();
     let mut calls = 0;
     while wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap() {
@@ -145,7 +145,7 @@ fn nobody_listening_is_refused() {
         let mut a = Side::new(Config::default());
         a.connect(address, b"");
         assert_eq!(a.event(), ConnectionEvent::Failed(ConnectError::Refused));
-        assert_eq!(a.cq.poll_event(a.qp), None);
+        assert_eq!(a.end.cq.poll_event(a.qp), None);
     }
 }
 
@@ -156,17 +156,17 @@ fn addresses_are_told() {
     let (mut listener, wait) = listen(Config::default(), V4);
     assert_ne!(listener.local_address().port(), 0);
     let target = a.target();
-    a.cq.connect(a.qp, listener.local_address(), Some(local), b"", &options(), target).unwrap();
-    assert_eq!(a.cq.poll_event(a.qp), None);
+    a.end.cq.connect(a.qp, listener.local_address(), Some(local), b"", &OPTIONS, target).unwrap();
+    assert_eq!(a.end.cq.poll_event(a.qp), None);
     let request = next_request(&mut listener, &wait);
     assert_eq!(request.local_address(), listener.local_address());
     assert_eq!(request.peer_address().ip(), local.ip());
     let peer = request.peer_address();
     b.accept(request, b"");
     assert!(matches!(a.event(), ConnectionEvent::Established { .. }));
-    assert_eq!(a.cq.local_address(a.qp), Some(peer));
-    assert_eq!(b.cq.peer_address(b.qp), Some(peer));
-    assert_eq!(a.cq.peer_address(a.qp), b.cq.local_address(b.qp));
+    assert_eq!(a.end.cq.local_address(a.qp), Some(peer));
+    assert_eq!(b.end.cq.peer_address(b.qp), Some(peer));
+    assert_eq!(a.end.cq.peer_address(a.qp), b.end.cq.local_address(b.qp));
 }
 
 #[test]
@@ -183,12 +183,12 @@ fn a_silent_passive_side_costs_the_timeout() {
     let silent = std::net::TcpListener::bind(V4).unwrap();
     let mut a = Side::new(Config::default());
     let target = a.target();
-    a.cq.connect(a.qp, silent.local_addr().unwrap(), None, b"", &short(), target).unwrap();
-    let deadline = a.cq.deadline(a.qp).unwrap();
-    assert_eq!(a.cq.poll_event(a.qp), None);
+    a.end.cq.connect(a.qp, silent.local_addr().unwrap(), None, b"", &short(), target).unwrap();
+    let deadline = a.end.cq.deadline(a.qp).unwrap();
+    assert_eq!(a.end.cq.poll_event(a.qp), None);
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
-    assert_eq!(a.cq.poll_event(a.qp), Some(ConnectionEvent::Failed(ConnectError::TimedOut(150))));
-    assert_eq!(a.cq.deadline(a.qp), None);
+    assert_eq!(a.end.cq.poll_event(a.qp), Some(ConnectionEvent::Failed(ConnectError::TimedOut(150))));
+    assert_eq!(a.end.cq.deadline(a.qp), None);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn dropping_a_request_cuts_the_connection() {
     let mut a = Side::new(Config::default());
     let (mut listener, wait) = listen(Config::default(), V4);
     a.connect(listener.local_address(), b"");
-    assert_eq!(a.cq.poll_event(a.qp), None);
+    assert_eq!(a.end.cq.poll_event(a.qp), None);
     drop(next_request(&mut listener, &wait));
     assert_eq!(a.event(), ConnectionEvent::Failed(ConnectError::Closed));
 }
@@ -254,12 +254,12 @@ fn reads_are_limited_to_what_the_reply_serves() {
         peer.0.write_all(&reply).unwrap();
         assert!(matches!(a.event(), ConnectionEvent::Established { .. }));
         assert_eq!(peer.read_fpdu()[..2], [0xc1, 0x40], "the empty Write");
-        let remote = crate::RemoteAddress { key: 1, address: 0 };
+        let remote = rdma_verbs::RemoteAddress { key: 1, address: 0 };
         let mut outcome = Ok(());
         for id in 0..5 {
             let segment = [a.segment(id * 8, 8)];
-            let read = crate::Operation::Read { remote };
-            outcome = a.try_send(id, read, crate::Payload::Segments(&segment));
+            let read = rdma_verbs::Operation::Read { remote };
+            outcome = a.try_send(id, read, rdma_verbs::Payload::Segments(&segment));
         }
         peer.0.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let mut requests = Vec::new();
@@ -287,7 +287,7 @@ fn a_peer_that_requires_markers_is_rejected() {
 }
 
 /// Polls a listener that is to give out nothing.
-fn serve(listener: &mut crate::iwarp::Listener, wait: &crate::WaitSet, time: Duration) {
+fn serve(listener: &mut rdma_verbs::iwarp::Listener, wait: &rdma_verbs::WaitSet, time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
         assert!(listener.poll().is_none());
@@ -337,7 +337,7 @@ fn a_silent_peer_holds_up_nobody() {
 
 #[test]
 fn silent_peers_leave_the_backlog_to_others() {
-    let (mut listener, wait) = listen_with(Config::default(), V4, 2, &options());
+    let (mut listener, wait) = listen_with(Config::default(), V4, 2, &OPTIONS);
     let _silent = [Peer::dial(listener.local_address()), Peer::dial(listener.local_address())];
     serve(&mut listener, &wait, Duration::from_millis(20));
     // Nothing to be woken for.
@@ -357,7 +357,7 @@ fn requests_that_are_ready_keep_the_listener_readable() {
     let mut requests = Vec::new();
     while requests.len() < 3 {
         let mut ready = Vec::new();
-        wait.wait(Some(PATIENCE), &mut ready).unwrap();
+        wait.wait(Some(LIMIT), &mut ready).unwrap();
         assert_eq!(ready, [Token(9)]);
         requests.extend(listener.poll());
     }
@@ -370,13 +370,13 @@ fn a_queue_pair_connects_once() {
     let (mut a, mut b) = pair();
     let (mut listener, wait) = listen(Config::default(), V4);
     let target = a.target();
-    let again = a.cq.connect(a.qp, listener.local_address(), None, b"", &options(), target);
+    let again = a.end.cq.connect(a.qp, listener.local_address(), None, b"", &OPTIONS, target);
     assert!(matches!(again, Err(Error::BadState { state: "connected", what: "connect" })));
     let mut peer = Peer::dial(listener.local_address());
     peer.0.write_all(&request(FrameKind::Request, 2, 0, b"")).unwrap();
     let request = next_request(&mut listener, &wait);
     let target: EventTarget = b.target();
-    let again = b.cq.accept(b.qp, request, b"", &options(), target);
+    let again = b.end.cq.accept(b.qp, request, b"", &OPTIONS, target);
     assert!(matches!(again, Err(Error::BadState { .. })));
 }
 
@@ -392,7 +392,7 @@ fn a_promised_first_frame_comes_before_established() {
     b.accept(next_request(&mut listener, &wait), b"");
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(50) {
-        assert_eq!(b.cq.poll_event(b.qp), None);
+        assert_eq!(b.end.cq.poll_event(b.qp), None);
     }
     peer.0.write_all(&tagged(0, true, 0, 0, b"")).unwrap();
     assert_eq!(b.event(), ConnectionEvent::Established { private_data: Vec::new() });
