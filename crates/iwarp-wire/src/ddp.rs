@@ -7,8 +7,8 @@ use core::fmt;
 pub const TAGGED: usize = 14;
 /// Bytes of an untagged header.
 pub const UNTAGGED: usize = 18;
-/// Longest payload of a tagged segment.
-pub const MAX_TAGGED_PAYLOAD: usize = crate::mpa::MAX_ULPDU - TAGGED;
+/// Longest payload of a tagged segment that may be sent.
+pub const MAX_TAGGED_PAYLOAD: usize = crate::mpa::MAX_MULPDU - TAGGED;
 
 const TAGGED_FLAG: u8 = 0x80;
 const LAST_FLAG: u8 = 0x40;

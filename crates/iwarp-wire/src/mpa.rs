@@ -18,8 +18,10 @@ pub const MAX_REVISION: u8 = 2;
 
 /// Bytes of an FPDU before the ULPDU.
 pub const FPDU_LENGTH_FIELD: usize = 2;
-/// Longest ULPDU that the length field can tell.
+/// Longest ULPDU that the length field can tell, and that is accepted.
 pub const MAX_ULPDU: usize = 0xffff;
+/// Longest ULPDU that may be sent.
+pub const MAX_MULPDU: usize = 64_768;
 /// Bytes of the CRC field.
 pub const CRC: usize = 4;
 /// Most bytes of padding and CRC.

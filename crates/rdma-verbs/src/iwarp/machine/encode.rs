@@ -16,7 +16,7 @@ pub(super) const OVERHEAD: usize = HEADER + mpa::MAX_TRAILER;
 /// Longest payload of [`Encoder::short`]: a Read Request.
 const SHORT: usize = rdmap::TERMINATE + HEADER + rdmap::READ_REQUEST;
 /// Longest payload of a segment of either kind that needs no padding.
-const LONGEST_PAYLOAD: usize = (mpa::MAX_ULPDU - ddp::UNTAGGED) & !3;
+const LONGEST_PAYLOAD: usize = (mpa::MAX_MULPDU - ddp::UNTAGGED) & !3;
 /// Room that a [`Chunk`] keeps for immediate data behind a segment.
 const IMMEDIATE: usize = mpa::fpdu(ddp::UNTAGGED + rdmap::IMMEDIATE);
 /// Bytes that hold the longest segment and immediate data behind it.

@@ -3,6 +3,7 @@
 mod joined;
 mod refusals;
 mod splits;
+mod wire;
 
 use std::io::IoSlice;
 
@@ -88,6 +89,16 @@ impl End {
     /// A new machine over the same memory.
     fn restart(&mut self, side: Side, crc: bool) {
         self.machine = Machine::new(QpNumber(5), &self.domain, CAPABILITIES, 4000);
+        self.establish(side, crc);
+        self.completions.clear();
+        self.pipe.bytes.clear();
+        self.fault = None;
+        for region in [&self.ring, &self.own].into_iter().flatten() {
+            region.memory().write(0, &vec![0; SIZE]).unwrap();
+        }
+    }
+
+    fn establish(&mut self, side: Side, crc: bool) {
         self.machine.establish(&Agreement {
             crc,
             initiator_depth: 2,
@@ -95,12 +106,6 @@ impl End {
             side,
             rtr: false,
         });
-        self.completions.clear();
-        self.pipe.bytes.clear();
-        self.fault = None;
-        for region in [&self.ring, &self.own].into_iter().flatten() {
-            region.memory().write(0, &vec![0; SIZE]).unwrap();
-        }
     }
 
     fn own(&self) -> &MemoryRegion {
