@@ -259,6 +259,11 @@ impl Request {
         let initiator_depth =
             self.enhanced.map_or(offer.initiator_depth, |peer| limit(offer.initiator_depth, peer.ird));
         let responder_resources = offer.responder_resources;
+        // A depth that the peer did not state is answered in kind.
+        let answered = |stated: u16, depth: u8| match stated {
+            Enhanced::UNSTATED => Enhanced::UNSTATED,
+            _ => u16::from(depth),
+        };
         let enhanced = self.enhanced.map(|peer| Enhanced {
             peer_to_peer: peer.peer_to_peer,
             rtr_send: false,
@@ -266,8 +271,8 @@ impl Request {
             // of use; an empty Read is answered.
             rtr_write: peer.peer_to_peer && (peer.rtr_write || !peer.rtr_read),
             rtr_read: peer.peer_to_peer && peer.rtr_read && !peer.rtr_write,
-            ird: u16::from(responder_resources),
-            ord: u16::from(initiator_depth),
+            ird: answered(peer.ord, responder_resources),
+            ord: answered(peer.ird, initiator_depth),
         });
         let reply = emit(FrameKind::Reply, self.frame.revision, crc, false, enhanced, private_data);
         let rtr = self.enhanced.is_some_and(|peer| peer.peer_to_peer);
@@ -426,6 +431,23 @@ mod tests {
             let chosen = (reply.peer_to_peer, reply.rtr_send, reply.rtr_write, reply.rtr_read);
             assert_eq!(chosen, expected, "{first:#x} {second:#x}");
             assert_eq!((reply.ird, reply.ord), (5, 3));
+        }
+    }
+
+    #[test]
+    fn a_depth_that_was_not_stated_is_left_alone() {
+        for (ird, ord, reply) in [(0x3fff, 1, (5, 0x3fff)), (1, 0x3fff, (0x3fff, 1))] {
+            let (_, mut request) = Initiator::new(offer(2, false), b"");
+            request[20..].copy_from_slice(
+                &Enhanced { peer_to_peer: true, rtr_send: false, rtr_write: true, rtr_read: false, ird, ord }
+                    .emit(),
+            );
+            let asked = ask(&request, 600).0.unwrap().unwrap();
+            let (bytes, agreement) = asked.accept(&offer(2, false), b"");
+            let said = Enhanced::parse(*bytes[20..].first_chunk().unwrap());
+            assert_eq!((said.ird, said.ord), reply);
+            assert_eq!(agreement.responder_resources, 5);
+            assert_eq!(agreement.initiator_depth, if ird == 0x3fff { 3 } else { 1 });
         }
     }
 
