@@ -241,7 +241,8 @@ impl Responder {
     #[must_use]
     pub fn refusal(&self) -> Option<Vec<u8>> {
         let frame = self.incoming.frame?;
-        Some(emit(FrameKind::Reply, frame.revision, frame.crc, true, None, &[]))
+        let (enhanced, _) = split(&frame, &self.incoming.bytes[FRAME_HEADER..]);
+        Some(emit(FrameKind::Reply, frame.revision, frame.crc, true, enhanced, &[]))
     }
 }
 
@@ -463,6 +464,7 @@ mod tests {
         assert_eq!(responder.feed(&request[20..]), Err(HandshakeError::Markers));
         let refusal = responder.refusal().unwrap();
         let frame = Frame::parse(refusal.first_chunk().unwrap(), FrameKind::Reply).unwrap();
-        assert!(frame.reject && !frame.markers && frame.private_data == 0);
+        assert!(frame.reject && !frame.markers && frame.enhanced);
+        assert_eq!(refusal[FRAME_HEADER..], request[FRAME_HEADER..]);
     }
 }
