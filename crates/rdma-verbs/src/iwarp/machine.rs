@@ -105,6 +105,8 @@ pub struct Machine {
     receiver: Receiver,
     transmitter: Transmitter,
     established: bool,
+    /// Whether the machine stopped at a segment of the peer's.
+    refused: bool,
     /// Bytes taken of the peer's stream.
     consumed: u64,
 }
@@ -125,6 +127,7 @@ impl Machine {
             receiver: Receiver::new(qp, capabilities.recv_depth),
             transmitter: Transmitter::new(qp, capabilities, max_payload),
             established: false,
+            refused: false,
             consumed: 0,
         }
     }
@@ -207,7 +210,9 @@ impl Machine {
     /// # Errors
     /// [`Fault`]: the connection is over.
     pub fn feed(&mut self, input: &[u8], sink: &mut impl Sink) -> std::result::Result<(), Fault> {
-        self.receiver.feed(input, &mut self.reads, &mut self.regions, sink)?;
+        let fed = self.receiver.feed(input, &mut self.reads, &mut self.regions, sink);
+        self.refused = fed.is_err();
+        fed?;
         self.consumed += input.len() as u64;
         if self.receiver.is_opened() {
             self.transmitter.open();
@@ -318,7 +323,8 @@ impl Machine {
 
     /// Tells the peer why the connection ends, as the last message, as far as the wire takes it.
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
-        self.transmitter.terminate(terminate, &self.receiver.about(&terminate), wire);
+        let about = if self.refused { self.receiver.about(&terminate) } else { About::default() };
+        self.transmitter.terminate(terminate, &about, wire);
     }
 
     /// No more input comes: completes the receives. What waits for the wire still goes out.

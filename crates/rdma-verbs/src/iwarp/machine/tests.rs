@@ -189,6 +189,17 @@ fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
+/// The ULPDUs of a stream of whole FPDUs.
+fn ulpdus(mut stream: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    while let Some((field, rest)) = stream.split_first_chunk() {
+        let (ulpdu, rest) = rest.split_at(u16::from_be_bytes(*field).into());
+        found.push(ulpdu);
+        stream = &rest[iwarp_wire::mpa::padding(ulpdu.len()) + iwarp_wire::mpa::CRC..];
+    }
+    found
+}
+
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (seed..seed + length).map(|index| (index * 31 + index / 251) as u8).collect()
 }

@@ -170,6 +170,27 @@ fn send_of(sequence: u32) -> Vec<u8> {
 }
 
 #[test]
+fn a_terminate_about_what_this_side_sends_repeats_no_segment() {
+    let mut end = End::new(Side::Passive, false);
+    end.pipe.room = 1000;
+    let first = read(end.ring().remote_key(), 0, SIZE as u32);
+    let mut second = first.clone();
+    second[15] = 2;
+    // Behind the reads comes a segment that is as it should be, of which the payload is missing.
+    let begun = tagged(Opcode::Write, end.spare.remote_key(), 0, b"x");
+    end.take(&[&first, &second, &begun[..16]].concat(), false);
+    assert_eq!(end.fault, None);
+    end.ring = None;
+    end.pipe.room = usize::MAX;
+    end.pump();
+    let Some(Fault::Violation(violation)) = end.fault else { panic!("{:?}", end.fault) };
+    end.machine.terminate(violation.terminate(), &mut end.pipe);
+    let last = ulpdus(&end.pipe.bytes).pop().unwrap();
+    assert_eq!(last[..2], [0x41, Opcode::Terminate.control()]);
+    assert_eq!(last[18..], [0x01, 0, 0, 0]);
+}
+
+#[test]
 fn a_wrong_crc_is_told_with_both_numbers() {
     let mut end = End::new(Side::Passive, true);
     end.receives(1, 16);

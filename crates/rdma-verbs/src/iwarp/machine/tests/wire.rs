@@ -1,19 +1,6 @@
 //! What a machine puts on the wire, byte by byte.
 
-use iwarp_wire::mpa;
-
 use super::*;
-
-/// The ULPDUs of a stream of whole FPDUs.
-fn ulpdus(mut stream: &[u8]) -> Vec<&[u8]> {
-    let mut found = Vec::new();
-    while let Some((field, rest)) = stream.split_first_chunk() {
-        let (ulpdu, rest) = rest.split_at(u16::from_be_bytes(*field).into());
-        found.push(ulpdu);
-        stream = &rest[mpa::padding(ulpdu.len()) + mpa::CRC..];
-    }
-    found
-}
 
 #[test]
 fn no_ulpdu_is_longer_than_mpa_allows() {
