@@ -321,8 +321,13 @@ impl Machine {
         self.transmitter.relax();
     }
 
-    /// Tells the peer why the connection ends, as the last message, as far as the wire takes it.
+    /// Tells the peer why the connection ends, as the last message, as far as the wire takes it, and if it
+    /// has sent something.
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
+        if !self.refused && !self.may_send() {
+            // The peer's first FPDU has to come before any of this side's (RFC 5044 7.1.2).
+            return;
+        }
         let about = if self.refused { self.receiver.about(&terminate) } else { About::default() };
         self.transmitter.terminate(terminate, &about, wire);
     }

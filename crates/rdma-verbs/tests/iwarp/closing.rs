@@ -138,6 +138,14 @@ fn an_abort_is_told_as_one() {
 }
 
 #[test]
+fn an_abort_of_the_passive_side_before_the_first_frame_says_nothing() {
+    let mut b = Side::new(Config::default());
+    let mut peer = Peer::active(&mut b, V4);
+    b.cq.abort(b.qp);
+    assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)), "a frame came before ours");
+}
+
+#[test]
 fn a_queue_pair_that_is_dropped_while_connected_cuts() {
     let (mut a, mut b) = pair();
     a.end.cq.destroy_qp(a.qp);
