@@ -65,7 +65,8 @@ pub enum Operation {
     Send {
         /// Delivered in [`Completion::immediate`] of the receive.
         immediate: Option<u32>,
-        /// Remote key of the peer's that it gives up (Send with Invalidate).
+        /// Remote key of the peer's that it gives up (Send with Invalidate). The embedded device breaks the
+        /// connection if other queue pairs use the peer's protection domain, and so the key.
         invalidate: Option<u32>,
         /// Asks the peer to be woken (solicited event).
         solicited: bool,

@@ -28,6 +28,8 @@ pub struct ProtectionDomain {
 struct Table {
     regions: HashMap<u32, Arc<Region>>,
     retired: VecDeque<u32>,
+    /// Queue pairs of the domain.
+    queue_pairs: usize,
 }
 
 /// Registered memory as queue pairs see it. Addresses in it count from zero.
@@ -67,16 +69,18 @@ impl ProtectionDomain {
         self.table.read().regions.get(&stag).cloned()
     }
 
-    /// Ends the key that a peer gives up. Answers whether there was one that a peer could use.
+    /// Ends the key that a peer gives up. Answers whether there was one that this peer could use, and no other:
+    /// all queue pairs of a domain share its keys.
     #[must_use]
     pub fn invalidate(&self, stag: u32) -> bool {
         let mut table = self.table.write();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let known = table.regions.get(&stag).is_some_and(|region| region.access.intersects(remote));
-        if known {
+        let alone = table.queue_pairs <= 1;
+        if known && alone {
             table.retire(stag);
         }
-        known
+        known && alone
     }
 }
 
@@ -180,7 +184,8 @@ impl Region {
     }
 }
 
-/// The regions that one queue pair met last, so that the usual look-up takes no lock.
+/// The regions that one queue pair met last, so that the usual look-up takes no lock. It stands for its queue pair
+/// in the domain's count.
 #[derive(Debug)]
 pub struct RegionCache {
     domain: ProtectionDomain,
@@ -191,6 +196,7 @@ impl RegionCache {
     /// An empty cache of `domain`.
     #[must_use]
     pub fn new(domain: ProtectionDomain) -> Self {
+        domain.table.write().queue_pairs += 1;
         Self { domain, recent: [const { None }; REMEMBERED] }
     }
 
@@ -221,6 +227,12 @@ impl RegionCache {
         });
         self.recent[at] = Some(found);
         Some(at)
+    }
+}
+
+impl Drop for RegionCache {
+    fn drop(&mut self) {
+        self.domain.table.write().queue_pairs -= 1;
     }
 }
 

@@ -191,6 +191,33 @@ fn a_terminate_about_what_this_side_sends_repeats_no_segment() {
 }
 
 #[test]
+fn a_key_of_several_queue_pairs_is_not_given_up() {
+    let mut end = End::new(Side::Passive, false);
+    end.receives(1, 16);
+    let other = Machine::new(QpNumber(6), &end.domain, CAPABILITIES, 4000);
+    let key = end.spare.remote_key();
+    let mut give_up = [0; 18];
+    let header = Untagged {
+        last: true,
+        ulp: Opcode::SendInvalidate.control(),
+        ulp_word: key,
+        queue: 0,
+        sequence: 1,
+        offset: 0,
+    };
+    header.emit(&mut give_up);
+    end.take(&fpdu(&give_up), false);
+    assert_eq!(end.fault, Some(Fault::Violation(Violation::Invalidate(key))));
+    assert!(end.domain.find(key).is_some());
+    drop(other);
+    end.restart(Side::Passive, false);
+    end.receives(1, 16);
+    end.take(&fpdu(&give_up), false);
+    assert_eq!(end.fault, None);
+    assert!(end.domain.find(key).is_none());
+}
+
+#[test]
 fn a_wrong_crc_is_told_with_both_numbers() {
     let mut end = End::new(Side::Passive, true);
     end.receives(1, 16);
