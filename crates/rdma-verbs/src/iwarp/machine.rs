@@ -319,6 +319,7 @@ impl Machine {
     /// Gives memory back that only a burst needed. Call it when there is nothing to do.
     pub fn relax(&mut self) {
         self.transmitter.relax();
+        self.receiver.relax();
     }
 
     /// Tells the peer why the connection ends, as the last message, as far as the wire takes it, and if it

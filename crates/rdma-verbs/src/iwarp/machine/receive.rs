@@ -1,15 +1,16 @@
 //! The receiving half of an established connection: takes the stream in pieces of any size, checks
 //! every segment, places its payload and reports what is complete.
 //!
-//! A segment is checked when its header is there, before a byte of it is placed, and takes effect
-//! (a completion, a response) when its last byte and its CRC are there. Local and remote memory
-//! can die at any time between the two, so it is asked for again with every piece. What a header
-//! may say is in `begin`, what a whole segment does in `effect`, what comes by shared memory in
-//! `shared`.
+//! Where CRCs are checked, `verify` holds an FPDU back until its CRC is right. A segment is checked when its
+//! header is there, before a byte of it is placed, and takes effect (a completion, a response) when its last
+//! byte is there. Local and remote memory can die at any time between the two, so it is asked for again with
+//! every piece. What a header may say is in `begin`, what a whole segment does in `effect`, what comes by
+//! shared memory in `shared`.
 
 mod begin;
 mod effect;
 mod shared;
+mod verify;
 
 use std::sync::Arc;
 
@@ -23,24 +24,23 @@ use crate::{QpNumber, RecvRequest, Result};
 use iwarp_wire::ddp::Header;
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
+use verify::Verifier;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Receiver {
     receives: Receives,
-    crc: bool,
+    /// There if CRCs are checked.
+    verifier: Option<Verifier>,
     /// Whether an FPDU is complete: the peer receives from then on.
     opened: bool,
     part: Part,
-    /// CRC of the FPDU so far.
-    sum: u32,
     /// Bytes of the current part that are still to come.
     left: usize,
     effect: Effect,
     place: Option<Place>,
     head: Partial<HEAD>,
     body: Partial<{ rdmap::READ_REQUEST }>,
-    trailer: Partial<{ mpa::MAX_TRAILER }>,
     send_sequence: u32,
     read_sequence: u32,
     /// Bytes of the message of the send queue that is under way.
@@ -85,16 +85,14 @@ impl Receiver {
     pub(super) fn new(qp: QpNumber, depth: u32) -> Self {
         Self {
             receives: Receives::new(qp, depth),
-            crc: false,
+            verifier: None,
             opened: false,
             part: Part::Head,
-            sum: 0,
             left: 0,
             effect: Effect::None,
             place: None,
             head: Partial::new(),
             body: Partial::new(),
-            trailer: Partial::new(),
             send_sequence: 1,
             read_sequence: 1,
             message: 0,
@@ -103,11 +101,11 @@ impl Receiver {
     }
 
     pub(super) fn set_crc(&mut self, crc: bool) {
-        self.crc = crc;
+        self.verifier = crc.then(Verifier::default);
     }
 
     pub(super) fn checks_crc(&self) -> bool {
-        self.crc
+        self.verifier.is_some()
     }
 
     /// See [`super::Machine::recv_room`].
@@ -122,7 +120,8 @@ impl Receiver {
 
     /// Whether the stream may end here: between two FPDUs and two messages.
     pub(super) fn is_between_messages(&self) -> bool {
-        self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0
+        let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
+        verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0
     }
 
     /// Whether an FPDU is complete.
@@ -143,7 +142,7 @@ impl Receiver {
     /// See [`super::Machine::target`].
     pub(super) fn target(&self) -> Option<Placement<'_>> {
         let place = self.place.as_ref()?;
-        if self.part != Part::Payload || self.crc || !place.region.is_alive() {
+        if self.part != Part::Payload || !place.region.is_alive() {
             return None;
         }
         Some(Placement { memory: place.region.memory(), offset: place.offset, length: self.left })
@@ -167,6 +166,29 @@ impl Receiver {
     /// See [`super::Machine::feed`].
     pub(super) fn feed(
         &mut self,
+        input: &[u8],
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        let Some(mut verifier) = self.verifier.take() else {
+            return self.believe(input, reads, regions, sink);
+        };
+        let fed = verifier.feed(input, |fpdu| self.believe(fpdu, reads, regions, sink));
+        self.verifier = Some(verifier);
+        fed
+    }
+
+    /// Gives memory back that only a burst needed.
+    pub(super) fn relax(&mut self) {
+        if let Some(verifier) = &mut self.verifier {
+            verifier.relax();
+        }
+    }
+
+    /// Takes bytes that are as the peer sent them.
+    fn believe(
+        &mut self,
         mut input: &[u8],
         reads: &mut Reads,
         regions: &mut RegionCache,
@@ -184,15 +206,8 @@ impl Receiver {
             self.left -= piece.len();
             match self.part {
                 Part::Head => {}
-                Part::Body => {
-                    self.body.add(piece);
-                    self.digest(piece);
-                }
-                Part::Payload => {
-                    self.store(piece)?;
-                    self.digest(piece);
-                }
-                Part::Trailer if self.crc => self.trailer.add(piece),
+                Part::Body => self.body.add(piece),
+                Part::Payload => self.store(piece)?,
                 Part::Trailer => {}
             }
             if self.left == 0 {
@@ -242,7 +257,6 @@ impl Receiver {
     fn begin_trailer(&mut self) {
         let (ulpdu, _) = split_head(self.head.bytes());
         self.part = Part::Trailer;
-        self.trailer.clear();
         self.left = mpa::padding(ulpdu) + mpa::CRC;
     }
 
@@ -261,45 +275,18 @@ impl Receiver {
         Ok(())
     }
 
-    #[inline]
-    fn digest_head(&mut self) {
-        if self.crc {
-            self.sum = crc32c::crc32c(self.head.bytes());
-        }
-    }
-
-    #[inline]
-    fn digest(&mut self, piece: &[u8]) {
-        if self.crc {
-            self.sum = crc32c::crc32c_append(self.sum, piece);
-        }
-    }
-
-    /// The FPDU is whole: checks its CRC and lets it take effect.
+    /// The FPDU is whole: lets it take effect.
     fn finish(
         &mut self,
         reads: &mut Reads,
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        if self.crc {
-            self.check_crc()?;
-        }
         self.part = Part::Head;
         self.place = None;
         self.take_effect(reads, regions, sink)?;
         self.head.clear();
         self.opened = true;
-        Ok(())
-    }
-
-    fn check_crc(&self) -> std::result::Result<(), Violation> {
-        let trailer = self.trailer.bytes();
-        let Some((padding, field)) = trailer.split_last_chunk() else { return Ok(()) };
-        let (found, expected) = (u32::from_le_bytes(*field), crc32c::crc32c_append(self.sum, padding));
-        if found != expected {
-            return Err(Violation::Crc { found, expected });
-        }
         Ok(())
     }
 

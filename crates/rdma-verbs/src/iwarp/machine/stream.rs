@@ -19,7 +19,7 @@ pub enum Taken {
 }
 
 /// Staging that is kept when it is empty; a larger one is given back.
-const KEPT: usize = 4096;
+pub(super) const KEPT: usize = 4096;
 /// Longest payload that is copied beside its header rather than pointed to.
 const SMALL: usize = 256;
 /// Pieces of one call to [`Wire::transmit`].

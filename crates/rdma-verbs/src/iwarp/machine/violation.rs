@@ -157,8 +157,8 @@ pub enum Violation {
     /// Local memory for a message was deregistered under it.
     #[error("local key {0:#010x} died under a message")]
     LocalKey(u32),
-    /// There is no memory for output that the socket does not take.
-    #[error("no memory for output that has to wait")]
+    /// There is no memory for output that the socket does not take, or for input that is not whole.
+    #[error("no memory for bytes that have to wait")]
     NoMemory,
 }
 

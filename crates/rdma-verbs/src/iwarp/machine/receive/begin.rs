@@ -20,7 +20,6 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
-        self.digest_head();
         let (ulpdu, header) = split_head(self.head.bytes());
         self.effect = Effect::None;
         self.left = 0;

@@ -1,4 +1,4 @@
-//! What a segment does when its last byte and its CRC are there.
+//! What a segment does when its last byte is there.
 
 use super::begin::named;
 use super::{Effect, Receiver};

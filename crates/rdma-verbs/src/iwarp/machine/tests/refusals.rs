@@ -191,6 +191,24 @@ fn a_terminate_about_what_this_side_sends_repeats_no_segment() {
 }
 
 #[test]
+fn what_the_crc_does_not_vouch_for_is_not_placed() {
+    // One bit of the DDP version, of the key, of the offset, of the payload, of the padding.
+    for (at, bit) in [(2, 2), (4, 1), (15, 1), (16, 1), (19, 1)] {
+        for straight in [false, true] {
+            let mut end = End::new(Side::Passive, true);
+            let mut bytes = tagged(Opcode::Write, end.ring().remote_key(), 100, b"abc");
+            bytes[at] ^= bit;
+            for byte in &bytes {
+                end.take(std::slice::from_ref(byte), straight);
+            }
+            let crc = matches!(end.fault, Some(Fault::Violation(Violation::Crc { .. })));
+            assert!(crc, "byte {at}: {:?}", end.fault);
+            assert_eq!(end.ring_bytes(), vec![0; SIZE], "byte {at}");
+        }
+    }
+}
+
+#[test]
 fn a_key_of_several_queue_pairs_is_not_given_up() {
     let mut end = End::new(Side::Passive, false);
     end.receives(1, 16);

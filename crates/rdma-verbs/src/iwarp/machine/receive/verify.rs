@@ -1,0 +1,68 @@
+//! FPDUs with a CRC: each is collected whole and verified before anything of it is believed.
+
+use iwarp_wire::mpa;
+
+use crate::iwarp::machine::stream::KEPT;
+use crate::iwarp::machine::violation::{Fault, Violation};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Verifier {
+    /// The FPDU under way, unless a call brought all of it.
+    part: Vec<u8>,
+}
+
+impl Verifier {
+    /// Whether the last FPDU is whole.
+    pub(super) fn is_empty(&self) -> bool {
+        self.part.is_empty()
+    }
+
+    /// Gives memory back, if there is no FPDU under way and it is much.
+    pub(super) fn relax(&mut self) {
+        if self.part.is_empty() && self.part.capacity() > KEPT {
+            self.part = Vec::new();
+        }
+    }
+
+    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`.
+    pub(super) fn feed(
+        &mut self,
+        mut input: &[u8],
+        mut take: impl FnMut(&[u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        while !input.is_empty() {
+            if self.part.is_empty()
+                && let Some((fpdu, rest)) = length(input).and_then(|length| input.split_at_checked(length))
+            {
+                check(fpdu)?;
+                take(fpdu)?;
+                input = rest;
+                continue;
+            }
+            let wanted = length(&self.part).unwrap_or(mpa::FPDU_LENGTH_FIELD);
+            let (piece, rest) = input.split_at((wanted - self.part.len()).min(input.len()));
+            self.part.try_reserve(wanted - self.part.len()).map_err(|_| Violation::NoMemory)?;
+            self.part.extend_from_slice(piece);
+            input = rest;
+            if length(&self.part) == Some(self.part.len()) {
+                check(&self.part)?;
+                take(&self.part)?;
+                self.part.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of the FPDU that begins with `bytes`, if its length field is there.
+fn length(bytes: &[u8]) -> Option<usize> {
+    bytes.first_chunk().map(|field| mpa::fpdu(u16::from_be_bytes(*field).into()))
+}
+
+/// Compares the CRC at the end of a whole FPDU with that of the bytes before it.
+fn check(fpdu: &[u8]) -> Result<(), Violation> {
+    let Some((bytes, field)) = fpdu.split_last_chunk() else { return Ok(()) };
+    let (found, expected) = (u32::from_le_bytes(*field), crc32c::crc32c(bytes));
+    if found == expected { Ok(()) } else { Err(Violation::Crc { found, expected }) }
+}
