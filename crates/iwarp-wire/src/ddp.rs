@@ -201,6 +201,16 @@ mod tests {
     }
 
     #[test]
+    fn reserved_bits_are_not_checked() {
+        for mut bytes in [TAGGED_BYTES.to_vec(), UNTAGGED_BYTES.to_vec()] {
+            let plain = Header::parse(&bytes);
+            bytes[0] |= 0x3c;
+            assert!(plain.is_ok());
+            assert_eq!(Header::parse(&bytes), plain);
+        }
+    }
+
+    #[test]
     fn other_versions_are_refused() {
         for found in [0, 2, 3] {
             for (mut bytes, tagged) in [(TAGGED_BYTES.to_vec(), true), (UNTAGGED_BYTES.to_vec(), false)] {

@@ -282,6 +282,18 @@ mod tests {
     }
 
     #[test]
+    fn reserved_bits_are_zero_and_not_checked() {
+        for (revision, reserved) in [(1, 0x1f), (2, 0x0f)] {
+            let bytes = frame(FrameKind::Request, 0xc0 | reserved, revision, 4);
+            let parsed = Frame::parse(&bytes, FrameKind::Request).unwrap();
+            assert!(parsed.markers && parsed.crc && !parsed.enhanced);
+            let mut again = [0xff; FRAME_HEADER];
+            parsed.emit(&mut again);
+            assert_eq!(again, frame(FrameKind::Request, 0xc0, revision, 4));
+        }
+    }
+
+    #[test]
     fn impossible_frames_are_named() {
         let request = FrameKind::Request;
         let parse = |flags, revision, length| Frame::parse(&frame(request, flags, revision, length), request);

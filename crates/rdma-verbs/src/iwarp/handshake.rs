@@ -435,6 +435,43 @@ mod tests {
         }
     }
 
+    /// What an active side makes of a reply with these parameters.
+    fn settled(reply: Enhanced) -> Result<(u8, u8), HandshakeError> {
+        let (mut initiator, _) = Initiator::new(offer(2, false), b"");
+        let reply = emit(FrameKind::Reply, 2, false, false, Some(reply), b"");
+        initiator.feed(&reply[..FRAME_HEADER])?;
+        match initiator.feed(&reply[FRAME_HEADER..])? {
+            Some(Answer::Accepted { agreement, .. }) => {
+                Ok((agreement.initiator_depth, agreement.responder_resources))
+            }
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    const REPLY: Enhanced =
+        Enhanced { peer_to_peer: true, rtr_send: false, rtr_write: true, rtr_read: false, ird: 3, ord: 5 };
+
+    #[test]
+    fn the_active_side_follows_the_depths_of_the_reply() {
+        assert_eq!(settled(REPLY), Ok((3, 5)));
+        assert_eq!(settled(Enhanced { ird: 2, ord: 9, ..REPLY }), Ok((2, 9)));
+        assert_eq!(settled(Enhanced { ird: 9, ord: 1, ..REPLY }), Ok((3, 5)));
+        let unstated = Enhanced { ird: Enhanced::UNSTATED, ord: Enhanced::UNSTATED, ..REPLY };
+        assert_eq!(settled(unstated), Ok((3, 5)));
+        let many = Enhanced { ord: 256, ..REPLY };
+        assert_eq!(settled(many), Err(HandshakeError::Ird { asked: 256, most: 255 }));
+    }
+
+    #[test]
+    fn without_peer_to_peer_the_other_flags_mean_nothing() {
+        let none = Enhanced { rtr_write: false, ..REPLY };
+        assert_eq!(settled(none), Err(HandshakeError::Rtr));
+        for rtr_read in [false, true] {
+            let flags = Enhanced { peer_to_peer: false, rtr_send: true, rtr_read, ..none };
+            assert_eq!(settled(flags), Ok((3, 5)));
+        }
+    }
+
     #[test]
     fn a_depth_that_was_not_stated_is_left_alone() {
         for (ird, ord, reply) in [(0x3fff, 1, (5, 0x3fff)), (1, 0x3fff, (0x3fff, 1))] {

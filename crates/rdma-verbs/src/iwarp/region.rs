@@ -259,6 +259,19 @@ mod tests {
         }
     }
 
+    /// Chance alone gives each bit of 256 keys a share within eight standard deviations.
+    #[test]
+    fn keys_are_spread_over_their_whole_range() {
+        let domain = ProtectionDomain::default();
+        let keys: Vec<_> = (0..256).map(|_| register(&domain, Access::empty()).remote_key()).collect();
+        for bit in 0..u32::BITS {
+            let ones = keys.iter().filter(|&key| key >> bit & 1 == 1).count();
+            assert!((64..=192).contains(&ones), "bit {bit} is set in {ones} of 256");
+            let turns = keys.windows(2).filter(|pair| (pair[0] ^ pair[1]) >> bit & 1 == 1).count();
+            assert!((64..=192).contains(&turns), "bit {bit} turns {turns} times in 256");
+        }
+    }
+
     #[test]
     fn a_cache_notices_that_a_region_died() {
         let domain = ProtectionDomain::default();

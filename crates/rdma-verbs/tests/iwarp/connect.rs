@@ -212,6 +212,11 @@ fn dropping_a_request_cuts_the_connection() {
 #[test]
 fn what_the_reply_may_not_be() {
     let reply = |revision, flags| request(FrameKind::Reply, revision, flags, b"");
+    let reply_of_length = |length: u16| {
+        let mut frame = reply(2, 0);
+        frame[18..20].copy_from_slice(&length.to_be_bytes());
+        frame
+    };
     let mut no_rtr = reply(2, 0);
     no_rtr[22] = 0x40;
     let mut many_reads = reply(2, 0);
@@ -221,6 +226,8 @@ fn what_the_reply_may_not_be() {
         (reply(2, 0x80), "requires MPA markers", None),
         (reply(1, 0), "reply of MPA revision 1 without its parameters to a request of revision 2", None),
         (reply(3, 0), "MPA revision 3 instead of 1 to 2", None),
+        (request(FrameKind::Request, 2, 0, b""), "not an MPA Reply frame", None),
+        (reply_of_length(513), "513 bytes of private data", None),
         (no_rtr, "no ready-to-receive", Some((2, 0, 7))),
         (many_reads, "wants 256 reads at a time, at most 255", Some((2, 0, 6))),
     ];
@@ -239,6 +246,36 @@ fn what_the_reply_may_not_be() {
         // Nothing else comes: the end, or a reset because of what was not read.
         assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)));
     }
+}
+
+#[test]
+fn what_the_request_may_not_be() {
+    let mut long = request(FrameKind::Request, 2, 0, b"");
+    long[18..20].copy_from_slice(&513_u16.to_be_bytes());
+    let cases = [
+        request(FrameKind::Reply, 2, 0, b""),
+        request(FrameKind::Request, 0, 0, b""),
+        request(FrameKind::Request, 3, 0, b""),
+        long,
+    ];
+    for bytes in cases {
+        let (mut listener, wait) = listen(Config::default(), V4);
+        let mut peer = Peer::dial(listener.local_address());
+        peer.0.write_all(&bytes).unwrap();
+        serve(&mut listener, &wait, Duration::from_millis(30));
+        assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)), "{bytes:x?} was answered");
+    }
+}
+
+#[test]
+fn a_refused_active_side_leaves_the_connection_open() {
+    let mut a = Side::new(Config::default());
+    let (mut peer, ..) = Peer::passive(&mut a);
+    peer.0.write_all(&request(FrameKind::Reply, 2, 0x20, b"no")).unwrap();
+    assert_eq!(a.event(), ConnectionEvent::Rejected { private_data: b"no".to_vec() });
+    peer.0.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let nothing = peer.0.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 #[test]

@@ -123,6 +123,25 @@ fn an_unknown_opcode_of_a_foreign_peer_is_terminated() {
 }
 
 #[test]
+fn nothing_is_placed_or_answered_after_a_violation() {
+    let mut b = Side::new(Config::default());
+    let mut peer = Peer::active(&mut b, V4);
+    let key = b.remote(0).key;
+    let late = [
+        tagged(0, true, key ^ 1, 0, b"wrong"),
+        tagged(0, true, key, 0, b"late"),
+        untagged(send_header(1), b""),
+    ];
+    peer.0.write_all(&late.concat()).unwrap();
+    assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Protocol(_))));
+    assert_eq!(peer.read_terminate(), (1, 1, 0));
+    assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
+    b.poll();
+    assert_eq!(b.read_ring(0, 5), [0; 5]);
+    assert_eq!(b.completions, []);
+}
+
+#[test]
 fn a_violation_that_a_poll_meets_is_announced() {
     let mut b = Side::new(Config::default());
     let mut peer = Peer::active(&mut b, V4);

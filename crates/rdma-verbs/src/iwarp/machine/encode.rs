@@ -1,5 +1,6 @@
 //! Messages as FPDUs: headers, the split into segments, padding and CRC.
 
+use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use super::stream::Output;
@@ -340,7 +341,7 @@ impl Output<'_> for Chunk<'_> {
 }
 
 /// Output that waits in a queue of bytes.
-impl Output<'_> for std::collections::VecDeque<u8> {
+impl Output<'_> for VecDeque<u8> {
     fn copied(&mut self, bytes: &[u8]) {
         self.extend(bytes);
     }
@@ -355,5 +356,30 @@ pub(super) fn copy(memory: &Memory, offset: u64, place: &mut [u8]) -> usize {
     match memory.read(offset, place) {
         Ok(()) => place.len(),
         Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sequence number of the message in an FPDU without CRC.
+    fn sequence(fpdu: &VecDeque<u8>) -> Vec<u8> {
+        fpdu.iter().skip(mpa::FPDU_LENGTH_FIELD + 10).take(4).copied().collect()
+    }
+
+    #[test]
+    fn numbers_of_messages_wrap_to_zero() {
+        let mut encoder = Encoder::new(1);
+        (encoder.send_sequence, encoder.read_sequence) = (u32::MAX, u32::MAX);
+        let request =
+            ReadRequest { sink_stag: 0, sink_offset: 0, length: 0, source_stag: 0, source_offset: 0 };
+        for expected in [[0xff; 4], [0; 4], [0, 0, 0, 1]] {
+            let (mut send, mut read) = (VecDeque::new(), VecDeque::new());
+            let message = encoder.message(None, false);
+            encoder.short(&message.head(0, 0, true), &[], &mut send);
+            encoder.read_request(&request, &mut read);
+            assert_eq!((sequence(&send), sequence(&read)), (expected.to_vec(), expected.to_vec()));
+        }
     }
 }

@@ -295,3 +295,36 @@ impl Receiver {
         self.receives.oldest().ok_or(none)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iwarp::region::ProtectionDomain;
+    use iwarp_wire::ddp::{UNTAGGED, Untagged};
+
+    #[test]
+    fn numbers_of_messages_wrap_to_zero() {
+        let mut receiver = Receiver::new(QpNumber(0), 4);
+        (receiver.send_sequence, receiver.read_sequence) = (u32::MAX, u32::MAX);
+        let mut regions = RegionCache::new(ProtectionDomain::default());
+        receiver.post(&[RecvRequest { id: 0, buffer: None }; 4], &mut regions).unwrap();
+        let mut reads = Reads::default();
+        reads.responder_resources = 4;
+        let mut completions = Vec::new();
+        let mut feed = |opcode: Opcode, queue, sequence, payload: &[u8]| {
+            let header =
+                Untagged { last: true, ulp: opcode.control(), ulp_word: 0, queue, sequence, offset: 0 };
+            let mut bytes = [0; UNTAGGED];
+            header.emit(&mut bytes);
+            let length = ((UNTAGGED + payload.len()) as u16).to_be_bytes();
+            let fpdu = [&length[..], &bytes, payload, &[0; mpa::CRC]].concat();
+            receiver.feed(&fpdu, &mut reads, &mut regions, &mut completions)
+        };
+        for sequence in [u32::MAX, 0, 1] {
+            feed(Opcode::Send, rdmap::SEND_QUEUE, sequence, b"").unwrap();
+            feed(Opcode::ReadRequest, rdmap::READ_QUEUE, sequence, &[0; rdmap::READ_REQUEST]).unwrap();
+        }
+        assert!(feed(Opcode::Send, rdmap::SEND_QUEUE, u32::MAX, b"").is_err());
+        assert_eq!(completions.len(), 3);
+    }
+}

@@ -7,6 +7,8 @@ mod wire;
 
 use std::io::IoSlice;
 
+use iwarp_wire::mpa;
+
 use super::*;
 use crate::iwarp::region::MemoryRegion;
 use crate::{Access, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress, Segment};
@@ -189,13 +191,23 @@ fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
+/// An FPDU around a ULPDU, its CRC right.
+fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
+    bytes.extend_from_slice(ulpdu);
+    bytes.resize(bytes.len() + mpa::padding(ulpdu.len()), 0);
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&mpa::crc_field(crc));
+    bytes
+}
+
 /// The ULPDUs of a stream of whole FPDUs.
 fn ulpdus(mut stream: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while let Some((field, rest)) = stream.split_first_chunk() {
         let (ulpdu, rest) = rest.split_at(u16::from_be_bytes(*field).into());
         found.push(ulpdu);
-        stream = &rest[iwarp_wire::mpa::padding(ulpdu.len()) + iwarp_wire::mpa::CRC..];
+        stream = &rest[mpa::padding(ulpdu.len()) + mpa::CRC..];
     }
     found
 }

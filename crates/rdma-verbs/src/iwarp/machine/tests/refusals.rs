@@ -3,17 +3,7 @@
 use super::*;
 use crate::CompletionKind;
 use iwarp_wire::ddp::{Tagged, Untagged};
-use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{About, Opcode, ReadRequest};
-
-fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
-    let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
-    bytes.extend_from_slice(ulpdu);
-    bytes.resize(bytes.len() + mpa::padding(ulpdu.len()), 0);
-    let crc = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&mpa::crc_field(crc));
-    bytes
-}
 
 fn tagged(opcode: Opcode, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
     let mut header = [0; 14];
@@ -233,6 +223,51 @@ fn a_key_of_several_queue_pairs_is_not_given_up() {
     end.take(&fpdu(&give_up), false);
     assert_eq!(end.fault, None);
     assert!(end.domain.find(key).is_none());
+}
+
+#[test]
+fn a_key_of_another_domain_names_nothing() {
+    let mut end = End::new(Side::Passive, false);
+    let other = End::new(Side::Passive, false);
+    let (ring, spare) = (other.ring().remote_key(), other.spare.remote_key());
+    let give_up = Untagged {
+        last: true,
+        ulp: Opcode::SendInvalidate.control(),
+        ulp_word: spare,
+        queue: 0,
+        sequence: 1,
+        offset: 0,
+    };
+    let mut header = [0; 18];
+    give_up.emit(&mut header);
+    for (bytes, expected) in [
+        (tagged(Opcode::Write, ring, 0, b"x"), Terminate::TAGGED_STAG),
+        (read(ring, 0, 1), Terminate::READ_STAG),
+        (fpdu(&header), Terminate::INVALIDATE),
+    ] {
+        end.restart(Side::Passive, false);
+        end.receives(1, 16);
+        end.take(&bytes, false);
+        let Some(Fault::Violation(violation)) = end.fault else { panic!("{:?}", end.fault) };
+        assert_eq!(violation.terminate(), expected);
+    }
+    assert_eq!(other.ring_bytes(), vec![0; SIZE]);
+    assert!(other.domain.find(spare).is_some());
+}
+
+#[test]
+fn padding_and_an_unused_crc_field_hold_anything() {
+    for crc in [false, true] {
+        let mut end = End::new(Side::Passive, crc);
+        let mut bytes = tagged(Opcode::Write, end.ring().remote_key(), 0, b"a");
+        let (body, field) = bytes.split_last_chunk_mut().unwrap();
+        let [.., one, two, three] = body else { panic!("no padding in {body:x?}") };
+        (*one, *two, *three) = (7, 8, 9);
+        *field = if crc { mpa::crc_field(crc32c::crc32c(body)) } else { [1, 2, 3, 4] };
+        end.take(&bytes, true);
+        assert_eq!(end.fault, None);
+        assert_eq!(end.ring_bytes()[..2], [b'a', 0]);
+    }
 }
 
 #[test]

@@ -2,6 +2,180 @@
 
 use super::*;
 
+/// The ULPDUs that an active machine sends after `act`, without the empty write that opens its connection.
+fn sent(act: impl FnOnce(&mut End)) -> Vec<Vec<u8>> {
+    let mut end = End::new(Side::Active, false);
+    end.own().memory().write(0, &pattern(0, SIZE)).unwrap();
+    end.pump();
+    end.pipe.bytes.clear();
+    act(&mut end);
+    end.pump();
+    ulpdus(&end.pipe.bytes).into_iter().map(<[u8]>::to_vec).collect()
+}
+
+/// An untagged segment: control bytes, word of the layer above, queue, message, offset, payload.
+fn untagged(control: [u8; 2], word: u32, place: [u32; 3], payload: &[u8]) -> Vec<u8> {
+    let fields = [word, place[0], place[1], place[2]].map(u32::to_be_bytes).concat();
+    [&control, &fields[..], payload].concat()
+}
+
+fn tagged(control: [u8; 2], stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
+    [&control, &stag.to_be_bytes()[..], &offset.to_be_bytes(), payload].concat()
+}
+
+const REMOTE: RemoteAddress = RemoteAddress { key: 0x0a0b_0c0d, address: 0x0102_0304_0506_0708 };
+
+#[test]
+fn every_form_of_message_has_its_fields() {
+    let form = |immediate, invalidate, solicited| {
+        move |end: &mut End| {
+            let bytes: &[u8] = if immediate { b"" } else { b"ab" };
+            end.post_bytes(1, send(immediate.then_some(0x0506_0708), invalidate, solicited), bytes);
+        }
+    };
+    let word = [5, 6, 7, 8, 0, 0, 0, 0];
+    let first = [0, 1, 0];
+    assert_eq!(sent(form(false, None, false)), [untagged([0x41, 0x43], 0, first, b"ab")]);
+    assert_eq!(sent(form(false, Some(9), false)), [untagged([0x41, 0x44], 9, first, b"ab")]);
+    assert_eq!(sent(form(false, None, true)), [untagged([0x41, 0x45], 0, first, b"ab")]);
+    assert_eq!(sent(form(false, Some(9), true)), [untagged([0x41, 0x46], 9, first, b"ab")]);
+    assert_eq!(sent(form(true, None, false)), [untagged([0x41, 0x48], 0, first, &word)]);
+    assert_eq!(sent(form(true, None, true)), [untagged([0x41, 0x49], 0, first, &word)]);
+    let write = |immediate| {
+        move |end: &mut End| end.post_bytes(1, Operation::Write { remote: REMOTE, immediate }, b"ab")
+    };
+    let placed = tagged([0xc1, 0x40], REMOTE.key, REMOTE.address, b"ab");
+    assert_eq!(sent(write(None)), [&placed[..]]);
+    let behind = untagged([0x41, 0x48], 0, first, &word);
+    assert_eq!(sent(write(Some(0x0506_0708))), [placed, behind]);
+    let mut sink = 0;
+    let read = sent(|end| {
+        let segment = end.segment(7, 300);
+        sink = segment.key;
+        end.post(1, Operation::Read { remote: REMOTE }, Payload::Segments(&[segment])).unwrap();
+    });
+    let header = [
+        &sink.to_be_bytes()[..],
+        &7_u64.to_be_bytes(),
+        &300_u32.to_be_bytes(),
+        &REMOTE.key.to_be_bytes(),
+        &REMOTE.address.to_be_bytes(),
+    ];
+    assert_eq!(read, [untagged([0x41, 0x41], 0, [1, 1, 0], &header.concat())]);
+    let terminate = sent(|end| end.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut end.pipe));
+    assert_eq!(terminate, [untagged([0x41, 0x47], 0, [2, 1, 0], &[0; 4])]);
+}
+
+#[test]
+fn segments_of_a_message_differ_in_place_and_end() {
+    let bytes = pattern(3, 9000);
+    let cuts = [(0, 4000, 0), (4000, 8000, 0), (8000, 9000, 0x40)];
+    for inline in [true, false] {
+        let post = |operation| {
+            move |end: &mut End| match inline {
+                true => end.post_bytes(1, operation, &pattern(3, 9000)),
+                false => {
+                    let (first, second) = (end.segment(3, 5000), end.segment(5003, 4000));
+                    end.post(1, operation, Payload::Segments(&[first, second])).unwrap();
+                }
+            }
+        };
+        let message = cuts
+            .map(|(from, to, last)| untagged([0x01 | last, 0x46], 9, [0, 1, from as u32], &bytes[from..to]));
+        assert_eq!(sent(post(send(None, Some(9), true))), message);
+        let placed = cuts.map(|(from, to, last)| {
+            tagged([0x81 | last, 0x40], REMOTE.key, REMOTE.address + from as u64, &bytes[from..to])
+        });
+        assert_eq!(sent(post(Operation::Write { remote: REMOTE, immediate: None })), placed);
+    }
+}
+
+#[test]
+fn messages_are_numbered_by_queue_in_the_order_of_posting() {
+    let found = sent(|end| {
+        let segment = [end.segment(0, 1)];
+        for id in 0..2 {
+            end.post_bytes(id, PLAIN, b"a");
+            end.post(id, Operation::Read { remote: REMOTE }, Payload::Segments(&segment)).unwrap();
+            end.post(id, PLAIN, Payload::Segments(&segment)).unwrap();
+            end.post_bytes(id, Operation::Write { remote: REMOTE, immediate: Some(1) }, b"");
+        }
+    });
+    let number = |ulpdu: &Vec<u8>| (ulpdu[0] == 0x41).then(|| (ulpdu[9], ulpdu[13]));
+    let numbers: Vec<_> = found.iter().map(|ulpdu| (ulpdu[1], number(ulpdu))).collect();
+    let round = |sends, read| {
+        [
+            (0x43, Some((0, sends))),
+            (0x41, Some((1, read))),
+            (0x43, Some((0, sends + 1))),
+            (0x40, None),
+            (0x48, Some((0, sends + 2))),
+        ]
+    };
+    assert_eq!(numbers, [round(1, 1), round(4, 2)].concat());
+}
+
+/// What a passive machine answers to reads of these (key, offset, length), each into (1, 2 and so on) of its peer.
+fn answered(end: &mut End, reads: &[(u32, u64, u32)]) -> Vec<Vec<u8>> {
+    for (sequence, &(key, offset, length)) in (1..).zip(reads) {
+        let header = [
+            &1_u32.to_be_bytes()[..],
+            &(1 + u64::from(sequence)).to_be_bytes(),
+            &length.to_be_bytes(),
+            &key.to_be_bytes(),
+            &offset.to_be_bytes(),
+        ];
+        end.take(&fpdu(&untagged([0x41, 0x41], 0, [1, sequence, 0], &header.concat())), false);
+    }
+    assert_eq!(end.fault, None);
+    ulpdus(&end.pipe.bytes).into_iter().map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn a_read_is_answered_to_the_place_that_it_names() {
+    let mut end = End::new(Side::Passive, false);
+    let key = end.ring().remote_key();
+    end.ring().memory().write(0, &pattern(0, SIZE)).unwrap();
+    let responses = answered(&mut end, &[(key, 5, 4003), (key, 9, 1)]);
+    let bytes = pattern(0, SIZE);
+    assert_eq!(
+        responses,
+        [
+            tagged([0x81, 0x42], 1, 2, &bytes[5..4005]),
+            tagged([0xc1, 0x42], 1, 4002, &bytes[4005..4008]),
+            tagged([0xc1, 0x42], 1, 3, &bytes[9..10]),
+        ]
+    );
+    assert_eq!(end.completions, []);
+}
+
+#[test]
+fn a_read_of_nothing_is_answered_whatever_it_names() {
+    let mut end = End::new(Side::Passive, false);
+    let nobody = (1..).find(|&key| end.domain.find(key).is_none()).unwrap();
+    let own = end.own().remote_key();
+    let responses = answered(&mut end, &[(nobody, 0, 0), (own, u64::MAX, 0)]);
+    assert_eq!(responses, [tagged([0xc1, 0x42], 1, 2, b""), tagged([0xc1, 0x42], 1, 3, b"")]);
+}
+
+#[test]
+fn padding_is_zero_and_behind_it_is_the_crc() {
+    for crc in [false, true] {
+        for length in 0..8 {
+            let mut end = End::new(Side::Active, crc);
+            end.pump();
+            end.pipe.bytes.clear();
+            end.post_bytes(1, PLAIN, &vec![0xff; length]);
+            let bytes = &end.pipe.bytes;
+            let (body, field) = bytes.split_last_chunk().unwrap();
+            assert!(bytes.len() % 4 == 0 && body.len() - (20 + length) < 4, "{length}");
+            assert!(body[20 + length..].iter().all(|&byte| byte == 0));
+            let expected = if crc { mpa::crc_field(crc32c::crc32c(body)) } else { [0; 4] };
+            assert_eq!(*field, expected);
+        }
+    }
+}
+
 #[test]
 fn no_ulpdu_is_longer_than_mpa_allows() {
     let mut end = End::new(Side::Active, false);
