@@ -117,7 +117,7 @@ mod tests {
         let source: Vec<u8> = (0..200).map(|at| at as u8 + 1).collect();
         for length in 0..=150 {
             for offset in [0, 1, 7] {
-                let mut target = vec![0; 200];
+                let mut target = [0; 200];
                 // SAFETY: both have 200 bytes, and `offset + length` is at most 157.
                 unsafe { copy(source[offset..].as_ptr(), target[offset..].as_mut_ptr(), length) };
                 assert_eq!(target[offset..offset + length], source[offset..offset + length]);

@@ -141,7 +141,7 @@ fn an_abort_is_told_as_one() {
 fn an_abort_of_the_passive_side_before_the_first_frame_says_nothing() {
     let mut b = Side::new(Config::default());
     let mut peer = Peer::active(&mut b, V4);
-    b.cq.abort(b.qp);
+    b.end.cq.abort(b.qp);
     assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)), "a frame came before ours");
 }
 

@@ -138,7 +138,7 @@ fn nothing_is_placed_or_answered_after_a_violation() {
     assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
     b.poll();
     assert_eq!(b.read_ring(0, 5), [0; 5]);
-    assert_eq!(b.completions, []);
+    assert_eq!(b.end.completions, []);
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn padding_is_zero_and_behind_it_is_the_crc() {
             end.post_bytes(1, PLAIN, &vec![0xff; length]);
             let bytes = &end.pipe.bytes;
             let (body, field) = bytes.split_last_chunk().unwrap();
-            assert!(bytes.len() % 4 == 0 && body.len() - (20 + length) < 4, "{length}");
+            assert!(bytes.len().is_multiple_of(4) && body.len() - (20 + length) < 4, "{length}");
             assert!(body[20 + length..].iter().all(|&byte| byte == 0));
             let expected = if crc { mpa::crc_field(crc32c::crc32c(body)) } else { [0; 4] };
             assert_eq!(*field, expected);
