@@ -1,4 +1,4 @@
-//! Which addresses an `fi_getinfo` call means: names and services resolved, interfaces listed.
+//! The addresses that an `fi_getinfo` call names: resolves names and services, lists interfaces.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -14,7 +14,7 @@ pub(super) struct Interface {
     pub(super) address: SocketAddr,
 }
 
-/// The addresses of all interfaces that are up: those of the loopback interface last.
+/// The addresses of all interfaces that are up. Those of the loopback interface come last.
 pub(super) fn interfaces() -> Result<Vec<Interface>> {
     let mut found: Vec<Interface> = if_addrs::get_if_addrs()?
         .into_iter()
@@ -34,11 +34,11 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
 }
 
 /// The addresses that `node` and `service` name. Without a node these are the wildcard addresses
-/// if the caller wants to listen (`passive`), else the loopback addresses. `numeric` forbids to
-/// look names of hosts up.
+/// if the caller wants to listen (`passive`), else the loopback addresses. With `numeric`, host names are
+/// not looked up.
 ///
 /// # Errors
-/// `FI_ENODATA` for a name that means nothing here.
+/// `FI_ENODATA` for a name that cannot be resolved.
 pub(super) fn resolve(
     node: Option<&str>,
     service: Option<&str>,

@@ -1,4 +1,4 @@
-//! Who is still open: a parent does not close under its children.
+//! Counts an object's open children: a parent cannot be closed before them.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use crate::abi::{Errno, Result};
 #[derive(Default)]
 pub(super) struct Children(Arc<()>);
 
-/// A child's membership, over when it is dropped.
+/// Counts as one child until it is dropped.
 pub(super) struct Child(#[expect(dead_code, reason = "it counts by being there")] Arc<()>);
 
 impl Children {
-    /// Counts one more child.
+    /// Adds a child.
     pub(super) fn join(&self) -> Child {
         Child(Arc::clone(&self.0))
     }
 
-    /// `-FI_EBUSY` while a child is open.
+    /// Fails with `-FI_EBUSY` while a child is open.
     pub(super) fn require_none(&self) -> Result<()> {
         if Arc::strong_count(&self.0) == 1 { Ok(()) } else { Err(Errno::EBUSY) }
     }

@@ -1,4 +1,4 @@
-//! The provider's parameters: what `fi_info -e` shows and `FI_RSTREAM_*` sets.
+//! The provider's parameters, which `fi_info -e` lists and the variables `FI_RSTREAM_*` set.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -50,18 +50,18 @@ static SHM: Param<bool> = Param {
     default: true,
 };
 
-/// Every parameter, in the order in which they are shown.
+/// All parameters, in the order in which they are listed.
 pub(super) static PARAMS: &[&dyn Definition] =
     &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SPIN_US, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION];
 
-/// The values in force in this process.
+/// The values of the parameters in this process.
 #[derive(Debug, Clone)]
 pub(super) struct Config {
     /// How connections are made and watched.
     pub(super) connect: ConnectOptions,
     /// Longest time that `fi_close` waits.
     pub(super) linger: Duration,
-    /// Longest time that a call looks again before its caller sleeps.
+    /// Longest time that a call spins before its caller sleeps.
     pub(super) spin: Duration,
     /// Whether memory may be shared with a peer on this host.
     pub(super) shared_memory: bool,
@@ -69,13 +69,13 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// The values, read once, at first need after the parameters were defined.
+    /// The values. They are read once, on first use after the parameters were defined.
     pub(super) fn get() -> &'static Self {
         static CONFIG: LazyLock<Config> = LazyLock::new(Config::read);
         &CONFIG
     }
 
-    /// The embedded device, as the parameters want it.
+    /// The embedded device, configured by the parameters.
     pub(super) fn embedded_device() -> Result<iwarp::Device> {
         iwarp::Device::new(Self::get().iwarp).map_err(errno_of)
     }

@@ -22,14 +22,14 @@ const IWARP_FABRIC: &CStr = c"iwarp";
 /// Name of the fabric of all RDMA devices.
 const IBV_FABRIC: &CStr = c"ibv";
 
-/// A device as discovery sees it.
+/// A device, for discovery.
 pub(super) struct Offered {
     /// Name of its fabric.
     pub(super) fabric: &'static CStr,
     pub(super) attributes: DeviceAttributes,
-    /// The addresses that lead to it, each with the name of its domain.
+    /// Its local addresses, each with the name of its domain.
     pub(super) interfaces: Vec<Interface>,
-    /// Its only domain, if it has no more than one: then it has no address but those.
+    /// Its only domain, if it has just one: then it has no other addresses than those.
     pub(super) domain: Option<String>,
 }
 

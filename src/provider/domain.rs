@@ -11,11 +11,11 @@ use super::children::{Child, Children};
 use super::endpoint::Endpoint;
 use super::fabric::Fabric;
 
-/// An open domain. A protection domain is each endpoint's own: what one peer is told opens no memory
-/// to another.
+/// An open domain. Each endpoint has a protection domain of its own, so that the keys that one peer is told
+/// give no other peer access.
 pub(super) struct Domain<D: Device> {
     device: D,
-    /// Stays open as long as the domain.
+    /// Keeps the fabric open.
     _fabric: Arc<Fabric<D>>,
     children: Children,
     membership: Mutex<Option<Child>>,
@@ -35,7 +35,7 @@ impl<D: Device> Domain<D> {
         &self.device
     }
 
-    /// What is open in it.
+    /// Its open children.
     pub(super) fn children(&self) -> &Children {
         &self.children
     }

@@ -1,12 +1,12 @@
-//! The event queue: connection events of every endpoint and passive endpoint bound to it, behind
-//! one descriptor.
+//! The event queue: connection events of all endpoints and passive endpoints that are bound to it, behind one
+//! descriptor.
 //!
-//! The queue's [`WaitSet`] holds the connections' own descriptors, each with the token of its
-//! endpoint, so that reading the queue finds those with news, however many are bound. A timer in
-//! the set stands for the earliest deadline. The set is signalled while events are queued; a call
-//! that reads the queue and takes what it found itself does not signal in between.
+//! The queue's [`WaitSet`] holds the descriptors of the connections, each with the token of its endpoint. So
+//! reading the queue finds the endpoints that have events, however many are bound. A timer in the set expires
+//! at the earliest deadline. The set is signalled while events are queued. A call that reads an event which
+//! it queued itself does not signal in between.
 //!
-//! Lock order: an endpoint's lock, then the queue's. Endpoints are driven without the queue's lock.
+//! Lock order: an endpoint's lock before the queue's. Endpoints are driven without the queue's lock.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::CStr;
@@ -29,11 +29,11 @@ use super::{reason, wait};
 /// Token of the queue's timer.
 const TIMER: Token = Token(0);
 
-/// What is bound to an event queue.
+/// An endpoint or passive endpoint that is bound to an event queue.
 pub(super) trait Source: Send + Sync {
-    /// Drives the connection and queues what happened. Says by [`Binding::set_deadline`] when it
-    /// wants to be driven again even if nothing happens, before it gives its own lock back: of two
-    /// threads that drive it, the later one has the last word.
+    /// Drives the connection and queues its events. Before it releases its own lock, it sets the time at
+    /// which it is to be driven again even without an event ([`Binding::set_deadline`]): of two threads that
+    /// drive it, the later one decides.
     fn drive(&self);
 }
 
@@ -52,9 +52,9 @@ struct Queue {
     sources: HashMap<Token, Bound>,
     /// The deadlines of all sources, earliest first.
     deadlines: BTreeSet<(Instant, Token)>,
-    /// What the timer was set to last. An expired timer is readable until it is set again.
+    /// The time that the timer was last set to. An expired timer is readable until it is set again.
     armed: Option<Instant>,
-    /// Calls that drive the sources now; the last of them to end puts the signal in step.
+    /// Number of calls that are driving sources. The last one to end updates the signal.
     driving: usize,
     last_token: u64,
 }
@@ -64,7 +64,7 @@ struct Bound {
     deadline: Option<Instant>,
 }
 
-/// A source's place in an event queue; dropping it takes the source and its events out.
+/// A source in an event queue. Dropping it removes the source and its events.
 pub(super) struct Binding {
     queue: Arc<EventQueue>,
     token: Token,
@@ -84,7 +84,7 @@ impl EventQueue {
         Ok(Self { wait, timer, queue: Mutex::default(), membership })
     }
 
-    /// Drives every source that has news or whose time has come, and looks at the queue then.
+    /// Drives every source that has an event or whose deadline has passed, then runs `look` on the queue.
     fn drive<R>(&self, then: impl FnOnce(&mut Queue) -> R) -> R {
         let mut ready = Vec::new();
         if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut ready) {
@@ -117,7 +117,7 @@ impl EventQueue {
     fn arm_timer(&self) {
         let mut queue = self.queue.lock();
         let earliest = queue.deadlines.first().map(|&(at, _)| at);
-        // The timer of an inherited queue is the parent's.
+        // After a fork, the timer of an inherited queue belongs to the parent.
         if queue.armed == earliest || self.wait.is_inherited() {
             return;
         }
@@ -135,7 +135,7 @@ impl EventQueue {
         }
     }
 
-    /// Changes what is queued, and keeps the signal in step.
+    /// Changes the queue, and updates the signal.
     fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let mut queue = self.queue.lock();
         let result = change(&mut queue);
@@ -148,7 +148,7 @@ impl EventQueue {
     }
 }
 
-/// A call that drives the sources. However it ends, timer and signal are in step afterwards.
+/// A call that drives the sources. However it ends, timer and signal are updated afterwards.
 struct Driving<'q>(&'q EventQueue);
 
 impl<'q> Driving<'q> {
@@ -157,7 +157,7 @@ impl<'q> Driving<'q> {
         Self(queue)
     }
 
-    /// Ends the call, and looks at the queue before the signal changes.
+    /// Ends the call, and runs `look` on the queue before the signal is updated.
     fn end<R>(self, then: impl FnOnce(&mut Queue) -> R) -> R {
         let queue = self.0;
         std::mem::forget(self);
@@ -177,12 +177,12 @@ impl Drop for Driving<'_> {
 }
 
 impl Queue {
-    /// Whether something can be read.
+    /// Whether an event or an error can be read.
     fn has_news(&self) -> bool {
         !self.events.is_empty() || !self.errors.is_empty()
     }
 
-    /// Gives the oldest event.
+    /// Delivers the oldest event.
     fn take(&mut self, out: &mut EventOut<'_>) -> Result<usize> {
         if self.errors.is_empty() { out.deliver(&mut self.events) } else { Err(Errno::EAVAIL) }
     }
@@ -200,7 +200,7 @@ impl Queue {
         }
     }
 
-    /// Takes out the sources whose deadline has come.
+    /// Removes and returns the sources whose deadline has passed.
     fn expired(&mut self, now: Instant) -> Vec<Token> {
         let mut expired = Vec::new();
         while let Some(&(at, token)) = self.deadlines.first()
@@ -240,7 +240,7 @@ impl Binding {
         Ok(())
     }
 
-    /// Where the source's connection announces itself.
+    /// The event target of the source's connection.
     pub(super) fn target(&self) -> EventTarget {
         EventTarget { wait: Arc::clone(&self.queue.wait), token: self.token }
     }
@@ -260,12 +260,12 @@ impl Binding {
         self.queue.change(|queue| queue.errors.push_back(error));
     }
 
-    /// How many events of the source were not read yet.
+    /// Number of the source's events that were not read yet.
     pub(super) fn unread(&self) -> usize {
         self.queue.queue.lock().events.iter().filter(|event| event.fid() == self.fid).count()
     }
 
-    /// Takes the source's events back that were not read yet.
+    /// Removes the source's events that were not read yet.
     pub(super) fn take_unread(&self) -> Vec<Event> {
         self.queue.change(|queue| {
             queue.errors.retain(|error| error.fid != self.fid);
@@ -276,7 +276,7 @@ impl Binding {
         })
     }
 
-    /// Says when the source wants to be driven even if nothing happens; it replaces what was said
+    /// Sets the time at which the source is to be driven even without an event. It replaces the time set
     /// before.
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
         self.queue.queue.lock().set_deadline(self.token, deadline);

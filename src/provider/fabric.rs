@@ -33,7 +33,7 @@ impl<D: Device> Fabric<D> {
         (self.open)(name.unwrap_or_default())
     }
 
-    /// What is open in it.
+    /// Its open children.
     pub(super) fn children(&self) -> &Children {
         &self.children
     }

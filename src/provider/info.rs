@@ -1,7 +1,7 @@
-//! Discovery: what `fi_getinfo` answers, and the info of a connection request.
+//! Discovery: the infos that `fi_getinfo` returns, and the info of a connection request.
 //!
-//! What the provider can do is said once, by [`describe`]; hints are held against the same
-//! constants. Addresses decide how many infos there are.
+//! [`describe`] states what the provider can do, and hints are compared with the same constants. The
+//! addresses decide how many infos there are.
 
 use std::ffi::CString;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::devices::{self, Offered};
 use super::options;
 use super::route::{Ends, Route};
 
-/// Longest `fi_inject` in bytes: what a sender can always take once the peer has read everything.
+/// Longest `fi_inject` in bytes: a send of this length always finds room once the peer has read everything.
 pub(super) const INJECT_SIZE: usize = GUARANTEED_ROOM as usize;
 
 const _: () = assert!(IOV_LIMIT == MAX_PIECES, "a call's pieces fit in one request");
@@ -27,7 +27,7 @@ const DOMAIN_CAPS: u64 = constants::FI_LOCAL_COMM | constants::FI_REMOTE_COMM;
 const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
 const ORDER: u64 = constants::FI_ORDER_SAS;
 
-/// What an application asks of `fi_getinfo`.
+/// The arguments of `fi_getinfo`.
 pub(super) struct Query<'a> {
     pub(super) node: Option<&'a str>,
     pub(super) service: Option<&'a str>,
@@ -35,7 +35,7 @@ pub(super) struct Query<'a> {
     pub(super) hints: Option<InfoRef<'a>>,
 }
 
-/// What of an info is the application's choice.
+/// The parts of an info that the application chooses.
 struct Choice {
     sizes: Sizes,
     force_iwarp: bool,
@@ -45,7 +45,7 @@ struct Choice {
 
 /// Answers `fi_getinfo`.
 pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
-    // Who asks for something else does not wait for devices to be opened.
+    // Opening devices takes time, so other requests are answered first.
     if !query.hints.is_none_or(fits) {
         return Err(Errno::ENODATA);
     }
@@ -63,8 +63,7 @@ pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }
 }
 
-/// The info of a connection request, after that of the passive endpoint: it opens an endpoint as it
-/// stands.
+/// The info of a connection request, made from that of the passive endpoint. It opens an endpoint as it is.
 pub(super) fn for_request(
     passive: &Info,
     local: SocketAddr,
@@ -79,13 +78,13 @@ pub(super) fn for_request(
     Ok(info)
 }
 
-/// Whether an info asks for iWARP words.
+/// Whether an info asks for control words in the format of iWARP.
 pub(super) fn forces_iwarp(info: InfoRef<'_>) -> bool {
     info.ep_attr().is_some_and(|endpoint| endpoint.protocol() == constants::FI_PROTO_IWARP)
 }
 
 impl Choice {
-    /// What the hints choose; `None` if the device's queues cannot be what they ask for.
+    /// The choice that the hints make. `None` if the device's queues cannot have the sizes that they ask for.
     fn of(hints: Option<InfoRef<'_>>, device: &DeviceAttributes) -> Result<Option<Self>> {
         let mut choice = Self {
             sizes: Sizes::DEFAULT,
@@ -105,7 +104,7 @@ impl Choice {
     }
 }
 
-/// Whether stream endpoints can be what the hints ask for, on whatever device.
+/// Whether stream endpoints of any device can be as the hints ask.
 fn fits(hints: InfoRef<'_>) -> bool {
     is_subset(hints.caps(), CAPS)
         && fits_address_format(hints.addr_format())

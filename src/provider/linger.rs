@@ -1,9 +1,10 @@
 //! How long `fi_close` waits until the peer's host has everything.
 //!
-//! A peer can hold up the end of its connection for the whole linger time, and a thread that closes one
-//! endpoint after the other would wait that long for each. So what closes wait comes out of an allowance that all
-//! of the process share: as long as the linger time, and whole again after ten times as long. A hundredth of the
-//! linger time is each close's own, however late it comes, so that peers that answer soon are always waited for.
+//! A peer can delay the end of its connection for the whole linger time, and a thread that closes one
+//! endpoint after the other would wait as long for each. So all closes of the process share one allowance of
+//! waiting time. It is as long as the linger time, and is restored within ten times as long. Each close may
+//! wait for a hundredth of the linger time beside it, so that a close always waits for a peer that answers
+//! soon.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -12,17 +13,17 @@ use parking_lot::Mutex;
 
 use super::config::Config;
 
-/// For how long a close looks again and again before it sleeps between looks: a peer that is near and
-/// awake answers within it.
+/// Time that a close spins before it sleeps between two looks. A peer on a near host that is awake answers
+/// within it.
 const NEAR: Duration = Duration::from_micros(50);
 /// Longest pause between two looks at a connection that is closing.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// One in so many parts of the linger time is each close's own.
+/// Fraction of the linger time that each close may wait beside the allowance.
 const OWN: u32 = 100;
-/// How much slower the allowance comes back than it goes.
+/// The allowance is restored by this factor more slowly than it is used.
 const RETURN: u32 = 10;
 
-/// The waiting of one close.
+/// The wait of one close.
 pub(super) struct Linger {
     most: Duration,
     closed: Instant,
@@ -31,12 +32,12 @@ pub(super) struct Linger {
 }
 
 impl Linger {
-    /// Of a connection whose both directions this side closed at `closed`.
+    /// For a connection whose both directions this side closed at `closed`.
     pub(super) fn since(closed: Instant) -> Self {
         Self { most: Config::get().linger, closed, begun: Instant::now(), pause: NEAR }
     }
 
-    /// Waits for a moment, unless the time is over. Answers whether it was not.
+    /// Waits for a moment. Returns `false`, without waiting, when the time is over.
     pub(super) fn wait(&mut self) -> bool {
         static SHARED: LazyLock<Mutex<Allowance>> =
             LazyLock::new(|| Mutex::new(Allowance::new(Config::get().linger, Instant::now())));
@@ -56,10 +57,10 @@ impl Linger {
     }
 }
 
-/// Time that all may use.
+/// Waiting time that all closes share.
 struct Allowance {
     whole: Duration,
-    /// When nothing of it is missing any more.
+    /// When all of it is restored.
     restored: Instant,
 }
 
@@ -68,7 +69,7 @@ impl Allowance {
         Self { whole, restored: now }
     }
 
-    /// Takes `time` out, if so much is left.
+    /// Takes `time` out if so much is left.
     fn draw(&mut self, time: Duration, now: Instant) -> bool {
         let restored = self.restored.max(now) + time * RETURN;
         let enough = restored - now <= self.whole * RETURN;

@@ -1,7 +1,7 @@
 //! Endpoint options: `fi_setopt` and `fi_getopt` at `FI_OPT_ENDPOINT`.
 //!
-//! An endpoint keeps the sizes of its rings and queues until it is enabled. A passive endpoint keeps those of the
-//! endpoints accepted from it, and they travel with a connection request.
+//! An endpoint keeps the sizes of its rings and queues until it is enabled. A passive endpoint keeps those of
+//! the endpoints accepted from it, and they travel with a connection request.
 
 use rdma_verbs::DeviceAttributes;
 use rstream_protocol::LEAST_RECEIVES;
@@ -129,8 +129,8 @@ fn depth(value: u64, most: u32) -> Result<u16> {
     u16::try_from(value).map_err(|_| Errno::EINVAL)
 }
 
-// The public header and the crates below agree: what is the default, and that the fewest queue entries are what the
-// stream protocol needs.
+// The public header and the crates below agree: what is the default, and that the fewest queue entries are
+// what the stream protocol needs.
 const _: () = assert!(RSTREAM_QUEUE_SIZE_MIN == LEAST_RECEIVES as u32);
 const _: () = {
     let Sizes { send_buffer, recv_buffer, send_depth, recv_depth } = Sizes::DEFAULT;

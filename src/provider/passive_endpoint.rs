@@ -1,4 +1,4 @@
-//! The passive endpoint: listens, and turns what peers ask for into `FI_CONNREQ` events.
+//! The passive endpoint: listens, and queues an `FI_CONNREQ` event for each connection request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -21,17 +21,17 @@ use super::info;
 use super::options;
 use super::request::{Request, Requests};
 
-/// Connections that may wait for the application if `FI_BACKLOG` does not say otherwise.
+/// Connection requests that may wait for the application unless `FI_BACKLOG` sets another number.
 const DEFAULT_BACKLOG: u32 = 1024;
-/// Most requests that one call takes; what announced them stays readable for the next call.
+/// Most requests that one call takes. The descriptor stays readable for the others.
 const ROUND: usize = 16;
-/// Fewest requests that stay the application's to name after their peers have left.
+/// Number of requests whose handles stay valid after their peers have left.
 const KEPT: usize = 1024;
 
 /// An open passive endpoint.
 pub(super) struct PassiveEndpoint<D: Device> {
     device: D,
-    /// As opened: what connection requests are described after.
+    /// The info that it was opened with, from which those of connection requests are made.
     info: Info,
     handle: OnceLock<FidHandle>,
     inner: Mutex<Inner<D>>,
@@ -70,7 +70,7 @@ impl<D: Device> PassiveEndpoint<D> {
         }))
     }
 
-    /// Makes an event of a peer's request, or refuses it.
+    /// Queues an event for a request, or rejects the request.
     fn announce(&self, inner: &mut Inner<D>, request: D::Request) {
         let Some(binding) = &inner.binding else { return };
         let (peer, user_data) = match Peer::decode(request.private_data()) {
@@ -90,7 +90,7 @@ impl<D: Device> PassiveEndpoint<D> {
             }
         };
         request.name(|handle| info.set_handle(handle));
-        // Those that were not read are among the last.
+        // Requests whose events were not read are among the last.
         inner.requests.remember(&request, KEPT.max(inner.backlog as usize));
         binding.push(Event::ConnReq { fid: binding.fid(), info, data: user_data });
     }

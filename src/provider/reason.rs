@@ -1,5 +1,5 @@
-//! Why a connection did not come about, as `fi_eq_readerr` and `fi_eq_strerror` tell it: an errno
-//! that says what kind of failure it is, and a code with a text that says what happened.
+//! Why a connection attempt failed, for `fi_eq_readerr` and `fi_eq_strerror`: an errno for the kind of
+//! failure, and a code with a text for the failure itself.
 
 use std::ffi::CStr;
 
@@ -7,12 +7,12 @@ use crate::abi::Errno;
 use rdma_verbs::ConnectError;
 use rstream_protocol::RefusalReason;
 
-/// The codes of `prov_errno` begin here, out of the way of errno.
+/// First code of `prov_errno`. The codes do not overlap with errno.
 const FIRST: i32 = 0x5200;
 
 macro_rules! reasons {
     ($($name:ident: $errno:ident, $text:expr;)*) => {
-        /// A failure of this provider's own.
+        /// A failure that this provider reports.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Reason { $($name),* }
 
@@ -46,7 +46,7 @@ impl Reason {
         (ALL[index].1, FIRST + index as i32)
     }
 
-    /// The reason that a refusal of the peer gives.
+    /// The reason for a refusal by the peer.
     pub(super) fn of_refusal(reason: RefusalReason) -> Self {
         match reason {
             RefusalReason::Application => Self::Rejected,
@@ -72,7 +72,7 @@ pub(super) fn codes(error: &ConnectError) -> (Errno, i32) {
     }
 }
 
-/// What a `prov_errno` means.
+/// The text of a `prov_errno`.
 pub(super) fn text(prov_errno: i32) -> &'static CStr {
     let own = prov_errno.checked_sub(FIRST).and_then(|index| ALL.get(usize::try_from(index).ok()?));
     own.map_or(c"not an error of this provider", |&(_, _, text)| text)

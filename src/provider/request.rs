@@ -1,7 +1,7 @@
-//! A connection request: what `FI_CONNREQ` hands to the application, to accept or reject.
+//! A connection request, which `FI_CONNREQ` announces and the application accepts or rejects.
 //!
-//! It belongs to its passive endpoint, and from `fi_endpoint` on to the endpoint opened for it: the owner's close
-//! gives it up.
+//! It belongs to its passive endpoint, and from `fi_endpoint` on to the endpoint that was opened for it. When
+//! the owner is closed, the request is abandoned.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,37 +12,37 @@ use crate::abi::ConnectionHandle;
 use rdma_verbs::{ConnectionRequest, Device};
 use rstream_session::{Peer, Sizes};
 
-/// A request that waits for an answer.
+/// A request and, until it is answered, its connection.
 pub(super) struct Request<D: Device> {
     pending: Mutex<Option<Pending<D>>>,
-    /// Whether there is an endpoint for it.
+    /// Whether an endpoint was opened for it.
     claimed: AtomicBool,
     peer: Peer,
     sizes: Sizes,
 }
 
-/// What goes with the answer.
+/// The parts that the answer consumes.
 struct Pending<D: Device> {
     request: D::Request,
-    /// By which the application names the request; it keeps the request alive.
+    /// The application's handle of the request. It keeps the request alive.
     handle: Option<ConnectionHandle>,
 }
 
 impl<D: Device> Request<D> {
-    /// A request of `peer`, to be answered with endpoints of these sizes.
+    /// A request of `peer`. Endpoints that accept it begin with these sizes.
     pub(super) fn new(request: D::Request, peer: Peer, sizes: Sizes) -> Arc<Self> {
         let pending = Mutex::new(Some(Pending { request, handle: None }));
         Arc::new(Self { pending, claimed: AtomicBool::new(false), peer, sizes })
     }
 
-    /// Makes the request one that an application can name, until it is answered or abandoned.
+    /// Gives the request a handle, which is valid until the request is answered or abandoned.
     pub(super) fn name(self: &Arc<Self>, give: impl FnOnce(&ConnectionHandle)) {
         if let Some(pending) = &mut *self.pending.lock() {
             give(pending.handle.get_or_insert_with(|| ConnectionHandle::new(Arc::clone(self))));
         }
     }
 
-    /// What the peer offers.
+    /// The peer's parameters.
     pub(super) fn peer(&self) -> &Peer {
         &self.peer
     }
@@ -52,12 +52,12 @@ impl<D: Device> Request<D> {
         self.sizes
     }
 
-    /// Makes it the affair of the endpoint that is opened for it.
+    /// Passes it from the passive endpoint to the endpoint that is opened for it.
     pub(super) fn claim(&self) {
         self.claimed.store(true, Ordering::Relaxed);
     }
 
-    /// The request itself, for its one answer.
+    /// Takes the connection out, to answer the request. `None` if it was answered before.
     pub(super) fn take(&self) -> Option<D::Request> {
         self.pending.lock().take().map(|pending| pending.request)
     }
@@ -66,23 +66,23 @@ impl<D: Device> Request<D> {
         self.pending.lock().is_some()
     }
 
-    /// Whether it waits for an answer that nobody waits for.
+    /// Whether it is unanswered and its peer has left.
     fn has_left(&self) -> bool {
         self.pending.lock().as_ref().is_some_and(|pending| pending.request.has_left())
     }
 
-    /// Gives the request up without an answer.
+    /// Drops the connection without an answer.
     pub(super) fn abandon(&self) {
         drop(self.take());
     }
 
-    /// Refuses the request; `false` if it was answered before.
+    /// Rejects the request. `false` if it was answered before.
     pub(super) fn reject(&self, private_data: &[u8]) -> bool {
         self.take().map(|request| request.reject(private_data)).is_some()
     }
 }
 
-/// The requests of a passive endpoint that wait for an answer.
+/// The unanswered requests of a passive endpoint.
 pub(super) struct Requests<D: Device>(Vec<Weak<Request<D>>>);
 
 impl<D: Device> Default for Requests<D> {
@@ -92,8 +92,8 @@ impl<D: Device> Default for Requests<D> {
 }
 
 impl<D: Device> Requests<D> {
-    /// Adds a request. Of those whose peers have left at least the last `kept` can still be named; the others are
-    /// given up in time.
+    /// Adds a request. Of the requests whose peers have left, at least the last `kept` keep their handles.
+    /// Older ones are abandoned eventually.
     pub(super) fn remember(&mut self, request: &Arc<Request<D>>, kept: usize) {
         if self.0.len() == self.0.capacity() {
             self.sweep(kept);
@@ -101,7 +101,7 @@ impl<D: Device> Requests<D> {
         self.0.push(Arc::downgrade(request));
     }
 
-    /// Gives up all that have no endpoint.
+    /// Abandons all requests that have no endpoint.
     pub(super) fn abandon(self) {
         let requests = self.0.iter().filter_map(Weak::upgrade);
         requests
@@ -109,7 +109,7 @@ impl<D: Device> Requests<D> {
             .for_each(|request| request.abandon());
     }
 
-    /// Forgets what was answered.
+    /// Removes answered requests, and abandons old ones whose peers have left.
     fn sweep(&mut self, kept: usize) {
         self.0.retain(|request| request.upgrade().is_some_and(|request| request.is_pending()));
         let left: Vec<_> =

@@ -1,4 +1,4 @@
-//! Between which addresses an `fi_getinfo` call means to connect, and which interface leads there.
+//! The pairs of addresses that an `fi_getinfo` call is about, and the interface of each.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,10 +8,10 @@ use super::address::{self, Interface};
 use super::devices::Offered;
 use super::info::Query;
 
-/// Domain name where no single interface is meant.
+/// Domain name for all interfaces.
 const ANY_INTERFACE: &str = "any";
 
-/// The ends of a connection as an info names them, and the interface that leads there.
+/// The two ends of a connection as an info names them, and the local interface.
 pub(super) struct Route {
     pub(super) source: Option<SocketAddr>,
     pub(super) destination: Option<SocketAddr>,
@@ -19,15 +19,15 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Whether its addresses are IPv4's.
+    /// Whether its addresses are of IPv4.
     pub(super) fn is_v4(&self) -> bool {
         self.source.or(self.destination).is_none_or(|address| address.is_ipv4())
     }
 }
 
-/// What a query says of both ends: the same for every device.
+/// Both ends as the query names them, for every device.
 pub(super) struct Ends<'a> {
-    /// `None`: not said.
+    /// `None`: not named.
     sources: Option<Vec<SocketAddr>>,
     destinations: Option<Vec<SocketAddr>>,
     domain: Option<&'a str>,
@@ -53,7 +53,7 @@ impl<'a> Ends<'a> {
         Ok(Self { sources, destinations, domain })
     }
 
-    /// The pairs of addresses that this means on a device.
+    /// The routes on a device.
     pub(super) fn routes(&self, device: &Offered) -> Vec<Route> {
         let interfaces = &device.interfaces;
         let mut routes: Vec<Route> = match (&self.sources, &self.destinations) {
@@ -77,8 +77,8 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Where an info for a passive side listens: at the address named, or, if that is the wildcard
-/// and an interface was asked for, at the addresses of the interface.
+/// The addresses at which a passive side listens: the address named or, if that is the wildcard and an
+/// interface was asked for, the addresses of the interface.
 fn listening(source: SocketAddr, interfaces: &[Interface], wanted: Option<&str>) -> Vec<Route> {
     let route =
         |source: SocketAddr, domain: String| Route { source: Some(source), destination: None, domain };
@@ -130,10 +130,10 @@ fn connecting(
     routes
 }
 
-/// The name of the interface that has an address.
+/// The name of the interface with this address.
 fn interface_of(ip: IpAddr, interfaces: &[Interface]) -> String {
     let owner = interfaces.iter().find(|interface| interface.address.ip() == ip);
-    // Every address of 127.0.0.0/8 is the loopback interface's.
+    // All of 127.0.0.0/8 belongs to the loopback interface.
     let loopback =
         || interfaces.iter().find(|interface| ip.is_loopback() && interface.address.ip().is_loopback());
     owner.or_else(loopback).map_or_else(|| ANY_INTERFACE.to_owned(), |interface| interface.name.clone())

@@ -1,5 +1,5 @@
-//! Statistics of a connection, as the application reads them with `fi_open_ops` and as the log has them when the
-//! endpoint is closed.
+//! Statistics of a connection, as the application reads them with `fi_open_ops` and as the log has them when
+//! the endpoint is closed.
 
 use std::fmt;
 

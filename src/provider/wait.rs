@@ -1,11 +1,10 @@
-//! What `fi_control` answers about wait objects: every object of this provider waits by file
-//! descriptor.
+//! `fi_control` on wait objects. Every object of this provider waits by a file descriptor.
 
 use std::os::fd::RawFd;
 
 use crate::abi::{Control, Errno, Result, constants};
 
-/// Answers `FI_GETWAIT` with the descriptor that `descriptor` gives, and `FI_GETWAITOBJ`.
+/// Answers `FI_GETWAIT` with the result of `descriptor`, and `FI_GETWAITOBJ`.
 pub(super) fn answer(command: Control<'_>, descriptor: impl FnOnce() -> Result<RawFd>) -> Result<i32> {
     match command {
         Control::GetWait(out) => *out = descriptor()?,

@@ -1,9 +1,9 @@
 //! A standing connection: the stream protocol driven over a queue pair.
 //!
-//! To send, [`Connection::send`] asks the protocol where in the peer's ring the next message belongs, and posts
-//! it. To receive, [`Connection::receive`] polls completions, feeds them to the protocol, and copies bytes out of
-//! the receive ring. Each public call flushes before it returns: control words that are due are posted, unless
-//! the caller held output back with `more`.
+//! To send, [`Connection::send`] asks the protocol where in the peer's ring the next message belongs, and
+//! posts it. To receive, [`Connection::receive`] polls completions, feeds them to the protocol, and copies
+//! bytes out of the receive ring. Each public call flushes before it returns: control words that are due are
+//! posted, unless the caller held output back with `more`.
 //!
 //! | file | part |
 //! |---|---|
@@ -85,7 +85,8 @@ impl Direction {
 }
 
 impl<D: Device> Connection<D> {
-    /// A connection over `queue_pair` to a peer whose receive ring of `peer_ring_size` bytes is at `peer_ring`.
+    /// A connection over `queue_pair` to a peer whose receive ring of `peer_ring_size` bytes is at
+    /// `peer_ring`.
     pub(crate) fn new(
         queue_pair: StreamQueuePair<D>,
         settings: &Settings,
@@ -127,8 +128,9 @@ impl<D: Device> Connection<D> {
         &mut self.queue_pair
     }
 
-    /// Sends as many bytes of `data` as there is room for, at least one, and returns their number. `total` is the
-    /// length of all pieces. With `more`, the last message may wait for what follows; any other call sends it.
+    /// Sends as many bytes of `data` as there is room for, at least one, and returns their number. `total` is
+    /// the length of all pieces. With `more`, the last message may wait for what follows; any other call
+    /// sends it.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] without room, [`Error::Shut`] and [`Error::Reset`] after the end.
@@ -191,8 +193,8 @@ impl<D: Device> Connection<D> {
         })
     }
 
-    /// Copies received bytes to `target`, whose pieces have `total` bytes of room, and returns their number: 0 at the
-    /// end of the stream. Unless it is to `consume` them, the next call returns them again.
+    /// Copies received bytes to `target`, whose pieces have `total` bytes of room, and returns their number:
+    /// 0 at the end of the stream. Unless it is to `consume` them, the next call returns them again.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if there are none yet, [`Error::Reset`] if the connection broke.
@@ -224,9 +226,9 @@ impl<D: Device> Connection<D> {
         self.is_ready_for(Direction::Receive) || self.is_ready_for(Direction::Send)
     }
 
-    /// Whether an event loop has a reason to call in this direction: there is something to receive, or room for a
-    /// send that found none. The end of the stream counts until a receive has returned it, and again once nothing
-    /// can be sent any more. In between, a sender may want to sleep.
+    /// Whether an event loop has a reason to call in this direction: there is something to receive, or room
+    /// for a send that found none. The end of the stream counts until a receive has returned it, and again
+    /// once nothing can be sent any more. In between, a sender may want to sleep.
     #[must_use]
     pub fn is_ready_for(&self, direction: Direction) -> bool {
         match direction {
@@ -241,8 +243,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Asks the device to signal the attached wait set for what comes next. Returns whether something may have come
-    /// in between: then the caller has to call once more before it sleeps.
+    /// Asks the device to signal the attached wait set for what comes next. Returns whether something may
+    /// have come in between: then the caller has to call once more before it sleeps.
     ///
     /// # Errors
     /// Those of [`CompletionQueue::arm`].
@@ -354,7 +356,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Sends what `more` held back. Returns whether there was something: then input may have been taken in, too.
+    /// Sends what `more` held back. Returns whether there was something: then input may have been taken in,
+    /// too.
     fn release_held(&mut self) -> bool {
         let held = self.held;
         if held {
@@ -363,7 +366,8 @@ impl<D: Device> Connection<D> {
         held
     }
 
-    /// Posts what there is room for of the `total` bytes of `data`, after the first `skip`. Returns their number.
+    /// Posts what there is room for of the `total` bytes of `data`, after the first `skip`. Returns their
+    /// number.
     fn post(&mut self, data: &[IoSlice<'_>], skip: usize, total: usize, more: bool) -> Result<usize> {
         let mut done = skip;
         while done < total {

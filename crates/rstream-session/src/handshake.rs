@@ -9,9 +9,9 @@
 //!        └──────────────▶ Connection ◀──────────────────┘
 //! ```
 //!
-//! Each layer has one such machine. The device's opens the transport and carries private data (for iWARP, in MPA's
-//! request and reply). This one exchanges connection parameters in that private data. The layer above shows its user
-//! what came of it (in libfabric `FI_CONNREQ` and `FI_CONNECTED`).
+//! Each layer has one such machine. The device's opens the transport and carries private data (for iWARP, in
+//! MPA's request and reply). This one exchanges connection parameters in that private data. The layer above
+//! shows its user what came of it (in libfabric `FI_CONNREQ` and `FI_CONNECTED`).
 
 use std::net::SocketAddr;
 
@@ -61,8 +61,8 @@ pub enum Outcome<D: Device> {
 pub type Started<D> = Result<Box<Handshake<D>>, (Box<StreamQueuePair<D>>, StartError)>;
 
 impl<D: Device> Handshake<D> {
-    /// Starts to connect to `remote`, from the local address `source` if there is one. `events` announces when to
-    /// poll.
+    /// Starts to connect to `remote`, from the local address `source` if there is one. `events` announces
+    /// when to poll.
     ///
     /// # Errors
     /// [`StartError`], and the queue pair as it was.

@@ -191,8 +191,8 @@ impl<D: Device> StreamQueuePair<D> {
         self.ring.memory().read(u64::from(offset), target).is_ok()
     }
 
-    /// Posts a data message: `data` is exactly what it carries, in at most [`MAX_PIECES`] pieces, and `ring` the
-    /// peer's.
+    /// Posts a data message: `data` is exactly what it carries, in at most [`MAX_PIECES`] pieces, and `ring`
+    /// the peer's.
     pub(crate) fn post_write(
         &mut self,
         format: WordFormat,

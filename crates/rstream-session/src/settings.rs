@@ -45,8 +45,8 @@ pub struct Settings {
     pub share_memory: bool,
     /// The device's part.
     pub connect: ConnectOptions,
-    /// Runs what may meet a cancellation point of the C library (`pthreads(7)`) within a call that moves bytes:
-    /// the end of a connection whose peer broke the protocol. Who does not cancel threads has [`run`].
+    /// Runs what may meet a cancellation point of the C library (`pthreads(7)`) within a call that moves
+    /// bytes: the end of a connection whose peer broke the protocol. Who does not cancel threads has [`run`].
     pub at_cancellation_point: fn(&mut dyn FnMut()),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! To sleep and be woken takes several microseconds and system calls on both sides, and a busy peer often
 //! answers sooner. With an idle peer the spinning is wasted. So each connection learns for each direction: a
-//! spin in vain doubles the number of sleeps without spinning that follow, up to [`LONGEST_PAUSE`], and a spin
-//! that finds something halves it.
+//! spin in vain doubles the number of sleeps without spinning that follow, up to [`LONGEST_PAUSE`], and a
+//! spin that finds something halves it.
 
 /// Most sleeps in a row without spinning.
 const LONGEST_PAUSE: u8 = 63;

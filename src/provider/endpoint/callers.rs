@@ -1,18 +1,18 @@
 //! Two threads on one endpoint, one for each direction.
 //!
-//! An endpoint has one descriptor for both directions. While it is readable for the sake of one thread, the
-//! other thread cannot sleep on it: `poll` returns at once, the call finds nothing, and so on without end. It
-//! would take the lock and the processor from the thread that has something to do. So a call that finds
-//! nothing gives way inside the provider: it yields the processor, and while the descriptor is readable for
+//! An endpoint has one descriptor for both directions. While it is readable for one thread, the other thread
+//! cannot sleep on it: `poll` returns at once, the call finds nothing, and both repeat. That would take the
+//! lock and the processor from the thread that has something to do. So a call that finds nothing yields to
+//! the other thread inside the provider: it yields the processor, and while the descriptor is readable for
 //! the other thread, it waits for that thread, for less than a millisecond in all.
 
 use std::time::Duration;
 
 use rstream_session::Direction;
 
-/// How often a call that finds nothing yields the processor and looks again.
+/// Number of times that a call which finds nothing yields the processor and looks again.
 pub(super) const YIELDS: usize = 8;
-/// How long it waits between two looks while the descriptor is readable for the other thread.
+/// Times that it waits between two looks while the descriptor is readable for the other thread.
 pub(super) const PAUSES: [Duration; 4] = [
     Duration::from_micros(50),
     Duration::from_micros(100),
@@ -20,16 +20,17 @@ pub(super) const PAUSES: [Duration; 4] = [
     Duration::from_micros(400),
 ];
 
-/// Which thread called last in each direction.
+/// The thread that called last in each direction.
 #[derive(Default)]
 pub(super) struct Callers([Option<Thread>; 2]);
 
-/// A thread, known by the address of a variable of its own. A thread that has ended may have had the same.
+/// A thread, identified by the address of a thread-local variable. A new thread may get the address of one
+/// that has ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Thread(usize);
 
 impl Callers {
-    /// The calling thread calls in this direction.
+    /// Records that the calling thread calls in this direction.
     pub(super) fn note(&mut self, direction: Direction) {
         self.0[direction as usize] = Some(Thread::current());
     }

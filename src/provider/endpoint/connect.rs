@@ -39,7 +39,7 @@ impl<D: Device> Endpoint<D> {
         inner.start(|queue_pair| Handshake::accept(queue_pair, from, user_data, settings, device, events))
     }
 
-    /// How the stream is set up.
+    /// The settings of the stream.
     pub(super) fn settings(&self, inner: &Inner<D>) -> Settings {
         let config = Config::get();
         Settings {
@@ -79,8 +79,8 @@ impl<D: Device> Endpoint<D> {
 
     fn connected(&self, inner: &mut Inner<D>, connection: Box<Connection<D>>, data: Vec<u8>) {
         inner.state = State::Connected(connection);
-        // Whichever call found it, the event queue is to look at the peer from now on, which is sooner than
-        // the attempt would have ended.
+        // From now on the event queue watches the peer, whose first deadline is earlier than that of the
+        // attempt.
         inner.set_deadline();
         if let Some(binding) = &inner.binding {
             binding.push(Event::Connected { fid: binding.fid(), data });
@@ -95,7 +95,7 @@ impl<D: Device> Endpoint<D> {
 }
 
 impl<D: Device> Inner<D> {
-    /// Drives whatever state the endpoint is in.
+    /// Drives the endpoint in its present state.
     pub(super) fn progress(&mut self, endpoint: &Endpoint<D>) {
         endpoint.advance(self);
         if let State::Connected(connection) = &mut self.state {
@@ -104,7 +104,7 @@ impl<D: Device> Inner<D> {
         self.after_call();
     }
 
-    /// Goes from enabled to connecting, watched by the event queue.
+    /// Goes from enabled to connecting, and has the event queue watch the attempt.
     fn start(&mut self, start: impl FnOnce(Box<StreamQueuePair<D>>) -> Started<D>) -> Result<()> {
         let queue_pair = match std::mem::replace(&mut self.state, State::Dead) {
             State::Enabled(queue_pair) => queue_pair,
@@ -130,7 +130,7 @@ impl<D: Device> Inner<D> {
         Ok(())
     }
 
-    /// Tells the event queue when to drive the endpoint even if nothing happens.
+    /// Tells the event queue when to drive the endpoint even without an event.
     fn set_deadline(&self) {
         if let Some(binding) = &self.binding {
             binding.set_deadline(self.queue_pair().and_then(StreamQueuePair::deadline));

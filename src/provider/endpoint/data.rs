@@ -15,15 +15,15 @@ use super::super::info::INJECT_SIZE;
 use super::callers::{PAUSES, YIELDS};
 use super::{Endpoint, Inner, State};
 
-/// What a call answers that finds nothing to do.
+/// The outcome of a call that finds nothing to do.
 const BLOCKED: Moved<usize> = Err(Error::WouldBlock);
 
-/// How often a call is repeated for what comes while it asks for a wake-up, at most: a peer that sends without end
-/// does not hold the caller.
+/// Most repetitions of a call for what arrives while it arms the descriptor. A peer that sends without pause
+/// cannot keep the caller in the call.
 const ARMS: usize = 8;
 
-/// Flags that a data call takes; those besides `FI_PEEK` and `FI_MORE` change nothing, because
-/// every call is complete when it returns.
+/// Flags of a data call. Except for `FI_PEEK` and `FI_MORE` they have no effect, because every call is
+/// complete when it returns.
 const FLAGS: u64 = constants::FI_PEEK
     | constants::FI_MORE
     | constants::FI_COMPLETION
@@ -32,7 +32,8 @@ const FLAGS: u64 = constants::FI_PEEK
     | constants::FI_TRANSMIT_COMPLETE;
 
 impl<D: Device> Endpoint<D> {
-    /// Runs a data call of one direction on the connection, if there is one. It is counted unless it only `peeks`.
+    /// Runs a data call of one direction on the connection, if there is one. Calls that only peek (`peeks`)
+    /// are not counted.
     fn with_connection(
         &self,
         direction: Direction,
@@ -55,15 +56,15 @@ impl<D: Device> Endpoint<D> {
         if !peeks {
             connection.calls(direction).count(&outcome);
         }
-        // A connection that stands has nothing to tell a caller that polls.
+        // While a connection stands and has no descriptor, there is nothing to update.
         if connection.is_over() || inner.wait.is_some() {
             inner.after_call();
         }
         outcome.map_err(Errno::from)
     }
 
-    /// Repeats a call that found nothing where that may help, and has the descriptor tell of what comes: the
-    /// caller is about to sleep.
+    /// The caller of a call that found nothing is about to sleep: spins or yields where that may help, then
+    /// arms the descriptor.
     #[cold]
     fn before_sleep(
         &self,
@@ -76,11 +77,11 @@ impl<D: Device> Endpoint<D> {
         } else {
             spin(inner, direction, &mut call)?
         };
-        // A thread that has not called yet may be about to.
+        // Also if the other direction was not called yet: its thread may be about to call.
         if outcome == BLOCKED && !inner.callers.is_this(direction.other()) {
             outcome = self.give_way(inner, direction, &mut call)?;
         }
-        // The last word is `arm`'s: a call that follows it may overlook what it would have told of.
+        // Arming comes last: a call after it could consume the event that it waits for.
         for _ in 0..ARMS {
             if outcome != BLOCKED || !inner.connected()?.arm().map_err(errno_of)? {
                 break;
@@ -90,7 +91,7 @@ impl<D: Device> Endpoint<D> {
         Ok(outcome)
     }
 
-    /// Lets the thread of the other direction go first while the descriptor is readable for it.
+    /// Yields to the thread of the other direction while the descriptor is readable for it.
     fn give_way(
         &self,
         inner: &mut MutexGuard<'_, Inner<D>>,
@@ -102,7 +103,7 @@ impl<D: Device> Endpoint<D> {
             if outcome != BLOCKED || !inner.connected()?.is_ready_for(direction.other()) {
                 break;
             }
-            // The other thread may be asleep on the descriptor, or wait here itself.
+            // The other thread may sleep on the descriptor, or wait here as well.
             inner.after_call();
             self.news.notify_all();
             self.news.wait_for(inner, pause);
@@ -112,7 +113,7 @@ impl<D: Device> Endpoint<D> {
     }
 }
 
-/// Calls again a few times, other threads in between.
+/// Repeats the call a few times, and yields the processor in between.
 fn yield_and_look<D: Device>(
     inner: &mut MutexGuard<'_, Inner<D>>,
     mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
@@ -128,8 +129,8 @@ fn yield_and_look<D: Device>(
     Ok(outcome)
 }
 
-/// Spins before the caller sleeps, while that is likely to pay. Another thread that waits for the endpoint has it
-/// in between.
+/// Spins before the caller sleeps, where that is likely to pay. A thread that waits for the lock gets it in
+/// between.
 #[cold]
 fn spin<D: Device>(
     inner: &mut MutexGuard<'_, Inner<D>>,

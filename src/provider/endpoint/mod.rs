@@ -1,12 +1,13 @@
 //! The active endpoint: one stream.
 //!
-//! One lock covers everything an endpoint owns on its device. Calls are short and give the lock away where
-//! they look again, so that a sender and a receiver in two threads only ever hold each other up for one look.
+//! One lock covers everything that an endpoint owns on its device. Calls are short, and release the lock
+//! between two looks while they spin. So a sender and a receiver in two threads delay each other by one look
+//! at most.
 //!
 //! | file | part |
 //! |---|---|
 //! | `mod` | opening, binding, options, descriptor, closing |
-//! | `connect` | the way from a new endpoint to a standing connection, and its end |
+//! | `connect` | from a new endpoint to a connection, and its end |
 //! | `data` | the calls that move bytes |
 
 mod callers;
@@ -39,16 +40,16 @@ use callers::Callers;
 /// An open endpoint.
 pub(super) struct Endpoint<D: Device> {
     domain: Arc<Domain<D>>,
-    /// Whether iWARP words were asked for (`FI_PROTO_IWARP`).
+    /// Whether control words are in the format of iWARP (`FI_PROTO_IWARP`).
     force_iwarp: bool,
     /// The peer that the info names, for `fi_connect` without one.
     destination: Option<SocketAddr>,
-    /// The connection request that this endpoint is to accept.
+    /// The connection request that this endpoint was opened for.
     request: Option<Arc<Request<D>>>,
     handle: OnceLock<FidHandle>,
     maker: Maker,
     inner: Mutex<Inner<D>>,
-    /// Notified by each call, for one that gives way to another thread.
+    /// Notified by each call. A call that yields to another thread waits for it.
     news: Condvar,
 }
 
@@ -63,16 +64,16 @@ struct Inner<D: Device> {
     callers: Callers,
     /// Whether `FI_SHUTDOWN` was queued.
     told_shutdown: bool,
-    /// In the domain, until closed.
+    /// Counts the endpoint as open in its domain.
     membership: Option<Child>,
 }
 
 enum State<D: Device> {
-    /// As opened: options may change.
+    /// Opened. Options may change.
     Open,
-    /// Memory and queue pair are there.
+    /// Enabled: it has its memory and its queue pair.
     Enabled(Box<StreamQueuePair<D>>),
-    /// On the way to a connection.
+    /// A connection attempt is under way.
     Connecting(Box<Handshake<D>>),
     /// Connected, or the connection has ended.
     Connected(Box<Connection<D>>),
@@ -115,8 +116,8 @@ impl<D: Device> Endpoint<D> {
         }))
     }
 
-    /// For `fi_trywait`: whether there is something to do first. Otherwise the descriptor wakes
-    /// for what comes next.
+    /// For `fi_trywait`: whether a call would return something now. Otherwise the descriptor becomes readable
+    /// for the next event.
     pub(super) fn must_not_wait(&self) -> Result<bool> {
         let mut inner = self.inner.lock();
         inner.progress(self);
@@ -129,9 +130,9 @@ impl<D: Device> Endpoint<D> {
         Ok(ready)
     }
 
-    /// Ends the stream and lets what was accepted go out, as long as [`Linger`] says. Without the
-    /// lock between two looks: a thread that reads the event queue may have found the endpoint there
-    /// just before, and does not wait for what lingers here.
+    /// Ends the stream, and waits as long as [`Linger`] allows until the peer's host has everything. The lock
+    /// is released between two looks: a thread that reads the event queue may have found the endpoint there
+    /// just before, and must not wait for the linger time.
     fn linger(&self) {
         let mut inner = self.inner.lock();
         inner.binding = None;
@@ -180,7 +181,7 @@ impl<D: Device> Inner<D> {
         Ok(())
     }
 
-    /// The endpoint's descriptor, made at first need.
+    /// The endpoint's descriptor, created on first use.
     fn descriptor(&mut self) -> Result<&Arc<WaitSet>> {
         if self.wait.is_none() {
             let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
@@ -188,7 +189,7 @@ impl<D: Device> Inner<D> {
                 queue_pair.attach(Arc::clone(&wait)).map_err(errno_of)?;
             }
             self.wait = Some(wait);
-            // The device tells of what comes from now on.
+            // The device signals only what arrives after this point.
             if let State::Connected(connection) = &mut self.state {
                 connection.progress();
             }
@@ -214,8 +215,8 @@ impl<D: Device> Inner<D> {
         }
     }
 
-    /// What every call ends with: an event if the connection is over, and the descriptor in step
-    /// with what a call would answer now.
+    /// Ends every call: queues an event if the connection is over, and makes the descriptor readable exactly
+    /// if a call would return something now.
     fn after_call(&mut self) {
         let State::Connected(connection) = &self.state else { return };
         if !self.told_shutdown && connection.is_over() {
@@ -238,7 +239,7 @@ impl<D: Device> Inner<D> {
         }
     }
 
-    /// The connection, if it stands or stood.
+    /// The connection, also one that has ended.
     fn connected(&mut self) -> Result<&mut Connection<D>> {
         match &mut self.state {
             State::Connected(connection) => Ok(connection),
@@ -256,7 +257,7 @@ impl<D: Device> Inner<D> {
         }
     }
 
-    /// Closes both directions of the stream, if there is one. Answers since when they are.
+    /// Closes both directions of the stream, if there is one. Returns when they were closed.
     fn close_stream(&mut self) -> Instant {
         match &mut self.state {
             State::Connected(connection) => connection.close(),
@@ -264,14 +265,14 @@ impl<D: Device> Inner<D> {
         }
     }
 
-    /// For an endpoint that waits no longer: the peer gets what is with the device, and the end.
+    /// Stops waiting: the peer gets the bytes that the device has, and the end of the stream.
     fn give_up(&mut self) {
         if let State::Connected(connection) = &mut self.state {
             connection.disconnect();
         }
     }
 
-    /// For an endpoint that is closing: whether something that was accepted is still on its way.
+    /// For an endpoint that is closing: whether the peer's host has not received everything yet.
     fn has_output(&mut self) -> bool {
         let State::Connected(connection) = &mut self.state else { return false };
         connection.progress();
@@ -292,7 +293,7 @@ impl<D: Device> Fid for Endpoint<D> {
     }
 
     fn close(&self) -> Result<()> {
-        // In a child of the process that made it, the connection is the parent's to end.
+        // After a fork, only the process that opened the endpoint ends the connection.
         if self.maker.is_this_process() {
             self.linger();
             self.inner.lock().report();

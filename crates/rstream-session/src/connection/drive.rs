@@ -24,8 +24,8 @@ impl<D: Device> Connection<D> {
         self.flush_control();
     }
 
-    /// Posts the control words that are due (window updates, end of stream), and disconnects when both directions
-    /// are over.
+    /// Posts the control words that are due (window updates, end of stream), and disconnects when both
+    /// directions are over.
     pub(super) fn flush_control(&mut self) {
         while !self.ended
             && let Some(message) = self.stream.next_control()
@@ -41,8 +41,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Takes in completions while `wanting`. Connection events are polled only with a reason, because that drives
-    /// the device once more.
+    /// Takes in completions while `wanting`. Connection events are polled only with a reason, because that
+    /// drives the device once more.
     pub(super) fn take_in(&mut self, wanting: impl Fn(&Stream) -> bool) {
         while wanting(&self.stream) {
             let more = self.poll() || (self.expects_event() && self.poll_events());
@@ -52,8 +52,9 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Whether to poll connection events after a poll in vain. One reason is the queue pair's deadline: a caller
-    /// that only polls has to learn that the peer's host vanished. Only one poll in 256 reads the clock.
+    /// Whether to poll connection events after a poll in vain. One reason is the queue pair's deadline: a
+    /// caller that only polls has to learn that the peer's host vanished. Only one poll in 256 reads the
+    /// clock.
     fn expects_event(&mut self) -> bool {
         self.empty_polls = self.empty_polls.wrapping_add(1);
         std::mem::take(&mut self.event_expected) || self.empty_polls == 0 && self.event_is_due()
@@ -86,8 +87,8 @@ impl<D: Device> Connection<D> {
         true
     }
 
-    /// Posts again the receives that messages consumed. If the device refuses, the connection ends, because the peer
-    /// may count on each receive.
+    /// Posts again the receives that messages consumed. If the device refuses, the connection ends, because
+    /// the peer may count on each receive.
     fn post_used_receives(&mut self) {
         if !self.ended {
             let queue_pair = &mut self.queue_pair;
@@ -152,8 +153,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Takes in connection events. Returns whether there was one. A device may report the end before completions
-    /// that precede it, so completions are polled again afterwards.
+    /// Takes in connection events. Returns whether there was one. A device may report the end before
+    /// completions that precede it, so completions are polled again afterwards.
     fn poll_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.queue_pair.cq.poll_event(self.queue_pair.qp) {
