@@ -122,6 +122,7 @@ echo
 step formatting formatting
 step lints lints
 step documentation documentation
+step packages packages
 step header header
 step rust rust_tests
 step models models

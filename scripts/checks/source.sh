@@ -12,6 +12,20 @@ documentation() {
     RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
 }
 
+# What would be published builds by itself, with the other packages as they would be published, and holds nothing but
+# sources, documents and licences.
+packages() {
+    local folder stray packages=()
+    for folder in crates/*; do
+        packages+=(-p "${folder#crates/}")
+    done
+    cargo package --allow-dirty "${packages[@]}"
+    stray=$(cargo package --allow-dirty --list "${packages[@]}" | grep -vE \
+        '^(|\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|[a-zA-Z]+\.md|(src|examples|tests)/.*\.rs)$' ||
+        true)
+    [[ -z $stray ]] || { echo "files that no package needs: $stray"; return 1; }
+}
+
 # The build writes include/rstream.h from the Rust source: what is checked in must be that.
 header() {
     local before=$logs/rstream.h.before

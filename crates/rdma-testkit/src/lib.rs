@@ -1,14 +1,4 @@
-//! For tests of programs and devices of [`rdma_verbs`].
-//!
-//! | module | what it is |
-//! |---|---|
-//! | [`sim`] | a device in memory: no sockets, no hardware, nothing but the order of calls decides |
-//! | [`faulty`] | any device, with seeded faults that the contract allows |
-//! | [`harness`] | two ends of a connection, and the documented way to drive them |
-//! | [`suite`] | what [`rdma_verbs`] promises, as tests that every device passes ([`conformance!`]) |
-//! | [`rigs`] | how the suite gets the devices that every machine has |
-//! | [`skip`] | says why a test does not run here |
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod faulty;

@@ -1,5 +1,6 @@
-//! The verbs core: devices, protection domains, memory regions, completion queues, queue pairs
-//! and connection management, over several devices.
+#![doc = include_str!("../README.md")]
+//!
+//! # The model
 //!
 //! The traits here follow the RDMA verbs as an application knows them, with one difference that
 //! Rust asks for: **a completion queue owns the queue pairs that report to it**. It is the unit of

@@ -1,9 +1,6 @@
-//! The stream protocol: byte streams in both directions between two peers that can write into each
-//! other's memory and send each other small words. `docs/protocol.md` is its specification.
+#![doc = include_str!("../README.md")]
 //!
-//! Everything here is arithmetic on values. There is no I/O, clock, thread, pointer or error
-//! number, and nothing is allocated once a [`Stream`] stands. The provider owns the memory and the
-//! queue pair; it asks a `Stream` what to post, and tells it what was completed and what arrived:
+//! # Calls
 //!
 //! ```text
 //!             Offer, negotiate ──▶ Setup ──▶ Stream
@@ -15,9 +12,6 @@
 //! fi_shutdown, fi_close ──▶ shut_send, shut_recv, close; is_over, outgoing_done
 //! connection event ───────▶ on_disconnected, on_broken
 //! ```
-//!
-//! What a peer says is checked against what was outstanding before it changes anything; what does
-//! not fit is a [`Violation`] that names the numbers, and the stream counts as broken from then on.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
