@@ -22,6 +22,8 @@ pub struct Connection<D: Device> {
     /// Where messages arrive.
     inbox: D::Mr,
     longest: usize,
+    /// Whether the next message finds a receive.
+    is_open: bool,
 }
 
 impl<D: Device> Connection<D> {
@@ -35,14 +37,15 @@ impl<D: Device> Connection<D> {
         let (qp, _) = end.cq.create_qp(&end.pd, wanted)?;
         end.happened.insert(qp, VecDeque::new());
         let inbox = end.pd.register(Memory::zeroed(longest.max(1))?, Access::LOCAL_WRITE)?;
-        let mut connection = Self { end, qp, inbox, longest };
-        connection.open_inbox()?;
+        let mut connection = Self { end, qp, inbox, longest, is_open: longest > 0 };
+        if connection.is_open {
+            connection.open_inbox()?;
+        }
         Ok(connection)
     }
 
     fn open_inbox(&mut self) -> Result<()> {
-        let buffer = segment(&self.inbox, 0, self.longest);
-        if self.longest > 0 { self.post_receive(buffer) } else { Ok(()) }
+        self.post_receive(segment(&self.inbox, 0, self.longest))
     }
 
     /// Registered memory of `length` zeros.
@@ -135,10 +138,14 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// [`Error::Request`] if none comes.
     pub fn receive(&mut self) -> Result<Vec<u8>> {
+        if !self.is_open {
+            self.open_inbox()?;
+        }
         let received = self.completed(CompletionKind::Recv)?;
         let mut message = vec![0; received.length as usize];
         self.inbox.memory().read(0, &mut message)?;
-        self.open_inbox()?;
+        // A peer that ended the connection behind this message sends no other one: the next call says so.
+        self.is_open = self.open_inbox().is_ok();
         Ok(message)
     }
 
