@@ -15,7 +15,7 @@ use rdma_verbs::iwarp::machine::{Agreement, Fault, Machine, Port, SCRATCH, Side,
 use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
 use rdma_verbs::{
     Access, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload,
-    ProtectionDomain as _, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest,
+    ProtectionDomain as _, QpCapabilities, QpId, RecvRequest, RemoteAddress, Segment, SendRequest,
 };
 
 const SIZE: usize = 8192;
@@ -142,7 +142,7 @@ impl End {
             responder_resources: depth,
         };
         let mut machine =
-            Machine::new(QpNumber(1), &domain, capabilities, usize::from(input.segment) * 16 + 1);
+            Machine::new(QpId(1), &domain, capabilities, usize::from(input.segment) * 16 + 1);
         machine.establish(&Agreement {
             crc: input.crc,
             initiator_depth: depth,

@@ -19,7 +19,7 @@ use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
 use rdma_verbs::shm::{Channel, Invitation, Meeting, Message, Next, SLOTS, Target};
 use rdma_verbs::{
     Access, Completion, CompletionKind, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
-    QpCapabilities, QpNumber, RecvRequest, RemoteAddress, SendRequest,
+    QpCapabilities, QpId, RecvRequest, RemoteAddress, SendRequest,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -248,7 +248,7 @@ fuzz_target!(|input: Input| {
         initiator_depth: 0,
         responder_resources: 0,
     };
-    let mut machine = Machine::new(QpNumber(1), &domain, capabilities, 1024);
+    let mut machine = Machine::new(QpId(1), &domain, capabilities, 1024);
     machine.establish(&Agreement {
         crc: false,
         initiator_depth: 0,

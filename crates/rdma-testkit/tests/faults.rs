@@ -6,8 +6,8 @@ use std::time::Duration;
 use rdma_testkit::faulty::{Faulty, Plan};
 use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
-    BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Error,
-    Payload, QpCapabilities, RecvRequest, SendRequest, WaitSet,
+    BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Connections,
+    Error, Payload, QpCapabilities, QueuePairs, RecvRequest, SendRequest, WaitSet,
 };
 
 use rdma_testkit::harness::{CAPABILITIES, End, Joined, Pair, SEND};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
     Access, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectError,
-    ConnectionEvent, Device, Error, MemoryRegion, Operation, Payload, RecvRequest, RemoteAddress,
-    SendRequest, Token, Transport,
+    ConnectionEvent, Connections, Device, Error, MemoryRegion, Operation, Payload, QueuePairs, RecvRequest,
+    RemoteAddress, SendRequest, Token, Transport,
 };
 
 use rdma_testkit::harness::{

@@ -14,8 +14,9 @@ use rdma_testkit::harness::{End, Pair};
 use rdma_testkit::rigs::IwarpRig;
 use rdma_verbs::iwarp::{Config, Device, MemoryRegion};
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, MemoryRegion as _, Operation,
-    Payload, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, SendRequest,
+    Access, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, Connections as _,
+    MemoryRegion as _, Operation, Payload, QpCapabilities, QpId, QueuePairs as _, RecvRequest, RemoteAddress,
+    SendRequest,
 };
 
 const MESSAGE: usize = 64 * 1024;
@@ -116,7 +117,7 @@ fn half_trip(count: usize, time: Duration) -> f64 {
 /// One side of a connection over the device.
 struct Side {
     end: End<Device>,
-    qp: QpNumber,
+    qp: QpId,
     ring: MemoryRegion,
     remote: u32,
 }

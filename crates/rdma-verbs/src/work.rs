@@ -144,7 +144,7 @@ pub enum CompletionStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
     /// On which queue pair.
-    pub qp: super::QpNumber,
+    pub qp: super::QpId,
     /// The request's id.
     pub id: u64,
     /// What it was.
@@ -163,7 +163,7 @@ pub struct Completion {
 impl Completion {
     /// A value to fill arrays with before [`super::CompletionQueue::poll`].
     pub const EMPTY: Self = Self {
-        qp: super::QpNumber(u32::MAX),
+        qp: super::QpId(u32::MAX),
         id: 0,
         kind: CompletionKind::Send,
         status: CompletionStatus::Flushed,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use rdma_testkit::harness::{CAPABILITIES, Joined, LIMIT, Pair, remote, segment};
 use rdma_testkit::rigs::IwarpRig;
 use rdma_verbs::iwarp::{Device, MemoryRegion};
-use rdma_verbs::{Access, CompletionKind, CompletionQueue as _, Operation, QpCapabilities, RecvRequest};
+use rdma_verbs::{Access, CompletionKind, Operation, QpCapabilities, QueuePairs as _, RecvRequest};
 
 /// Counts what each thread takes and gives back.
 struct Counting;

@@ -13,7 +13,7 @@ use rdma_testkit::harness::{End, Joined, Pair, SEND, remote, segment, step};
 use rdma_testkit::rigs::IwarpRig;
 use rdma_testkit::skip;
 use rdma_verbs::iwarp::Device;
-use rdma_verbs::{Access, BreakReason, CompletionQueue as _, ConnectionEvent, MemoryRegion as _, Operation};
+use rdma_verbs::{Access, BreakReason, ConnectionEvent, Connections as _, MemoryRegion as _, Operation};
 
 const INSIDE: &str = "RSTREAM_TEST_NAMESPACE";
 const KEEPALIVE: Duration = Duration::from_secs(2);

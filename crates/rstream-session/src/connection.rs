@@ -15,7 +15,7 @@ mod drive;
 use std::io::{IoSlice, IoSliceMut};
 use std::time::Instant;
 
-use rdma_verbs::{self as verbs, Completion, CompletionQueue, Device, RemoteAddress};
+use rdma_verbs::{self as verbs, Completion, CompletionQueue, Connections, Device, RemoteAddress};
 use rstream_protocol::{RecvState, SendEnd, Stream, WordFormat};
 
 use super::error::{Error, Result};

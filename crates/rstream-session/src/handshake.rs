@@ -16,7 +16,7 @@
 use std::net::SocketAddr;
 
 use rdma_verbs::{
-    self as verbs, CompletionQueue, ConnectError, ConnectionEvent, Device, DeviceAttributes, EventTarget,
+    self as verbs, ConnectError, ConnectionEvent, Connections, Device, DeviceAttributes, EventTarget,
 };
 use rstream_protocol::{Extension, Features, Offer, OfferError, Refusal, RefusalReason, Stream};
 

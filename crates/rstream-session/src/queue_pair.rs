@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use rdma_verbs::shm::Invitation;
 use rdma_verbs::{
-    self as verbs, Access, CompletionQueue, Device, Memory, MemoryRegion, Operation, Payload,
-    ProtectionDomain, QpCapabilities, QpNumber, RecvRequest, RemoteAddress, Segment, SendRequest, WaitSet,
+    self as verbs, Access, CompletionQueue, Connections, Device, Memory, MemoryRegion, Operation, Payload,
+    ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, RemoteAddress, Segment, SendRequest,
+    WaitSet,
 };
 use rstream_protocol::{ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage};
 
@@ -27,7 +28,7 @@ const WORD: usize = size_of::<u32>();
 /// A queue pair with the memory of one stream.
 pub struct StreamQueuePair<D: Device> {
     pub(crate) cq: D::Cq,
-    pub(crate) qp: QpNumber,
+    pub(crate) qp: QpId,
     /// The ring that the peer writes.
     ring: D::Mr,
     /// One slot a posted receive, for words that come as payload.
@@ -134,27 +135,31 @@ impl<D: Device> StreamQueuePair<D> {
         }
     }
 
-    /// Offers a peer at `remote` to share the ring; see [`CompletionQueue::invite`].
+    /// Offers a peer at `remote` to share the ring; see [`SameHost::invite`](verbs::SameHost::invite).
     pub(crate) fn invite(&mut self, remote: SocketAddr) -> Option<Invitation> {
-        self.cq.invite(self.qp, remote, &self.ring)
+        self.cq.same_host()?.invite(self.qp, remote, &self.ring)
     }
 
-    /// Takes a peer's offer to share memory; see [`CompletionQueue::visit`].
+    /// Takes a peer's offer to share memory; see [`SameHost::visit`](verbs::SameHost::visit).
     pub(crate) fn visit(&mut self, request: &D::Request, invitation: &Invitation) -> bool {
-        self.cq.visit(self.qp, request, invitation, &self.ring)
+        let same_host = self.cq.same_host();
+        same_host.is_some_and(|same_host| same_host.visit(self.qp, request, invitation, &self.ring))
     }
 
-    /// Ends the rendezvous that this side offered; see [`CompletionQueue::meet`].
+    /// Ends the rendezvous that this side offered; see [`SameHost::meet`](verbs::SameHost::meet).
     pub(crate) fn meet(&mut self, visited: bool) {
-        self.cq.meet(self.qp, visited);
+        if let Some(same_host) = self.cq.same_host() {
+            same_host.meet(self.qp, visited);
+        }
     }
 
     /// Longest data message that is of use towards a ring of `peer_ring` bytes, on a device that takes
     /// `most`. Where messages are cheap, a few fill the ring, so that the peer reads one while the next
     /// is written.
-    pub(crate) fn longest_message(&self, peer_ring: u32, most: u64) -> u32 {
+    pub(crate) fn longest_message(&mut self, peer_ring: u32, most: u64) -> u32 {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        if self.cq.shares_memory(self.qp) { most.min((peer_ring / 4).max(SPLIT_LEAST)) } else { most }
+        let shares_memory = self.cq.same_host().is_some_and(|same_host| same_host.shares_memory(self.qp));
+        if shares_memory { most.min((peer_ring / 4).max(SPLIT_LEAST)) } else { most }
     }
 
     /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.

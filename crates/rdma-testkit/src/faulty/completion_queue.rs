@@ -1,17 +1,16 @@
 //! The completion queue with faults.
 
+mod connections;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::alarm::Alarm;
 use super::dice::Dice;
 use super::plan::Plan;
-use rdma_verbs::shm::Invitation;
 use rdma_verbs::{
-    self as verbs, BreakReason, Completion, CompletionKind, ConnectError, ConnectOptions, ConnectionEvent,
-    Error, EventTarget, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
+    self as verbs, Completion, CompletionKind, ConnectError, Error, QpCapabilities, QpId, RecvRequest,
+    Result, SendRequest, Token, WaitSet,
 };
 
 /// The token by which our own wake-ups show in the attached wait set.
@@ -23,7 +22,7 @@ pub struct CompletionQueue<C> {
     inner: C,
     plan: Plan,
     dice: Dice,
-    queue_pairs: BTreeMap<QpNumber, QueuePair>,
+    queue_pairs: BTreeMap<QpId, QueuePair>,
     /// Completions of the wrapped queue that the consumer does not know of yet.
     held: VecDeque<Completion>,
     /// The last poll lied that there is nothing.
@@ -69,7 +68,7 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
     }
 
     /// A moment at which the connection may break or end under the consumer's hands.
-    fn tempt(&mut self, qp: QpNumber) {
+    fn tempt(&mut self, qp: QpId) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else { return };
         if !queue_pair.established {
             return;
@@ -89,13 +88,13 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
             return;
         }
         let established = self.queue_pairs.iter().filter(|(_, queue_pair)| queue_pair.established);
-        let numbers: Vec<QpNumber> = established.map(|(&number, _)| number).collect();
+        let numbers: Vec<QpId> = established.map(|(&number, _)| number).collect();
         numbers.into_iter().for_each(|qp| self.tempt(qp));
     }
 
     /// Decides whether to refuse a post of `asked` requests on a queue. Never twice in a row, and
     /// only if `outstanding` requests are to come back.
-    fn refuse(&mut self, qp: QpNumber, queue: Queue, asked: usize) -> Result<()> {
+    fn refuse(&mut self, qp: QpId, queue: Queue, asked: usize) -> Result<()> {
         let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else { return Ok(()) };
         let (depth, outstanding) = match queue {
             Queue::Send => (queue_pair.granted.send_depth, queue_pair.sends),
@@ -148,26 +147,6 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
             }
         }
     }
-
-    /// Our own wake-up for a queue pair's events.
-    fn watch(&mut self, qp: QpNumber, events: &EventTarget) -> Result<()> {
-        let alarm = Alarm::new(&events.wait, events.token)?;
-        alarm.set(self.dice.happens(self.plan.spurious_wake));
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
-            queue_pair.alarm = Some(alarm);
-        }
-        Ok(())
-    }
-
-    fn draw_connect_error(&mut self, options: &ConnectOptions) -> ConnectError {
-        match self.dice.up_to(4) {
-            0 => ConnectError::Refused,
-            1 => ConnectError::System(rustix::io::Errno::HOSTUNREACH.raw_os_error()),
-            2 => ConnectError::TimedOut(u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX)),
-            3 => ConnectError::Protocol("the answer makes no sense".into()),
-            _ => ConnectError::Closed,
-        }
-    }
 }
 
 /// Which queue of a queue pair.
@@ -177,11 +156,10 @@ enum Queue {
     Receive,
 }
 
-impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
+impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
     type Pd = C::Pd;
-    type Request = C::Request;
 
-    fn create_qp(&mut self, pd: &C::Pd, mut wanted: QpCapabilities) -> Result<(QpNumber, QpCapabilities)> {
+    fn create_qp(&mut self, pd: &C::Pd, mut wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
         if self.dice.happens(self.plan.small_inline) {
             wanted.inline = self.dice.up_to(wanted.inline);
         }
@@ -200,128 +178,13 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
         Ok((qp, granted))
     }
 
-    fn destroy_qp(&mut self, qp: QpNumber) {
+    fn destroy_qp(&mut self, qp: QpId) {
         self.inner.destroy_qp(qp);
         self.queue_pairs.remove(&qp);
         self.held.retain(|completion| completion.qp != qp);
     }
 
-    fn connect(
-        &mut self,
-        qp: QpNumber,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        private_data: &[u8],
-        options: &ConnectOptions,
-        events: EventTarget,
-    ) -> Result<()> {
-        let fresh = self.queue_pairs.get(&qp).is_some_and(|queue_pair| queue_pair.alarm.is_none());
-        self.watch(qp, &events)?;
-        if !(fresh && self.dice.happens(self.plan.fail_connect)) {
-            return self.inner.connect(qp, remote, local, private_data, options, events);
-        }
-        let error = self.draw_connect_error(options);
-        let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else {
-            return Err(Error::BadState { state: "absent", what: "connecting" });
-        };
-        queue_pair.failure = Some(error);
-        if let Some(alarm) = &queue_pair.alarm {
-            alarm.set(true);
-        }
-        Ok(())
-    }
-
-    fn accept(
-        &mut self,
-        qp: QpNumber,
-        request: C::Request,
-        private_data: &[u8],
-        options: &ConnectOptions,
-        events: EventTarget,
-    ) -> Result<()> {
-        self.watch(qp, &events)?;
-        self.inner.accept(qp, request, private_data, options, events)
-    }
-
-    fn invite(
-        &mut self,
-        qp: QpNumber,
-        remote: SocketAddr,
-        target: &dyn verbs::MemoryRegion,
-    ) -> Option<Invitation> {
-        self.inner.invite(qp, remote, target)
-    }
-
-    fn visit(
-        &mut self,
-        qp: QpNumber,
-        request: &C::Request,
-        invitation: &Invitation,
-        target: &dyn verbs::MemoryRegion,
-    ) -> bool {
-        self.inner.visit(qp, request, invitation, target)
-    }
-
-    fn meet(&mut self, qp: QpNumber, visited: bool) {
-        self.inner.meet(qp, visited);
-    }
-
-    fn shares_memory(&self, qp: QpNumber) -> bool {
-        self.inner.shares_memory(qp)
-    }
-
-    fn disconnect(&mut self, qp: QpNumber) {
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
-            queue_pair.established = false;
-        }
-        self.inner.disconnect(qp);
-    }
-
-    fn abort(&mut self, qp: QpNumber) {
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
-            queue_pair.established = false;
-        }
-        self.inner.abort(qp);
-    }
-
-    fn flushed(&mut self, qp: QpNumber) -> bool {
-        self.inner.flushed(qp)
-    }
-
-    fn poll_event(&mut self, qp: QpNumber) -> Option<ConnectionEvent> {
-        self.tempt(qp);
-        let spurious = self.dice.happens(self.plan.spurious_wake);
-        let queue_pair = self.queue_pairs.get_mut(&qp)?;
-        if let Some(alarm) = &queue_pair.alarm {
-            alarm.set(spurious);
-        }
-        if let Some(error) = queue_pair.failure.take() {
-            return Some(ConnectionEvent::Failed(error));
-        }
-        let event = self.inner.poll_event(qp)?;
-        match event {
-            ConnectionEvent::Established { .. } => queue_pair.established = true,
-            ConnectionEvent::Broken(BreakReason::Aborted) if queue_pair.broken => {
-                return Some(ConnectionEvent::Broken(BreakReason::Reset));
-            }
-            _ => queue_pair.established = false,
-        }
-        Some(event)
-    }
-
-    fn deadline(&self, qp: QpNumber) -> Option<Instant> {
-        self.inner.deadline(qp)
-    }
-
-    fn local_address(&self, qp: QpNumber) -> Option<SocketAddr> {
-        self.inner.local_address(qp)
-    }
-
-    fn peer_address(&self, qp: QpNumber) -> Option<SocketAddr> {
-        self.inner.peer_address(qp)
-    }
-
-    fn post_recv(&mut self, qp: QpNumber, requests: &[RecvRequest]) -> Result<()> {
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
         self.refuse(qp, Queue::Receive, requests.len())?;
         self.inner.post_recv(qp, requests)?;
         if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
@@ -330,7 +193,7 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
         Ok(())
     }
 
-    fn post_send(&mut self, qp: QpNumber, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+    fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
         self.tempt(qp);
         self.refuse(qp, Queue::Send, requests.len())?;
         self.inner.post_send(qp, requests, more)?;
@@ -340,7 +203,9 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
         }
         Ok(())
     }
+}
 
+impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.tempt_all();
         self.lied = !self.lied && self.dice.delays(self.plan.false_zero);

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Device, Memory,
-    MemoryRegion, Operation, Payload, ProtectionDomain, QpCapabilities, QpNumber, RecvRequest, RemoteAddress,
-    Segment, SendRequest, Token,
+    Access, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device, Memory,
+    MemoryRegion, Operation, Payload, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest,
+    RemoteAddress, Segment, SendRequest, Token,
 };
 
 use super::{End, Error, LIMIT, LISTENER, Result, SEND, segment, step};
@@ -18,7 +18,7 @@ pub struct Connection<D: Device> {
     /// What it stands on, and what it drives.
     pub end: End<D>,
     /// The queue pair.
-    pub qp: QpNumber,
+    pub qp: QpId,
     /// Where messages arrive.
     inbox: D::Mr,
     longest: usize,

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use rdma_verbs::{
     Access, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent,
-    Device, EventTarget, Listener, Memory, Operation, Payload, ProtectionDomain, QpCapabilities, QpNumber,
-    RecvRequest, Segment, SendRequest, Token, WaitSet,
+    Connections, Device, EventTarget, Listener, Memory, Operation, Payload, ProtectionDomain, QpCapabilities,
+    QpId, QueuePairs, RecvRequest, Segment, SendRequest, Token, WaitSet,
 };
 
 use super::{LIMIT, OPTIONS, Result, step};
@@ -39,7 +39,7 @@ pub struct End<D: Device> {
     /// Completions that nobody has taken yet, oldest first.
     pub completions: VecDeque<Completion>,
     /// Connection events that nobody has taken yet, by queue pair, oldest first.
-    pub happened: BTreeMap<QpNumber, VecDeque<ConnectionEvent>>,
+    pub happened: BTreeMap<QpId, VecDeque<ConnectionEvent>>,
     /// Connection requests that nobody has answered yet, oldest first.
     pub requests: VecDeque<D::Request>,
 }
@@ -87,27 +87,27 @@ impl<D: Device> End<D> {
     }
 
     /// A queue pair whose events are polled from now on.
-    pub fn queue_pair(&mut self, wanted: QpCapabilities) -> (QpNumber, QpCapabilities) {
+    pub fn queue_pair(&mut self, wanted: QpCapabilities) -> (QpId, QpCapabilities) {
         let (qp, granted) = self.cq.create_qp(&self.pd, wanted).unwrap();
         self.happened.insert(qp, VecDeque::new());
         (qp, granted)
     }
 
     /// Starts to connect.
-    pub fn connect(&mut self, qp: QpNumber, address: SocketAddr, private_data: &[u8]) {
+    pub fn connect(&mut self, qp: QpId, address: SocketAddr, private_data: &[u8]) {
         let target = self.target(Token(qp.0.into()));
         self.cq.connect(qp, address, None, private_data, &self.options, target).unwrap();
     }
 
     /// Accepts the oldest request.
-    pub fn accept(&mut self, qp: QpNumber, private_data: &[u8]) {
+    pub fn accept(&mut self, qp: QpId, private_data: &[u8]) {
         let request = self.requests.pop_front().expect("a request to accept");
         let target = self.target(Token(qp.0.into()));
         self.cq.accept(qp, request, private_data, &self.options, target).unwrap();
     }
 
     /// Destroys a queue pair, and forgets its events.
-    pub fn destroy(&mut self, qp: QpNumber) {
+    pub fn destroy(&mut self, qp: QpId) {
         self.cq.destroy_qp(qp);
         self.happened.remove(&qp);
     }
@@ -118,18 +118,18 @@ impl<D: Device> End<D> {
     }
 
     /// Posts `count` receives without buffer, with ids from 0.
-    pub fn post_empty_receives(&mut self, qp: QpNumber, count: u64) {
+    pub fn post_empty_receives(&mut self, qp: QpId, count: u64) {
         let requests: Vec<_> = (0..count).map(|id| RecvRequest { id, buffer: None }).collect();
         self.cq.post_recv(qp, &requests).unwrap();
     }
 
     /// Posts one receive.
-    pub fn receive_into(&mut self, qp: QpNumber, id: u64, buffer: Segment) {
+    pub fn receive_into(&mut self, qp: QpId, id: u64, buffer: Segment) {
         self.cq.post_recv(qp, &[RecvRequest { id, buffer: Some(buffer) }]).unwrap();
     }
 
     /// Posts one signaled request with registered payload.
-    pub fn post(&mut self, qp: QpNumber, id: u64, operation: Operation, segments: &[Segment]) {
+    pub fn post(&mut self, qp: QpId, id: u64, operation: Operation, segments: &[Segment]) {
         let payload = Payload::Segments(segments);
         self.cq.post_send(qp, &[SendRequest { id, signaled: true, operation, payload }], false).unwrap();
     }
@@ -140,7 +140,7 @@ impl<D: Device> End<D> {
     /// The device's: it may refuse inline payload, or have none of this kind.
     pub fn post_inline(
         &mut self,
-        qp: QpNumber,
+        qp: QpId,
         id: u64,
         operation: Operation,
         bytes: &[u8],
@@ -207,13 +207,13 @@ impl<D: Device> End<D> {
     }
 
     /// The next event of this queue pair.
-    pub fn next_event(&mut self, qp: QpNumber) -> ConnectionEvent {
+    pub fn next_event(&mut self, qp: QpId) -> ConnectionEvent {
         self.until("an event", |end| end.happened.get_mut(&qp)?.pop_front()).unwrap()
     }
 }
 
 /// The completion of a request without details.
-pub fn success(qp: QpNumber, id: u64, kind: CompletionKind) -> Completion {
+pub fn success(qp: QpId, id: u64, kind: CompletionKind) -> Completion {
     Completion {
         qp,
         id,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rdma_verbs::{Completion, CompletionKind, ConnectionEvent, Device, QpCapabilities, QpNumber};
+use rdma_verbs::{Completion, CompletionKind, ConnectionEvent, Device, QpCapabilities, QpId};
 
 use super::{CAPABILITIES, End, LIMIT, QUIET, SEND, step, success};
 use crate::suite::rig::Rig;
@@ -24,9 +24,9 @@ pub struct Pair<D: Device> {
 #[derive(Debug, Clone, Copy)]
 pub struct Joined {
     /// That of the side that connected.
-    pub active: QpNumber,
+    pub active: QpId,
     /// That of the side that accepted.
-    pub passive: QpNumber,
+    pub passive: QpId,
 }
 
 impl<D: Device> Pair<D> {

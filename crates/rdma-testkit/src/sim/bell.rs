@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use rdma_verbs::{Interest, QpNumber, Result, Signal, Token, WaitSet};
+use rdma_verbs::{Interest, QpId, Result, Signal, Token, WaitSet};
 
 /// Token of the bell in the attached wait set.
 const BELL: Token = Token(0);
@@ -22,7 +22,7 @@ pub(super) struct Bell {
 #[derive(Debug, Default)]
 struct State {
     /// Queue pairs to drive.
-    rung: BTreeSet<QpNumber>,
+    rung: BTreeSet<QpId>,
     /// Completions are there to be polled.
     ready: bool,
     armed: bool,
@@ -35,7 +35,7 @@ impl Bell {
     }
 
     /// This queue pair has something to do.
-    pub(super) fn ring(&self, qp: QpNumber) {
+    pub(super) fn ring(&self, qp: QpId) {
         let mut state = self.state.lock();
         state.rung.insert(qp);
         self.wake(&mut state);
@@ -43,12 +43,12 @@ impl Bell {
 
     /// Answers for all queue pairs: returns those to drive. A ring that comes while they are driven
     /// counts anew.
-    pub(super) fn answer_all(&self) -> BTreeSet<QpNumber> {
+    pub(super) fn answer_all(&self) -> BTreeSet<QpId> {
         std::mem::take(&mut self.state.lock().rung)
     }
 
     /// Answers for one queue pair, which the caller is about to drive.
-    pub(super) fn answer(&self, qp: QpNumber) {
+    pub(super) fn answer(&self, qp: QpId) {
         self.state.lock().rung.remove(&qp);
     }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::announcer::Announcer;
 use super::bell::Bell;
-use rdma_verbs::{BreakReason, QpNumber, RemoteAddress};
+use rdma_verbs::{BreakReason, QpId, RemoteAddress};
 
 /// What travels on a link.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) struct Wakes {
     /// The completion queue's bell.
     pub(super) bell: Arc<Bell>,
     /// The queue pair to drive.
-    pub(super) qp: QpNumber,
+    pub(super) qp: QpId,
     /// For frames that become connection events.
     pub(super) announcer: Arc<Announcer>,
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rdma_verbs::{
-    CompletionQueue, ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest, Device, Error,
-    Listener, QpCapabilities, Token,
+    ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest, Connections, Device, Error, Listener,
+    QpCapabilities, QueuePairs, Token,
 };
 
 use super::rig::Rig;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rdma_verbs::{
-    Access, BreakReason, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Device, Error,
-    MemoryRegion, Operation, Payload, RecvRequest, SendRequest,
+    Access, BreakReason, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device, Error,
+    MemoryRegion, Operation, Payload, QueuePairs, RecvRequest, SendRequest,
 };
 
 use super::rig::Rig;

@@ -1,8 +1,8 @@
 //! Sends and receives.
 
 use rdma_verbs::{
-    Access, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Device, Error, MemoryRegion,
-    Operation, Payload, SendRequest,
+    Access, CompletionKind, CompletionStatus, ConnectionEvent, Device, Error, MemoryRegion, Operation,
+    Payload, QueuePairs, SendRequest,
 };
 
 use super::rig::Rig;

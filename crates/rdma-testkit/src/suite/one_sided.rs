@@ -1,8 +1,8 @@
 //! RDMA writes and reads, and what the target refuses.
 
 use rdma_verbs::{
-    Access, CompletionKind, CompletionQueue as _, CompletionStatus, Device, Error, MemoryRegion, Operation,
-    Payload, RemoteAddress, SendRequest,
+    Access, CompletionKind, CompletionStatus, Device, Error, MemoryRegion, Operation, Payload,
+    QueuePairs as _, RemoteAddress, SendRequest,
 };
 
 use super::rig::Rig;

@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue, CompletionStatus, Error, MemoryRegion, Operation,
-    Payload, QpCapabilities, QpNumber, RecvRequest, Segment, SendRequest,
+    Access, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Error, MemoryRegion,
+    Operation, Payload, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, SendRequest,
 };
 
 use super::rig::Rig;
@@ -193,7 +193,7 @@ pub fn unknown_queue_pairs_are_refused(rig: &impl Rig) {
     end.destroy(gone);
     let (next, _) = end.queue_pair(CAPABILITIES);
     assert_ne!(next, gone, "numbers are not used again");
-    for qp in [gone, QpNumber(u32::MAX)] {
+    for qp in [gone, QpId(u32::MAX)] {
         let refused = end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: None }]);
         assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
         let refused = end.cq.post_send(qp, &sends(1, true), false);

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use rdma_verbs::{
-    Access, CompletionKind, CompletionQueue, CompletionStatus, Device, MemoryRegion, Payload, QpNumber,
-    RecvRequest, SendRequest,
+    Access, CompletionKind, CompletionStatus, Device, MemoryRegion, Payload, QpId, QueuePairs, RecvRequest,
+    SendRequest,
 };
 
 use super::rig::Rig;
@@ -40,7 +40,7 @@ pub fn two_threads_stream(rig: &impl Rig) {
     });
 }
 
-fn send_all<D: Device>(end: &mut End<D>, qp: QpNumber) {
+fn send_all<D: Device>(end: &mut End<D>, qp: QpId) {
     let source = end.region(MESSAGE * WINDOW as usize, Access::empty());
     let mut deadline = Instant::now() + LIMIT;
     let (mut sent, mut granted, mut free) = (0, WINDOW, u64::from(CAPABILITIES.send_depth));
@@ -73,7 +73,7 @@ fn send_all<D: Device>(end: &mut End<D>, qp: QpNumber) {
 
 fn receive_all<D: Device>(
     end: &mut End<D>,
-    qp: QpNumber,
+    qp: QpId,
     ring: &D::Mr,
     slot: impl Fn(u64) -> rdma_verbs::Segment,
 ) {

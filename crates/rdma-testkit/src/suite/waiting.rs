@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_verbs::{Completion, CompletionQueue, Device, Token, WaitSet};
+use rdma_verbs::{Completion, CompletionQueue, Connections, Device, Token, WaitSet};
 
 use super::rig::Rig;
 use crate::harness::{CAPABILITIES, End, Joined, LIMIT, LISTENER, OPTIONS, Pair, QUIET, SEND};

@@ -1,26 +1,26 @@
 //! The completion queue and the queue pairs that report to it.
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdma_sys as sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::connection::{Announce, watch_in};
+use super::connection::watch_in;
 use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::graveyard;
-use super::listener::Request;
 use super::memory::Pd;
 use super::pulse::Pulse;
 use super::queue_pair::{QueuePair, number_of};
 use crate::{
-    self as verbs, Completion, ConnectOptions, ConnectionEvent, Error, EventTarget, Interest, QpCapabilities,
-    QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
+    self as verbs, Completion, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
+    Token, WaitSet,
 };
 
 /// Completions taken from the device in one call.
@@ -159,7 +159,7 @@ impl Cq {
         })
     }
 
-    fn queue_pair(&mut self, qp: QpNumber, what: &'static str) -> Result<&mut QueuePair> {
+    fn queue_pair(&mut self, qp: QpId, what: &'static str) -> Result<&mut QueuePair> {
         self.queue_pairs.get_mut(&qp.0).ok_or(Error::BadState { state: "unknown", what })
     }
 
@@ -185,7 +185,7 @@ impl Cq {
     }
 
     /// Asks the connection manager about every connection; answers whether there was news. What is due
-    /// by the clock is for [`verbs::CompletionQueue::poll_event`].
+    /// by the clock is for [`verbs::Connections::poll_event`].
     fn drive_connections(&mut self) -> bool {
         self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
@@ -210,11 +210,10 @@ impl Drop for Cq {
     }
 }
 
-impl verbs::CompletionQueue for Cq {
+impl verbs::QueuePairs for Cq {
     type Pd = Pd;
-    type Request = Request;
 
-    fn create_qp(&mut self, pd: &Pd, wanted: QpCapabilities) -> Result<(QpNumber, QpCapabilities)> {
+    fn create_qp(&mut self, pd: &Pd, wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
         let attributes = &self.queue.context.attributes;
         let depths = [
             ("send queue depth", wanted.send_depth, attributes.max_send_depth),
@@ -225,7 +224,7 @@ impl verbs::CompletionQueue for Cq {
                 return Err(Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() });
             }
         }
-        let number = QpNumber(self.last_number + 1);
+        let number = QpId(self.last_number + 1);
         graveyard::clear();
         let queue_pair = QueuePair::create(number, pd, &self.queue, wanted)?;
         self.last_number = number.0;
@@ -234,93 +233,25 @@ impl verbs::CompletionQueue for Cq {
         Ok((number, granted))
     }
 
-    fn destroy_qp(&mut self, qp: QpNumber) {
+    fn destroy_qp(&mut self, qp: QpId) {
         if let Some(queue_pair) = self.queue_pairs.remove(&qp.0) {
             graveyard::bury(queue_pair);
         }
     }
 
-    fn connect(
-        &mut self,
-        qp: QpNumber,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        private_data: &[u8],
-        options: &ConnectOptions,
-        events: EventTarget,
-    ) -> Result<()> {
-        let wait = self.wait.clone();
-        let announce = Announce { events, data: wait.as_ref() };
-        self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &announce)?;
-        self.keepalive = Some(options.keepalive);
-        self.start_pulse()
-    }
-
-    fn accept(
-        &mut self,
-        qp: QpNumber,
-        request: Request,
-        private_data: &[u8],
-        options: &ConnectOptions,
-        events: EventTarget,
-    ) -> Result<()> {
-        let wait = self.wait.clone();
-        let announce = Announce { events, data: wait.as_ref() };
-        self.queue_pair(qp, "accept")?.accept(request, private_data, options, &announce)?;
-        self.keepalive = Some(options.keepalive);
-        self.start_pulse()
-    }
-
-    fn disconnect(&mut self, qp: QpNumber) {
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp.0) {
-            queue_pair.disconnect();
-        }
-    }
-
-    fn abort(&mut self, qp: QpNumber) {
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp.0) {
-            queue_pair.abort();
-        }
-    }
-
-    fn flushed(&mut self, qp: QpNumber) -> bool {
-        self.queue_pairs.get_mut(&qp.0).is_none_or(QueuePair::flushed)
-    }
-
-    fn poll_event(&mut self, qp: QpNumber) -> Option<ConnectionEvent> {
-        let queue_pair = self.queue_pairs.get_mut(&qp.0)?;
-        if queue_pair.events.is_empty() {
-            queue_pair.drive();
-            queue_pair.on_time();
-        }
-        queue_pair.events.pop_front()
-    }
-
-    fn deadline(&self, qp: QpNumber) -> Option<Instant> {
-        self.queue_pairs.get(&qp.0)?.deadline()
-    }
-
-    fn local_address(&self, qp: QpNumber) -> Option<SocketAddr> {
-        let queue_pair = self.queue_pairs.get(&qp.0)?;
-        let now = || queue_pair.id.as_ref().and_then(super::cm::Id::local_address);
-        queue_pair.local.or_else(now)
-    }
-
-    fn peer_address(&self, qp: QpNumber) -> Option<SocketAddr> {
-        self.queue_pairs.get(&qp.0)?.peer
-    }
-
-    fn post_recv(&mut self, qp: QpNumber, requests: &[RecvRequest]) -> Result<()> {
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
         if requests.is_empty() {
             return Ok(());
         }
         self.queue_pair(qp, "post_recv")?.post_recv(requests)
     }
 
-    fn post_send(&mut self, qp: QpNumber, requests: &[SendRequest<'_>], _more: bool) -> Result<()> {
+    fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], _more: bool) -> Result<()> {
         self.queue_pair(qp, "post_send")?.post_send(requests)
     }
+}
 
+impl verbs::CompletionQueue for Cq {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;

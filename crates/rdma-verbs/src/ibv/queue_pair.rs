@@ -18,8 +18,8 @@ use super::liveness::Liveness;
 use super::memory::{Handle, Pd, Region};
 use super::ring::{Posted, Ring};
 use crate::{
-    BreakReason, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities,
-    QpNumber, Result,
+    BreakReason, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities, QpId,
+    Result,
 };
 
 /// Segments of one send that a queue pair asks for.
@@ -31,7 +31,7 @@ const RECEIVE: u64 = 1 << 63;
 
 /// A queue pair, its connection, and what is posted on it.
 pub(super) struct QueuePair {
-    pub(super) number: QpNumber,
+    pub(super) number: QpId,
     raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QpCapabilities,
     pub(super) segments: usize,
@@ -62,12 +62,7 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Makes a queue pair that can take receives.
-    pub(super) fn create(
-        number: QpNumber,
-        pd: &Pd,
-        queue: &Arc<Queue>,
-        wanted: QpCapabilities,
-    ) -> Result<Self> {
+    pub(super) fn create(number: QpId, pd: &Pd, queue: &Arc<Queue>, wanted: QpCapabilities) -> Result<Self> {
         let context = &pd.handle().context;
         let segments = (SEND_SEGMENTS as u32).min(context.max_segments);
         let mut created = Err(Error::Unsupported("queue pair of that size"));

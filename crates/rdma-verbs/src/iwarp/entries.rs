@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{Completion, CompletionKind, Error, QpNumber, Result};
+use crate::{Completion, CompletionKind, Error, QpId, Result};
 
 /// Which queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) enum Queue {
 
 /// One queue of a queue pair.
 pub(super) struct Entries {
-    pub(super) qp: QpNumber,
+    pub(super) qp: QpId,
     pub(super) queue: Queue,
     /// Entries in all.
     pub(super) depth: u32,

@@ -30,7 +30,7 @@ use transmit::Transmitter;
 use super::region::{ProtectionDomain, RegionCache};
 use crate::shm::Message;
 use crate::{
-    Completion, CompletionStatus, Error, Memory, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest,
+    Completion, CompletionStatus, Error, Memory, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
 };
 use iwarp_wire::rdmap::{About, Terminate};
 
@@ -116,7 +116,7 @@ impl Machine {
     /// the payload of the segments that it sends.
     #[must_use]
     pub fn new(
-        qp: QpNumber,
+        qp: QpId,
         domain: &ProtectionDomain,
         capabilities: QpCapabilities,
         max_payload: usize,

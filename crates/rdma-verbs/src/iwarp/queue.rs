@@ -4,25 +4,20 @@
 //! tells which sockets are ready, so that the cost follows the traffic and not the number of
 //! connections.
 
+mod connections;
+
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::bell::Bell;
-use super::handshake::{Initiator, Offer};
-use super::listener::ConnectionRequest;
 use super::machine::{Machine, Sink};
-use super::opening::Opening;
 use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
-use super::socket::Socket;
 use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
-use crate::shm::{Invitation, Target};
 use crate::{
-    self as verbs, Completion, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Error, EventTarget,
-    QpCapabilities, QpNumber, RecvRequest, Result, SendRequest, Token, WaitSet,
+    self as verbs, Completion, Error, QpCapabilities, QpId, RecvRequest, Result, SendRequest, Token, WaitSet,
 };
 
 /// A completion queue of the embedded device.
@@ -87,19 +82,19 @@ impl CompletionQueue {
         }
     }
 
-    fn position(&self, qp: QpNumber) -> Result<usize> {
+    fn position(&self, qp: QpId) -> Result<usize> {
         let unknown = |_| Error::BadState { state: "unknown", what: "any call" };
         self.pairs.binary_search_by_key(&qp, |pair| pair.number).map_err(unknown)
     }
 
-    fn pair(&self, qp: QpNumber) -> Option<&QueuePair> {
+    fn pair(&self, qp: QpId) -> Option<&QueuePair> {
         self.position(qp).ok().map(|at| &*self.pairs[at])
     }
 
     /// Calls `body` with a queue pair, where completions go, and the wait sets.
     fn with<R>(
         &mut self,
-        qp: QpNumber,
+        qp: QpId,
         body: impl FnOnce(&mut QueuePair, &mut VecDeque<Completion>, DataSets<'_>) -> R,
     ) -> Result<R> {
         let at = self.position(qp)?;
@@ -166,40 +161,12 @@ impl CompletionQueue {
         }
         Ok(())
     }
-
-    fn check_private_data(&self, private_data: &[u8], revision: u8) -> Result<()> {
-        let most = super::max_private_data(revision);
-        if private_data.len() > most {
-            let value = private_data.len() as u64;
-            return Err(Error::OutOfRange {
-                what: "private data length",
-                value,
-                least: 0,
-                most: most as u64,
-            });
-        }
-        Ok(())
-    }
-
-    fn offer(&self, capabilities: &QpCapabilities) -> Offer {
-        Offer {
-            revision: self.config.mpa_revision,
-            crc: self.config.crc,
-            initiator_depth: capabilities.initiator_depth,
-            responder_resources: capabilities.responder_resources,
-        }
-    }
 }
 
-impl verbs::CompletionQueue for CompletionQueue {
+impl verbs::QueuePairs for CompletionQueue {
     type Pd = ProtectionDomain;
-    type Request = ConnectionRequest;
 
-    fn create_qp(
-        &mut self,
-        pd: &ProtectionDomain,
-        wanted: QpCapabilities,
-    ) -> Result<(QpNumber, QpCapabilities)> {
+    fn create_qp(&mut self, pd: &ProtectionDomain, wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
         for (what, depth) in [("send depth", wanted.send_depth), ("receive depth", wanted.recv_depth)] {
             if depth > MAX_DEPTH {
                 let (value, most) = (u64::from(depth), u64::from(MAX_DEPTH));
@@ -213,7 +180,7 @@ impl verbs::CompletionQueue for CompletionQueue {
             return Err(Error::OutOfRange { what: "sum of queue depths", value, least: 0, most });
         }
         let granted = QpCapabilities { inline: wanted.inline.min(MAX_INLINE), ..wanted };
-        let number = QpNumber(self.next);
+        let number = QpId(self.next);
         let next = self.next.checked_add(1);
         let exhausted = Error::BadState { state: "out of numbers", what: "a new queue pair" };
         let machine = Machine::new(number, pd, granted, self.config.segment);
@@ -229,7 +196,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         Ok((number, granted))
     }
 
-    fn destroy_qp(&mut self, qp: QpNumber) {
+    fn destroy_qp(&mut self, qp: QpId) {
         let Ok(at) = self.position(qp) else { return };
         let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
         self.pairs.remove(at).cut(sets);
@@ -237,111 +204,17 @@ impl verbs::CompletionQueue for CompletionQueue {
         self.follow();
     }
 
-    fn connect(
-        &mut self,
-        qp: QpNumber,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        private_data: &[u8],
-        options: &ConnectOptions,
-        events: EventTarget,
-    ) -> Result<()> {
-        let at = self.position(qp)?;
-        self.pairs[at].check_idle("connect")?;
-        self.check_private_data(private_data, self.config.mpa_revision)?;
-        let offer = self.offer(&self.pairs[at].capabilities());
-        let opening = Opening::active(Initiator::new(offer, private_data), options);
-        let attempt = Socket::connect(remote, local)?;
-        self.with(qp, |pair, _, sets| pair.connect(attempt, opening, events, sets))?
-    }
-
-    fn accept(
-        &mut self,
-        qp: QpNumber,
-        request: ConnectionRequest,
-        private_data: &[u8],
-        options: &ConnectOptions,
-        events: EventTarget,
-    ) -> Result<()> {
-        let at = self.position(qp)?;
-        self.pairs[at].check_idle("accept")?;
-        self.check_private_data(private_data, request.revision())?;
-        let offer = self.offer(&self.pairs[at].capabilities());
-        let addresses = (request.local_address(), request.peer_address());
-        let (socket, reply) = request.accept(&offer, private_data);
-        let opening = Opening::passive(reply, options);
-        self.with(qp, |pair, _, sets| pair.accept(socket, addresses, opening, events, sets))?
-    }
-
-    fn invite(
-        &mut self,
-        qp: QpNumber,
-        remote: SocketAddr,
-        target: &dyn verbs::MemoryRegion,
-    ) -> Option<Invitation> {
-        self.with(qp, |pair, _, _| pair.invite(Target::of(target), remote)).ok().flatten()
-    }
-
-    fn visit(
-        &mut self,
-        qp: QpNumber,
-        request: &ConnectionRequest,
-        invitation: &Invitation,
-        target: &dyn verbs::MemoryRegion,
-    ) -> bool {
-        let ends = (request.local_address(), request.peer_address());
-        self.with(qp, |pair, _, sets| pair.visit(invitation, &Target::of(target), ends, sets))
-            .unwrap_or(false)
-    }
-
-    fn meet(&mut self, qp: QpNumber, visited: bool) {
-        // An unknown number has nobody to meet.
-        let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
-    }
-
-    fn shares_memory(&self, qp: QpNumber) -> bool {
-        self.pair(qp).is_some_and(QueuePair::is_shared)
-    }
-
-    fn disconnect(&mut self, qp: QpNumber) {
-        // An unknown number has nothing to disconnect.
-        let _ = self.with(qp, |pair, ready, sets| pair.disconnect(ready, sets));
-    }
-
-    fn abort(&mut self, qp: QpNumber) {
-        // As above.
-        let _ = self.with(qp, |pair, ready, sets| pair.abort(ready, sets));
-    }
-
-    fn flushed(&mut self, qp: QpNumber) -> bool {
-        self.with(qp, |pair, ready, sets| pair.is_flushed(ready, sets)).unwrap_or(true)
-    }
-
-    fn poll_event(&mut self, qp: QpNumber) -> Option<ConnectionEvent> {
-        self.with(qp, |pair, ready, sets| pair.poll_event(ready, sets)).ok().flatten()
-    }
-
-    fn deadline(&self, qp: QpNumber) -> Option<Instant> {
-        self.pair(qp)?.deadline()
-    }
-
-    fn local_address(&self, qp: QpNumber) -> Option<SocketAddr> {
-        self.pair(qp)?.local_address()
-    }
-
-    fn peer_address(&self, qp: QpNumber) -> Option<SocketAddr> {
-        self.pair(qp)?.peer_address()
-    }
-
-    fn post_recv(&mut self, qp: QpNumber, requests: &[RecvRequest]) -> Result<()> {
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
         let at = self.position(qp)?;
         self.pairs[at].post_recv(requests, &self.ready)
     }
 
-    fn post_send(&mut self, qp: QpNumber, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+    fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
         self.with(qp, |pair, ready, sets| pair.post_send(requests, more, ready, sets))?
     }
+}
 
+impl verbs::CompletionQueue for CompletionQueue {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;

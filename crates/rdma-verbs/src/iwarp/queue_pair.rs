@@ -31,7 +31,7 @@ use super::socket::Socket;
 use super::watch::{DataSets, Watch};
 use crate::shm::Meeting;
 use crate::{
-    Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpNumber, RecvRequest, Result, SendRequest,
+    Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
     Token, WaitSet,
 };
 use ending::End;
@@ -45,7 +45,7 @@ const THOROUGH_ROUNDS: usize = 256;
 
 /// See the module.
 pub(super) struct QueuePair {
-    pub(super) number: QpNumber,
+    pub(super) number: QpId,
     capabilities: QpCapabilities,
     machine: Machine,
     phase: Phase,
@@ -79,7 +79,7 @@ enum Phase {
 }
 
 impl QueuePair {
-    pub(super) fn new(number: QpNumber, capabilities: QpCapabilities, machine: Machine) -> Self {
+    pub(super) fn new(number: QpId, capabilities: QpCapabilities, machine: Machine) -> Self {
         Self {
             number,
             capabilities,

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::{EventTarget, Interest, QpNumber, Result, Token, WaitSet};
+use crate::{EventTarget, Interest, QpId, Result, Token, WaitSet};
 
 /// The wait sets that tell when a completion queue has to be polled.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct DataSets<'s> {
 
 impl<'s> DataSets<'s> {
     /// The sets with the tokens by which they know a queue pair.
-    fn each(self, number: QpNumber) -> impl Iterator<Item = (&'s WaitSet, Token)> {
+    fn each(self, number: QpId) -> impl Iterator<Item = (&'s WaitSet, Token)> {
         let attached = self.attached.map(|set| (set, Token(0)));
         let finder = self.finder.map(|set| (set, Token(u64::from(number.0))));
         attached.into_iter().chain(finder)
@@ -25,7 +25,7 @@ impl<'s> DataSets<'s> {
 
 /// How one socket is watched. Every call is given that socket.
 pub(super) struct Watch {
-    number: QpNumber,
+    number: QpId,
     /// With what interest the socket stands in the data sets; `None`: it does not.
     interest: Option<Interest>,
     /// Where connection events are announced, and by what, while there is one to come.
@@ -33,7 +33,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(number: QpNumber) -> Self {
+    pub(super) fn new(number: QpId) -> Self {
         Self { number, interest: None, target: None }
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::support::*;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::{
-    BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error, MemoryRegion as _, Payload,
-    WaitSet,
+    BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Connections as _, Error,
+    MemoryRegion as _, Payload, QueuePairs as _, WaitSet,
 };
 
 fn is_ready(set: &WaitSet) -> bool {

@@ -7,7 +7,7 @@ use super::support::*;
 use iwarp_wire::mpa::FrameKind;
 use rdma_verbs::iwarp::{Config, Device};
 use rdma_verbs::{
-    CompletionQueue as _, ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Device as _,
+    ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Connections as _, Device as _,
     Error, EventTarget, Listener as _, Token,
 };
 

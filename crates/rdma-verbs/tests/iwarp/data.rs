@@ -8,7 +8,8 @@ use super::support::*;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::{
     Completion, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error,
-    MemoryRegion as _, Operation, Payload, QpCapabilities, RecvRequest, SendRequest, WaitSet,
+    MemoryRegion as _, Operation, Payload, QpCapabilities, QueuePairs as _, RecvRequest, SendRequest,
+    WaitSet,
 };
 
 #[test]

@@ -8,8 +8,8 @@ use super::support::*;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::shm::SLOTS;
 use rdma_verbs::{
-    BreakReason, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Operation, Payload,
-    QpCapabilities, RecvRequest, SendRequest, WaitSet,
+    BreakReason, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Connections as _,
+    Operation, Payload, QpCapabilities, QueuePairs as _, RecvRequest, SameHost as _, SendRequest, WaitSet,
 };
 
 const IMMEDIATE: Operation = Operation::Send { immediate: Some(7), invalidate: None, solicited: false };

@@ -12,9 +12,9 @@ use iwarp_wire::rdmap::Opcode;
 use rdma_testkit::harness::{End, step};
 use rdma_verbs::iwarp::{Config, ConnectionRequest, Device, Listener, MemoryRegion};
 use rdma_verbs::{
-    Access, CompletionQueue as _, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Device as _,
-    EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, QpCapabilities, QpNumber,
-    RemoteAddress, Segment, SendRequest, Token, WaitSet,
+    Access, CompletionQueue as _, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Connections as _,
+    Device as _, EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, QpCapabilities,
+    QpId, QueuePairs as _, RemoteAddress, SameHost as _, Segment, SendRequest, Token, WaitSet,
 };
 
 pub(super) use rdma_testkit::harness::{LIMIT, OPTIONS, SEND};
@@ -38,7 +38,7 @@ pub(super) fn config(mpa_revision: u8, crc: bool) -> Config {
 /// An end with one queue pair and two regions: one that the peer may use, one for itself.
 pub(super) struct Side {
     pub(super) end: End<Device>,
-    pub(super) qp: QpNumber,
+    pub(super) qp: QpId,
     pub(super) ring: Option<MemoryRegion>,
     pub(super) own: MemoryRegion,
 }

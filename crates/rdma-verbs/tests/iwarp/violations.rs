@@ -6,7 +6,7 @@ use super::support::*;
 use iwarp_wire::ddp::Untagged;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::{
-    BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Operation, Payload, RemoteAddress,
+    BreakReason, CompletionStatus, ConnectionEvent, Connections as _, Operation, Payload, RemoteAddress,
 };
 
 /// What both sides report after `wrong` was done by `a`.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use rdma_verbs::{
     self as verbs, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus,
-    ConnectionEvent, Device,
+    ConnectionEvent, Connections, Device,
 };
 use rstream_protocol::{Arrival, Stream, Violation};
 

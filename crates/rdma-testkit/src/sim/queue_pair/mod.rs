@@ -21,7 +21,7 @@ use super::region::Regions;
 use outgoing::SendQueue;
 use rdma_verbs::{
     BreakReason, Completion, CompletionKind, CompletionStatus, ConnectError, ConnectionEvent, Error,
-    QpCapabilities, QpNumber, RecvRequest, Result, Transport,
+    QpCapabilities, QpId, RecvRequest, Result, Transport,
 };
 
 /// A completion on its way to the consumer, with the queue entries that it frees when it is polled.
@@ -45,7 +45,7 @@ pub(super) type Sink = VecDeque<Finished>;
 
 #[derive(Debug)]
 pub(super) struct QueuePair {
-    number: QpNumber,
+    number: QpId,
     config: Config,
     capabilities: QpCapabilities,
     regions: Arc<Regions>,
@@ -111,7 +111,7 @@ pub(super) struct Beginning {
 
 impl QueuePair {
     pub(super) fn new(
-        number: QpNumber,
+        number: QpId,
         config: Config,
         capabilities: QpCapabilities,
         regions: Arc<Regions>,
@@ -191,7 +191,7 @@ impl QueuePair {
         self.acknowledge = peer.acknowledge;
     }
 
-    /// See [`verbs::CompletionQueue::disconnect`](rdma_verbs::CompletionQueue::disconnect). Before
+    /// See [`Connections::disconnect`](rdma_verbs::Connections::disconnect). Before
     /// the peer answered there is nothing to end in order.
     pub(super) fn disconnect(&mut self, sink: &mut Sink) {
         match self.phase {
@@ -204,7 +204,7 @@ impl QueuePair {
         }
     }
 
-    /// See [`verbs::CompletionQueue::abort`](rdma_verbs::CompletionQueue::abort).
+    /// See [`Connections::abort`](rdma_verbs::Connections::abort).
     pub(super) fn abort(&mut self, sink: &mut Sink) {
         if matches!(self.phase, Phase::Idle | Phase::Ended) {
             return;

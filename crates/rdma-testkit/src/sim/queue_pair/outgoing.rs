@@ -6,8 +6,7 @@ use super::{Entries, Finished, QueuePair, Sink};
 use crate::sim::link::Frame;
 use crate::sim::region::Regions;
 use rdma_verbs::{
-    Access, BreakReason, Completion, CompletionKind, CompletionStatus, Operation, QpNumber, Segment,
-    Transport,
+    Access, BreakReason, Completion, CompletionKind, CompletionStatus, Operation, QpId, Segment, Transport,
 };
 
 /// The requests of one queue pair, oldest first: on the wire, then waiting for it.
@@ -126,7 +125,7 @@ impl SendQueue {
     }
 
     /// Reports what is done, in the order of posting.
-    pub(super) fn settle(&mut self, qp: QpNumber, sink: &mut Sink) {
+    pub(super) fn settle(&mut self, qp: QpId, sink: &mut Sink) {
         while self.on_wire.front().is_some_and(|request| request.done)
             && let Some(request) = self.on_wire.pop_front()
         {
@@ -139,14 +138,14 @@ impl SendQueue {
     }
 
     /// The oldest request on the wire failed; everything before it is settled.
-    pub(super) fn fail_on_wire(&mut self, qp: QpNumber, status: CompletionStatus, sink: &mut Sink) {
+    pub(super) fn fail_on_wire(&mut self, qp: QpId, status: CompletionStatus, sink: &mut Sink) {
         if let Some(request) = self.on_wire.pop_front() {
             self.report(qp, request.id, request.kind, status, sink);
         }
     }
 
     /// The oldest waiting request failed: those before it are flushed.
-    fn fail_waiting(&mut self, qp: QpNumber, status: CompletionStatus, sink: &mut Sink) {
+    fn fail_waiting(&mut self, qp: QpId, status: CompletionStatus, sink: &mut Sink) {
         self.flush_wire(qp, sink);
         if let Some(request) = self.waiting.pop_front() {
             self.report(qp, request.id, request.kind(), status, sink);
@@ -154,14 +153,14 @@ impl SendQueue {
     }
 
     /// Reports everything as flushed.
-    pub(super) fn flush(&mut self, qp: QpNumber, sink: &mut Sink) {
+    pub(super) fn flush(&mut self, qp: QpId, sink: &mut Sink) {
         self.flush_wire(qp, sink);
         while let Some(request) = self.waiting.pop_front() {
             self.report(qp, request.id, request.kind(), CompletionStatus::Flushed, sink);
         }
     }
 
-    fn flush_wire(&mut self, qp: QpNumber, sink: &mut Sink) {
+    fn flush_wire(&mut self, qp: QpId, sink: &mut Sink) {
         self.settle(qp, sink);
         while let Some(request) = self.on_wire.pop_front() {
             self.report(qp, request.id, request.kind, CompletionStatus::Flushed, sink);
@@ -169,14 +168,7 @@ impl SendQueue {
         self.reads = 0;
     }
 
-    fn report(
-        &mut self,
-        qp: QpNumber,
-        id: u64,
-        kind: CompletionKind,
-        status: CompletionStatus,
-        sink: &mut Sink,
-    ) {
+    fn report(&mut self, qp: QpId, id: u64, kind: CompletionKind, status: CompletionStatus, sink: &mut Sink) {
         let completion = Completion { qp, id, kind, status, length: 0, immediate: None, invalidated: None };
         let frees = Entries::Send(std::mem::take(&mut self.silent) + 1);
         sink.push_back(Finished { completion, frees });

@@ -20,7 +20,7 @@ use super::receives::{Receive, Receives};
 use super::violation::{Fault, Purpose, Violation};
 use super::{Placement, Sink};
 use crate::iwarp::region::{Region, RegionCache};
-use crate::{QpNumber, RecvRequest, Result};
+use crate::{QpId, RecvRequest, Result};
 use iwarp_wire::ddp::Header;
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
@@ -82,7 +82,7 @@ struct Place {
 }
 
 impl Receiver {
-    pub(super) fn new(qp: QpNumber, depth: u32) -> Self {
+    pub(super) fn new(qp: QpId, depth: u32) -> Self {
         Self {
             receives: Receives::new(qp, depth),
             verifier: None,
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn numbers_of_messages_wrap_to_zero() {
-        let mut receiver = Receiver::new(QpNumber(0), 4);
+        let mut receiver = Receiver::new(QpId(0), 4);
         (receiver.send_sequence, receiver.read_sequence) = (u32::MAX, u32::MAX);
         let mut regions = RegionCache::new(ProtectionDomain::default());
         receiver.post(&[RecvRequest { id: 0, buffer: None }; 4], &mut regions).unwrap();

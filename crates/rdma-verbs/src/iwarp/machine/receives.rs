@@ -12,13 +12,13 @@ use super::Sink;
 use super::admit::check_segment;
 use crate::iwarp::region::RegionCache;
 use crate::{
-    Access, Completion, CompletionKind, CompletionStatus, Error, QpNumber, RecvRequest, Result, Segment,
+    Access, Completion, CompletionKind, CompletionStatus, Error, QpId, RecvRequest, Result, Segment,
 };
 
 /// The receives of a queue pair, at most `depth`.
 #[derive(Debug)]
 pub(super) struct Receives {
-    qp: QpNumber,
+    qp: QpId,
     depth: u32,
     posted: usize,
     /// None of them empty.
@@ -46,7 +46,7 @@ pub(super) struct Receive {
 }
 
 impl Receives {
-    pub(super) fn new(qp: QpNumber, depth: u32) -> Self {
+    pub(super) fn new(qp: QpId, depth: u32) -> Self {
         Self { qp, depth, posted: 0, runs: VecDeque::new() }
     }
 
@@ -185,7 +185,7 @@ mod tests {
             id,
             buffer: slot.map(|slot| Segment { key: region.local_key(), address: slot * 10, length: 10 }),
         };
-        let mut receives = Receives::new(QpNumber(0), 16);
+        let mut receives = Receives::new(QpId(0), 16);
         let posted: Vec<_> = chains.iter().copied().flatten().map(request).collect();
         for chain in chains {
             let chain: Vec<_> = chain.iter().map(request).collect();
@@ -210,7 +210,7 @@ mod tests {
         let domain = ProtectionDomain::default();
         let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
         let mut regions = RegionCache::new(domain);
-        let mut receives = Receives::new(QpNumber(0), 16);
+        let mut receives = Receives::new(QpId(0), 16);
         let request =
             |id: u64, key, address| RecvRequest { id, buffer: Some(Segment { key, address, length: 10 }) };
         let key = region.local_key();

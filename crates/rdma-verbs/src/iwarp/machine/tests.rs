@@ -75,7 +75,7 @@ impl End {
         let spare = domain.register(Memory::zeroed(1).unwrap(), remote).unwrap();
         let mut end = Self {
             spare,
-            machine: Machine::new(QpNumber(5), &domain, CAPABILITIES, 4000),
+            machine: Machine::new(QpId(5), &domain, CAPABILITIES, 4000),
             domain,
             ring: Some(ring),
             own: Some(own),
@@ -90,7 +90,7 @@ impl End {
 
     /// A new machine over the same memory.
     fn restart(&mut self, side: Side, crc: bool) {
-        self.machine = Machine::new(QpNumber(5), &self.domain, CAPABILITIES, 4000);
+        self.machine = Machine::new(QpId(5), &self.domain, CAPABILITIES, 4000);
         self.establish(side, crc);
         self.completions.clear();
         self.pipe.bytes.clear();

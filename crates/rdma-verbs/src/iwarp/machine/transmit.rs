@@ -17,7 +17,7 @@ use super::work::{Body, Pending, Report, Streamed, Target, Work};
 use super::{Port, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{
-    CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpNumber, Result, Segment,
+    CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpId, Result, Segment,
     SendRequest,
 };
 use iwarp_wire::rdmap::{About, Opcode, ReadRequest, Terminate};
@@ -31,7 +31,7 @@ const STAGED_HEADERS: usize = 64;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Transmitter {
-    qp: QpNumber,
+    qp: QpId,
     capabilities: QpCapabilities,
     encoder: Encoder,
     stream: Stream,
@@ -53,7 +53,7 @@ pub(super) struct Transmitter {
 }
 
 impl Transmitter {
-    pub(super) fn new(qp: QpNumber, capabilities: QpCapabilities, max_payload: usize) -> Self {
+    pub(super) fn new(qp: QpId, capabilities: QpCapabilities, max_payload: usize) -> Self {
         Self {
             qp,
             capabilities,
@@ -79,7 +79,7 @@ impl Transmitter {
             initiator_depth: 0,
             responder_resources: 0,
         };
-        let mut bare = Self::new(QpNumber(0), capabilities, 1);
+        let mut bare = Self::new(QpId(0), capabilities, 1);
         bare.set_crc(true);
         bare
     }

@@ -6,7 +6,7 @@ use super::encode::{self, Chunk, Encoder, Message};
 use super::violation::Violation;
 use crate::iwarp::region::RegionCache;
 use crate::{
-    Completion, CompletionKind, CompletionStatus, Operation, QpNumber, RemoteAddress, Segment, SendRequest,
+    Completion, CompletionKind, CompletionStatus, Operation, QpId, RemoteAddress, Segment, SendRequest,
 };
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest};
 
@@ -94,7 +94,7 @@ impl Report {
     }
 
     /// The completion with this status.
-    pub(super) fn completion(self, qp: QpNumber, status: CompletionStatus) -> Completion {
+    pub(super) fn completion(self, qp: QpId, status: CompletionStatus) -> Completion {
         Completion { qp, id: self.id, kind: self.kind, status, ..Completion::EMPTY }
     }
 }

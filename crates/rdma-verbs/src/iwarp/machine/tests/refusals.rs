@@ -202,7 +202,7 @@ fn what_the_crc_does_not_vouch_for_is_not_placed() {
 fn a_key_of_several_queue_pairs_is_not_given_up() {
     let mut end = End::new(Side::Passive, false);
     end.receives(1, 16);
-    let other = Machine::new(QpNumber(6), &end.domain, CAPABILITIES, 4000);
+    let other = Machine::new(QpId(6), &end.domain, CAPABILITIES, 4000);
     let key = end.spare.remote_key();
     let mut give_up = [0; 18];
     let header = Untagged {

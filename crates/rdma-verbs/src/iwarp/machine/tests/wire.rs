@@ -180,7 +180,7 @@ fn padding_is_zero_and_behind_it_is_the_crc() {
 fn no_ulpdu_is_longer_than_mpa_allows() {
     let mut end = End::new(Side::Active, false);
     let (remote, whole) = (end.remote(0), SIZE as u32);
-    end.machine = Machine::new(QpNumber(5), &end.domain, CAPABILITIES, usize::MAX);
+    end.machine = Machine::new(QpId(5), &end.domain, CAPABILITIES, usize::MAX);
     end.establish(Side::Active, false);
     let source = [end.segment(0, whole), end.segment(0, whole)];
     end.post(1, Operation::Write { remote, immediate: None }, Payload::Segments(&source)).unwrap();

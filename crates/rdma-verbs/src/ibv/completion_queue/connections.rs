@@ -1,0 +1,85 @@
+//! The connections of a completion queue: each call goes to its queue pair.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::Cq;
+use crate::ibv::cm::Id;
+use crate::ibv::connection::Announce;
+use crate::ibv::listener::Request;
+use crate::ibv::queue_pair::QueuePair;
+use crate::{self as verbs, ConnectOptions, ConnectionEvent, EventTarget, QpId, Result};
+
+impl verbs::Connections for Cq {
+    type Request = Request;
+
+    fn connect(
+        &mut self,
+        qp: QpId,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        private_data: &[u8],
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<()> {
+        let wait = self.wait.clone();
+        let announce = Announce { events, data: wait.as_ref() };
+        self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &announce)?;
+        self.keepalive = Some(options.keepalive);
+        self.start_pulse()
+    }
+
+    fn accept(
+        &mut self,
+        qp: QpId,
+        request: Request,
+        private_data: &[u8],
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<()> {
+        let wait = self.wait.clone();
+        let announce = Announce { events, data: wait.as_ref() };
+        self.queue_pair(qp, "accept")?.accept(request, private_data, options, &announce)?;
+        self.keepalive = Some(options.keepalive);
+        self.start_pulse()
+    }
+
+    fn disconnect(&mut self, qp: QpId) {
+        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp.0) {
+            queue_pair.disconnect();
+        }
+    }
+
+    fn abort(&mut self, qp: QpId) {
+        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp.0) {
+            queue_pair.abort();
+        }
+    }
+
+    fn flushed(&mut self, qp: QpId) -> bool {
+        self.queue_pairs.get_mut(&qp.0).is_none_or(QueuePair::flushed)
+    }
+
+    fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent> {
+        let queue_pair = self.queue_pairs.get_mut(&qp.0)?;
+        if queue_pair.events.is_empty() {
+            queue_pair.drive();
+            queue_pair.on_time();
+        }
+        queue_pair.events.pop_front()
+    }
+
+    fn deadline(&self, qp: QpId) -> Option<Instant> {
+        self.queue_pairs.get(&qp.0)?.deadline()
+    }
+
+    fn local_address(&self, qp: QpId) -> Option<SocketAddr> {
+        let queue_pair = self.queue_pairs.get(&qp.0)?;
+        let now = || queue_pair.id.as_ref().and_then(Id::local_address);
+        queue_pair.local.or_else(now)
+    }
+
+    fn peer_address(&self, qp: QpId) -> Option<SocketAddr> {
+        self.queue_pairs.get(&qp.0)?.peer
+    }
+}

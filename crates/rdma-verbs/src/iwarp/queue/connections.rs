@@ -1,0 +1,149 @@
+//! The connections of a completion queue: each call goes to its queue pair.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::CompletionQueue;
+use crate::iwarp::handshake::{Initiator, Offer};
+use crate::iwarp::listener::ConnectionRequest;
+use crate::iwarp::opening::Opening;
+use crate::iwarp::queue_pair::QueuePair;
+use crate::iwarp::socket::Socket;
+use crate::shm::{Invitation, Target};
+use crate::{
+    self as verbs, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Error, EventTarget,
+    QpCapabilities, QpId, Result,
+};
+
+impl CompletionQueue {
+    fn check_private_data(&self, private_data: &[u8], revision: u8) -> Result<()> {
+        let most = crate::iwarp::max_private_data(revision);
+        if private_data.len() > most {
+            let value = private_data.len() as u64;
+            return Err(Error::OutOfRange {
+                what: "private data length",
+                value,
+                least: 0,
+                most: most as u64,
+            });
+        }
+        Ok(())
+    }
+
+    fn offer(&self, capabilities: &QpCapabilities) -> Offer {
+        Offer {
+            revision: self.config.mpa_revision,
+            crc: self.config.crc,
+            initiator_depth: capabilities.initiator_depth,
+            responder_resources: capabilities.responder_resources,
+        }
+    }
+}
+
+impl verbs::Connections for CompletionQueue {
+    type Request = ConnectionRequest;
+
+    fn connect(
+        &mut self,
+        qp: QpId,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        private_data: &[u8],
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<()> {
+        let at = self.position(qp)?;
+        self.pairs[at].check_idle("connect")?;
+        self.check_private_data(private_data, self.config.mpa_revision)?;
+        let offer = self.offer(&self.pairs[at].capabilities());
+        let opening = Opening::active(Initiator::new(offer, private_data), options);
+        let attempt = Socket::connect(remote, local)?;
+        self.with(qp, |pair, _, sets| pair.connect(attempt, opening, events, sets))?
+    }
+
+    fn accept(
+        &mut self,
+        qp: QpId,
+        request: ConnectionRequest,
+        private_data: &[u8],
+        options: &ConnectOptions,
+        events: EventTarget,
+    ) -> Result<()> {
+        let at = self.position(qp)?;
+        self.pairs[at].check_idle("accept")?;
+        self.check_private_data(private_data, request.revision())?;
+        let offer = self.offer(&self.pairs[at].capabilities());
+        let addresses = (request.local_address(), request.peer_address());
+        let (socket, reply) = request.accept(&offer, private_data);
+        let opening = Opening::passive(reply, options);
+        self.with(qp, |pair, _, sets| pair.accept(socket, addresses, opening, events, sets))?
+    }
+
+    fn disconnect(&mut self, qp: QpId) {
+        // An unknown number has nothing to disconnect.
+        let _ = self.with(qp, |pair, ready, sets| pair.disconnect(ready, sets));
+    }
+
+    fn abort(&mut self, qp: QpId) {
+        // As above.
+        let _ = self.with(qp, |pair, ready, sets| pair.abort(ready, sets));
+    }
+
+    fn flushed(&mut self, qp: QpId) -> bool {
+        self.with(qp, |pair, ready, sets| pair.is_flushed(ready, sets)).unwrap_or(true)
+    }
+
+    fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent> {
+        self.with(qp, |pair, ready, sets| pair.poll_event(ready, sets)).ok().flatten()
+    }
+
+    fn deadline(&self, qp: QpId) -> Option<Instant> {
+        self.pair(qp)?.deadline()
+    }
+
+    fn local_address(&self, qp: QpId) -> Option<SocketAddr> {
+        self.pair(qp)?.local_address()
+    }
+
+    fn peer_address(&self, qp: QpId) -> Option<SocketAddr> {
+        self.pair(qp)?.peer_address()
+    }
+
+    fn same_host(&mut self) -> Option<&mut dyn verbs::SameHost<Request = ConnectionRequest>> {
+        Some(self)
+    }
+}
+
+impl verbs::SameHost for CompletionQueue {
+    type Request = ConnectionRequest;
+
+    fn invite(
+        &mut self,
+        qp: QpId,
+        remote: SocketAddr,
+        target: &dyn verbs::MemoryRegion,
+    ) -> Option<Invitation> {
+        self.with(qp, |pair, _, _| pair.invite(Target::of(target), remote)).ok().flatten()
+    }
+
+    fn visit(
+        &mut self,
+        qp: QpId,
+        request: &ConnectionRequest,
+        invitation: &Invitation,
+        target: &dyn verbs::MemoryRegion,
+    ) -> bool {
+        let ends = (request.local_address(), request.peer_address());
+        self.with(qp, |pair, _, sets| pair.visit(invitation, &Target::of(target), ends, sets))
+            .unwrap_or(false)
+    }
+
+    fn meet(&mut self, qp: QpId, visited: bool) {
+        // An unknown number has nobody to meet.
+        let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
+    }
+
+    fn shares_memory(&self, qp: QpId) -> bool {
+        self.pair(qp).is_some_and(QueuePair::is_shared)
+    }
+}
