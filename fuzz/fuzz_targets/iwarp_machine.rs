@@ -298,7 +298,7 @@ fuzz_target!(|input: Input| {
     for end in &mut ends {
         end.finish();
         if honest {
-            assert!(end.completions.iter().all(|done| done.status != CompletionStatus::LocalError));
+            assert!(end.completions.iter().all(|done| done.status != CompletionStatus::LocalAccess));
         }
     }
 });

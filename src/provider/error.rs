@@ -15,6 +15,7 @@ pub(super) fn errno_of(error: Error) -> Errno {
         Error::OutOfRange { .. } | Error::BadSegment { .. } => Errno::EINVAL,
         Error::BadState { .. } => Errno::EOPBADSTATE,
         Error::Unsupported(_) => Errno::ENOSYS,
+        _ => Errno::EIO,
     }
 }
 

@@ -69,6 +69,7 @@ pub(super) fn codes(error: &ConnectError) -> (Errno, i32) {
         ConnectError::TimedOut(_) => Reason::TimedOut.codes(),
         ConnectError::Protocol(_) => Reason::BadHandshake.codes(),
         ConnectError::Closed => Reason::ClosedEarly.codes(),
+        _ => Reason::SystemError.codes(),
     }
 }
 

@@ -43,7 +43,7 @@ fn it_does_not_wait_for_one_that_cannot_come() {
     pair.passive.cq.disconnect(joined.passive);
     assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Protocol(_))));
     assert!(matches!(pair.event(joined, false), ConnectionEvent::Broken(BreakReason::Terminated(_))));
-    assert_eq!(pair.at_active().status, CompletionStatus::RemoteError);
+    assert_eq!(pair.at_active().status, CompletionStatus::ReceiverNotReady);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn infiniband_tells_which_request_was_refused() {
     ];
     pair.active.cq.post_send(joined.active, &requests, false).unwrap();
     let (refused, flushed) = (pair.at_active(), pair.at_active());
-    assert_eq!((refused.id, refused.status), (2, CompletionStatus::RemoteError));
+    assert_eq!((refused.id, refused.status), (2, CompletionStatus::RemoteAccess));
     assert_eq!((flushed.id, flushed.status), (3, CompletionStatus::Flushed));
     assert_eq!(pair.at_passive(), success(joined.passive, 0, CompletionKind::Recv));
 }
@@ -122,8 +122,8 @@ fn a_region_that_goes_too_early_is_a_local_error() {
     pair.active.post(joined.active, 2, SEND, &[]);
     drop(source);
     let ends = [0; 3].map(|_| pair.at_active()).map(|completion| (completion.id, completion.status));
-    use CompletionStatus::{Flushed, LocalError, Success};
-    assert_eq!(ends, [(0, Success), (1, LocalError), (2, Flushed)]);
+    use CompletionStatus::{Flushed, LocalAccess, Success};
+    assert_eq!(ends, [(0, Success), (1, LocalAccess), (2, Flushed)]);
     assert_eq!(pair.event(joined, false), ConnectionEvent::Broken(BreakReason::Aborted));
     assert_eq!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Reset));
 
@@ -134,8 +134,8 @@ fn a_region_that_goes_too_early_is_a_local_error() {
     pair.passive.completions.clear();
     let source = pair.active.region(1, Access::empty());
     pair.active.post(joined.active, 0, SEND, &[segment(&source, 0, 1)]);
-    assert_eq!(pair.at_passive().status, LocalError);
-    assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Protocol(_))));
+    assert_eq!(pair.at_passive().status, LocalAccess);
+    assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Local(_))));
 }
 
 #[test]
@@ -324,6 +324,6 @@ fn devices_that_differ_understand_each_other() {
     let write = Operation::Write { remote: remote(&window, 0), immediate: Some(1) };
     pair.active.post(joined.active, 1, write, &[segment(&source, 0, 64)]);
     assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Protocol(_))));
-    assert_eq!(pair.at_active().status, CompletionStatus::RemoteError);
+    assert_eq!(pair.at_active().status, CompletionStatus::RemoteOperation);
     assert_eq!(bytes(&window), [0; 64]);
 }

@@ -3,11 +3,14 @@
 
 use std::io;
 
+use crate::{Cause, HandshakeFault};
+
 /// Outcome of a verbs call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a verbs call was refused. Nothing has changed then, unless the call says otherwise.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// More requests than the queue has room for.
     #[error("queue of {depth} entries has room for {room}, not for {asked}")]
@@ -81,7 +84,8 @@ impl Error {
 }
 
 /// Why a connection did not come about.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// Nobody listens there.
     #[error("connection refused: nobody is listening")]
@@ -94,14 +98,15 @@ pub enum ConnectError {
     TimedOut(u64),
     /// The peer answered with something else than the handshake expects.
     #[error("handshake failed: {0}")]
-    Protocol(String),
+    Protocol(HandshakeFault),
     /// The peer went away in the middle of the handshake.
     #[error("peer closed the connection during the handshake")]
     Closed,
 }
 
 /// Why a standing connection broke.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BreakReason {
     /// Reset by the peer or its host, or ended in the middle of a message.
     #[error("reset by peer")]
@@ -109,16 +114,16 @@ pub enum BreakReason {
     /// The host does not answer any more.
     #[error("peer's host does not answer")]
     Vanished,
-    /// The peer broke the protocol or a bound; the text has the numbers.
+    /// The peer broke the protocol or a bound.
     #[error("peer broke the protocol: {0}")]
-    Protocol(String),
+    Protocol(Cause),
     /// This side cannot go on, through no fault of the peer: memory that a message needs is gone, or
     /// there is none.
     #[error("given up by this side: {0}")]
-    Local(String),
-    /// The peer said that we did (Terminate); the text has its codes.
+    Local(Cause),
+    /// The peer said that this side did.
     #[error("peer terminated: {0}")]
-    Terminated(String),
+    Terminated(Cause),
     /// The device failed or was removed.
     #[error("the RDMA device is gone")]
     DeviceGone,

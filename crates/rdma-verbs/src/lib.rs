@@ -27,6 +27,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
 )]
 
+mod cause;
 mod completion_queue;
 mod connection;
 mod device;
@@ -46,6 +47,7 @@ mod ticks;
 mod wait;
 mod work;
 
+pub use cause::{Cause, HandshakeFault};
 pub use completion_queue::CompletionQueue;
 pub use connection::{
     ConnectOptions, ConnectionEvent, ConnectionRequest, Connections, EventTarget, Listener,

@@ -127,17 +127,44 @@ pub enum CompletionKind {
     RecvWrite,
 }
 
-/// How a work request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// How a work request ended. A device reports a failure at the request that met it where its transport tells which
+/// one that was; elsewhere requests are [`CompletionStatus::Flushed`], and the connection's
+/// [`BreakReason`](crate::BreakReason) says why. Over iWARP sends and writes succeed when TCP has taken them, so that
+/// only a read learns what the peer thinks of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum CompletionStatus {
     /// As asked.
+    #[error("success")]
     Success,
     /// The connection ended first.
+    #[error("flushed")]
     Flushed,
-    /// The message was longer than the receive, or a local key, bound or right was wrong.
-    LocalError,
-    /// The peer refused: its key, bound or right was wrong.
-    RemoteError,
+    /// A receive: the message was longer.
+    #[error("the message was longer than its receive")]
+    Truncated,
+    /// A local key, bound or right was wrong, or its region went before the request was done.
+    #[error("no access to local memory")]
+    LocalAccess,
+    /// The device could not carry the request out on this side, for another reason.
+    #[error("the request failed on this side")]
+    LocalOperation,
+    /// The peer's key, bound or right was wrong.
+    #[error("no access to the peer's memory")]
+    RemoteAccess,
+    /// The peer's device could not carry the request out for another reason: it was longer than the receive that it
+    /// took, or of a kind that the peer does not serve.
+    #[error("the request failed on the peer's side")]
+    RemoteOperation,
+    /// The peer had no receive for it, for as long as the device tries.
+    #[error("the peer had no receive")]
+    ReceiverNotReady,
+    /// The peer's host did not answer, for as long as the device tries.
+    #[error("no answer from the peer's host")]
+    Unanswered,
+    /// The device failed.
+    #[error("the device failed")]
+    DeviceFailed,
 }
 
 /// A work completion.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::announcer::Announcer;
 use super::bell::Bell;
-use rdma_verbs::{BreakReason, QpId, RemoteAddress};
+use rdma_verbs::{BreakReason, CompletionStatus, QpId, RemoteAddress};
 
 /// What travels on a link.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub(super) enum Frame {
     ReadResponse { bytes: Vec<u8> },
     /// So many more requests were carried out.
     Acknowledge { requests: usize },
-    /// The oldest request that is not done was refused.
-    Refuse,
+    /// The oldest request that is not done was refused, and ends so.
+    Refuse(CompletionStatus),
     /// The sender sends no more requests; ends the link once both sides said it.
     Close,
     /// The connection is broken; ends the link. The reason is the one for its receiver.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::Fabric;
-use rdma_verbs::{self as verbs, Access, Error, Memory, RemoteAddress, Result, Segment};
+use rdma_verbs::{self as verbs, Access, Cause, Error, Memory, RemoteAddress, Result, Segment};
 
 /// Keys of a region are its number times four plus one of these, so that a local key is never a
 /// remote one and neither is ever 0.
@@ -111,32 +111,29 @@ impl Regions {
     }
 
     /// The memory that a peer names, if it has the rights `needed`.
-    ///
-    /// # Errors
-    /// What is wrong, with the numbers.
     pub(super) fn remote(
         &self,
         remote: RemoteAddress,
         length: usize,
         needed: Access,
-    ) -> std::result::Result<Place, String> {
-        self.find(remote.key, REMOTE_KEY, remote.address, length as u64, needed).map_err(|why| {
-            format!("remote key {:#x}, address {:#x}, {length} bytes: {why}", remote.key, remote.address)
+    ) -> std::result::Result<Place, Cause> {
+        let RemoteAddress { key, address } = remote;
+        self.find(key, REMOTE_KEY, address, length as u64, needed).map_err(|_| Cause::Access {
+            key,
+            address,
+            length,
         })
     }
 
     /// Ends the validity of a remote key that a peer gives up.
-    ///
-    /// # Errors
-    /// What is wrong, with the number.
-    pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), String> {
+    pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), Cause> {
         let mut table = self.table.lock();
         match table.get_mut(&(key / KEY_STEP)) {
             Some(region) if key % KEY_STEP == REMOTE_KEY && region.shared => {
                 region.shared = false;
                 Ok(())
             }
-            _ => Err(format!("remote key {key:#x} cannot be invalidated: it is not valid")),
+            _ => Err(Cause::Invalidate(key)),
         }
     }
 
@@ -166,13 +163,15 @@ impl Regions {
 }
 
 impl Place {
-    /// Copies `bytes` to the place. Their number must be the one it was checked for.
-    pub(super) fn write(&self, bytes: &[u8]) -> std::result::Result<(), verbs::memory::OutOfBounds> {
-        self.memory.write(self.offset, bytes)
+    /// Copies `bytes` to the place. At most as many as it was checked for.
+    pub(super) fn write(&self, bytes: &[u8]) {
+        let copied = self.memory.write(self.offset, bytes);
+        debug_assert!(copied.is_ok(), "{copied:?}");
     }
 
-    /// Copies as many bytes out as it was checked for.
-    pub(super) fn read(&self, bytes: &mut [u8]) -> std::result::Result<(), verbs::memory::OutOfBounds> {
-        self.memory.read(self.offset, bytes)
+    /// Copies bytes out, at most as many as it was checked for.
+    pub(super) fn read(&self, bytes: &mut [u8]) {
+        let copied = self.memory.read(self.offset, bytes);
+        debug_assert!(copied.is_ok(), "{copied:?}");
     }
 }

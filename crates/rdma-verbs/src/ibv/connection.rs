@@ -26,8 +26,8 @@ use super::listener::Request;
 use super::liveness::Verdict;
 use super::queue_pair::QueuePair;
 use crate::{
-    BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, Interest, Result, Token,
-    WaitSet,
+    BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, HandshakeFault, Interest,
+    Result, Token, WaitSet,
 };
 
 /// How long after flushed requests a connection event may come that explains them.
@@ -339,9 +339,7 @@ impl QueuePair {
                 self.leave(State::Ended);
                 self.events.push_back(ConnectionEvent::Rejected { private_data });
             }
-            other => {
-                self.fail(ConnectError::Protocol(format!("refused by the peer's device, reason {other}")))
-            }
+            other => self.fail(ConnectError::Protocol(HandshakeFault::Refused(other))),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Nothing here is linked: the provider loads on a host without rdma-core, and simply finds no
 //! RDMA device there. Once loaded the two libraries stay: objects of theirs outlive any caller.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::LazyLock;
 
 use rdma_sys as sys;
@@ -59,7 +59,6 @@ functions! {
         ibv_create_qp(*mut sys::ibv_pd, *mut sys::ibv_qp_init_attr) -> *mut sys::ibv_qp;
         ibv_modify_qp(*mut sys::ibv_qp, *mut sys::ibv_qp_attr, c_int) -> c_int;
         ibv_destroy_qp(*mut sys::ibv_qp) -> c_int;
-        ibv_wc_status_str(sys::ibv_wc_status::Type) -> *const c_char;
     }
     "librdmacm.so.1" {
         rdma_create_event_channel() -> *mut sys::rdma_event_channel;

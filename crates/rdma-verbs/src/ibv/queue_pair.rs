@@ -1,7 +1,6 @@
 //! A queue pair at its device: creating it, posting, and what its completions mean.
 
 use std::collections::VecDeque;
-use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,8 +17,8 @@ use super::liveness::Liveness;
 use super::memory::{Handle, Pd, Region};
 use super::ring::{Posted, Ring};
 use crate::{
-    BreakReason, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities, QpId,
-    Result,
+    BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities,
+    QpId, Result,
 };
 
 /// Segments of one send that a queue pair asks for.
@@ -212,18 +211,18 @@ impl QueuePair {
         if posted == Posted::Probe {
             self.probed = self.sends.outstanding() == 0;
         }
-        let succeeded = done.status == status::IBV_WC_SUCCESS;
+        let status = completion_status(done.status, receive);
+        let succeeded = status == CompletionStatus::Success;
         if succeeded {
             self.liveness.heard(posted == Posted::Probe);
         } else {
-            self.take_failure(done.status);
+            self.take_failure(status, done.status);
         }
         let Posted::User { id, kind, signaled } = posted else { return None };
         if succeeded && !signaled {
             return None;
         }
-        let mut completion = Completion { qp: self.number, id, kind, ..Completion::EMPTY };
-        completion.status = completion_status(done.status);
+        let mut completion = Completion { qp: self.number, id, kind, status, ..Completion::EMPTY };
         if succeeded && receive {
             let has = |flag: sys::ibv_wc_flags| done.wc_flags & flag.0 != 0;
             if done.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
@@ -244,25 +243,21 @@ impl QueuePair {
     }
 
     /// What a failed request says about the connection.
-    fn take_failure(&mut self, failure: status::Type) {
-        let text = || {
-            // SAFETY: the function answers a constant text for any number.
-            let text = unsafe { CStr::from_ptr((self.context().library.ibv_wc_status_str)(failure)) };
-            text.to_string_lossy().into_owned()
-        };
-        let reason = match (completion_status(failure), failure) {
-            (_, status::IBV_WC_WR_FLUSH_ERR) => {
+    fn take_failure(&mut self, status: CompletionStatus, code: status::Type) {
+        let cause = Cause::Request { status, code };
+        self.lose(match status {
+            CompletionStatus::Flushed => {
                 self.flushed_at.get_or_insert_with(Instant::now);
                 return;
             }
-            // What came is longer than the receive that it took.
-            (_, status::IBV_WC_LOC_LEN_ERR) => BreakReason::Protocol(text()),
-            (CompletionStatus::LocalError, _) => BreakReason::Local(text()),
-            (CompletionStatus::RemoteError, _) => BreakReason::Terminated(text()),
-            (_, status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RESP_TIMEOUT_ERR) => BreakReason::Vanished,
+            CompletionStatus::Truncated => BreakReason::Protocol(cause),
+            CompletionStatus::LocalAccess | CompletionStatus::LocalOperation => BreakReason::Local(cause),
+            CompletionStatus::RemoteAccess | CompletionStatus::RemoteOperation => {
+                BreakReason::Terminated(cause)
+            }
+            CompletionStatus::Unanswered => BreakReason::Vanished,
             _ => BreakReason::Reset,
-        };
-        self.lose(reason);
+        });
     }
 }
 
@@ -288,18 +283,20 @@ pub(super) fn number_of(work_id: u64) -> u32 {
 const REMOTE_RIGHTS: u32 =
     sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
 
-fn completion_status(failure: status::Type) -> CompletionStatus {
-    match failure {
+/// What the device's number for the end of a request means.
+fn completion_status(code: status::Type, receive: bool) -> CompletionStatus {
+    match code {
         status::IBV_WC_SUCCESS => CompletionStatus::Success,
-        status::IBV_WC_LOC_LEN_ERR
-        | status::IBV_WC_LOC_QP_OP_ERR
-        | status::IBV_WC_LOC_PROT_ERR
-        | status::IBV_WC_LOC_ACCESS_ERR => CompletionStatus::LocalError,
-        status::IBV_WC_REM_INV_REQ_ERR
-        | status::IBV_WC_REM_ACCESS_ERR
-        | status::IBV_WC_REM_OP_ERR
-        | status::IBV_WC_REM_INV_RD_REQ_ERR => CompletionStatus::RemoteError,
-        // Flushed, given up after retries, or failed as a whole: the connection has ended.
-        _ => CompletionStatus::Flushed,
+        status::IBV_WC_WR_FLUSH_ERR => CompletionStatus::Flushed,
+        status::IBV_WC_LOC_LEN_ERR if receive => CompletionStatus::Truncated,
+        status::IBV_WC_LOC_PROT_ERR | status::IBV_WC_LOC_ACCESS_ERR => CompletionStatus::LocalAccess,
+        status::IBV_WC_LOC_LEN_ERR | status::IBV_WC_LOC_QP_OP_ERR => CompletionStatus::LocalOperation,
+        status::IBV_WC_REM_ACCESS_ERR => CompletionStatus::RemoteAccess,
+        status::IBV_WC_REM_INV_REQ_ERR | status::IBV_WC_REM_OP_ERR | status::IBV_WC_REM_INV_RD_REQ_ERR => {
+            CompletionStatus::RemoteOperation
+        }
+        status::IBV_WC_RNR_RETRY_EXC_ERR => CompletionStatus::ReceiverNotReady,
+        status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RESP_TIMEOUT_ERR => CompletionStatus::Unanswered,
+        _ => CompletionStatus::DeviceFailed,
     }
 }

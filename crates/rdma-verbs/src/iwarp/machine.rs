@@ -335,22 +335,21 @@ impl Machine {
 
     /// No more input comes: completes the receives. What waits for the wire still goes out.
     pub fn end_input(&mut self, sink: &mut impl Sink) {
-        self.receiver.flush(sink);
+        self.receiver.flush(CompletionStatus::Flushed, sink);
     }
 
     /// The connection is over because of `fault`, or in order: completes all that is outstanding.
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
+        let refused = matches!(fault, Some(Fault::Terminated(terminate)) if terminate.is_protection());
         let first = match fault {
-            Some(Fault::Terminated(terminate))
-                if terminate.is_protection() && self.transmitter.awaits_read() =>
-            {
-                CompletionStatus::RemoteError
+            Some(Fault::Violation(Violation::TooLong { .. })) => CompletionStatus::Truncated,
+            Some(Fault::Violation(Violation::LocalKey(_))) if self.transmitter.fault().is_none() => {
+                CompletionStatus::LocalAccess
             }
-            Some(Fault::Violation(violation)) if violation.is_local() => CompletionStatus::LocalError,
             _ => CompletionStatus::Flushed,
         };
-        self.transmitter.flush(first, sink);
-        self.receiver.flush(sink);
+        self.transmitter.flush(refused && self.transmitter.awaits_read(), sink);
+        self.receiver.flush(first, sink);
         self.reads.clear();
     }
 }

@@ -132,7 +132,7 @@ fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Optio
             Ok(Some(Answer::Rejected { private_data })) => return Ok(Some(Outcome::Rejected(private_data))),
             Err(error) => {
                 tell(&error, socket);
-                return Err(ConnectError::Protocol(error.to_string()));
+                return Err(ConnectError::Protocol(error.into()));
             }
         }
     }

@@ -49,13 +49,16 @@ pub struct MemoryRegion {
 }
 
 /// Why a region does not serve a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RegionFault {
     /// The region lacks the right.
+    #[error("no right")]
     Access,
     /// Offset and length exceed 64 bits.
+    #[error("the end exceeds 64 bits")]
     Wrap,
     /// They end beyond the region, which has this many bytes.
+    #[error("the region has {size}")]
     Bounds {
         /// Bytes of the region.
         size: u64,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::support::*;
+use iwarp_wire::rdmap::Terminate;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::{
-    BreakReason, CompletionQueue as _, CompletionStatus, ConnectionEvent, Connections as _, Error,
+    BreakReason, Cause, CompletionQueue as _, CompletionStatus, ConnectionEvent, Connections as _, Error,
     MemoryRegion as _, Payload, QueuePairs as _, WaitSet,
 };
 
@@ -131,7 +132,7 @@ fn an_abort_is_told_as_one() {
     a.send_bytes(1, SEND, b"first");
     a.end.cq.abort(a.qp);
     assert_eq!(a.event(), ConnectionEvent::Broken(BreakReason::Aborted));
-    let reason = BreakReason::Terminated("local catastrophic error (layer 0, type 0, code 0)".into());
+    let reason = BreakReason::Terminated(Cause::Terminate(Terminate::LOCAL_CATASTROPHIC));
     assert_eq!(b.event(), ConnectionEvent::Broken(reason));
     b.poll();
     assert_eq!((b.end.completions[0].id, b.end.completions[0].status), (0, CompletionStatus::Success));

@@ -238,7 +238,7 @@ fn what_the_reply_may_not_be() {
         peer.0.write_all(&bytes).unwrap();
         let event = a.event();
         let ConnectionEvent::Failed(ConnectError::Protocol(reason)) = &event else { panic!("{event:?}") };
-        assert!(reason.contains(text), "{reason}");
+        assert!(reason.to_string().contains(text), "{reason}");
         if let Some(terminate) = terminate {
             assert_eq!(peer.read_terminate(), terminate);
         }

@@ -125,13 +125,18 @@ impl<D: Device> Connection<D> {
                 }
             }
             (CompletionStatus::Success, CompletionKind::Read) => Ok(()),
+            (
+                status @ (CompletionStatus::Truncated
+                | CompletionStatus::LocalAccess
+                | CompletionStatus::LocalOperation
+                | CompletionStatus::RemoteAccess
+                | CompletionStatus::RemoteOperation),
+                kind,
+            ) => Err(Breach::Failed { kind, status }),
             // The connection event gives the reason.
-            (CompletionStatus::Flushed, _) => {
+            _ => {
                 self.event_expected = true;
                 Ok(())
-            }
-            (status @ (CompletionStatus::LocalError | CompletionStatus::RemoteError), kind) => {
-                Err(Breach::Failed { kind, status })
             }
         }
     }
@@ -223,6 +228,6 @@ enum Breach {
     NoReceive { id: u64 },
     #[error("{kind:?} of {length} bytes with immediate {immediate:?} is no message of a stream")]
     NotAMessage { kind: CompletionKind, immediate: Option<u32>, length: u32 },
-    #[error("{kind:?} failed with {status:?}")]
+    #[error("{kind:?}: {status}")]
     Failed { kind: CompletionKind, status: CompletionStatus },
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::CompletionQueue;
 use crate::faulty::alarm::Alarm;
+use rdma_verbs::iwarp::handshake::HandshakeError;
 use rdma_verbs::{
     self as verbs, BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, QpId,
     Result, SameHost,
@@ -26,7 +27,7 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
             0 => ConnectError::Refused,
             1 => ConnectError::System(rustix::io::Errno::HOSTUNREACH.raw_os_error()),
             2 => ConnectError::TimedOut(u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX)),
-            3 => ConnectError::Protocol("the answer makes no sense".into()),
+            3 => ConnectError::Protocol(HandshakeError::Markers.into()),
             _ => ConnectError::Closed,
         }
     }

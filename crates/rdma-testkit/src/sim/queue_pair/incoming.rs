@@ -4,18 +4,15 @@
 use super::{Phase, QueuePair, Sink};
 use crate::sim::link::Frame;
 use rdma_verbs::{
-    Access, BreakReason, CompletionKind, CompletionStatus, ConnectionEvent, RecvRequest, RemoteAddress,
+    Access, BreakReason, Cause, CompletionKind, CompletionStatus, ConnectionEvent, RecvRequest, RemoteAddress,
 };
-
-/// Why a request of the peer cannot be carried out, with the numbers.
-type Refusal = String;
 
 /// How a request of the peer ended.
 enum Outcome {
     Done,
     /// It waits for a receive.
     Stalled(Frame),
-    Refused(Refusal),
+    Refused(Cause),
 }
 
 impl QueuePair {
@@ -48,7 +45,7 @@ impl QueuePair {
                 (0..requests).for_each(|_| self.sends.done());
                 self.sends.settle(self.number, sink);
             }
-            Frame::Refuse => self.sends.fail_on_wire(self.number, CompletionStatus::RemoteError, sink),
+            Frame::Refuse(status) => self.sends.fail_on_wire(self.number, status, sink),
             Frame::Close => self.peer_closed = true,
             Frame::Break(reason) => self.break_off(reason, sink),
         }
@@ -104,7 +101,7 @@ impl QueuePair {
         if self.config.receiver_not_ready_waits && !self.closing {
             Outcome::Stalled(frame)
         } else {
-            Outcome::Refused("a message came for which no receive is posted".into())
+            Outcome::Refused(Cause::NoReceive)
         }
     }
 
@@ -115,14 +112,20 @@ impl QueuePair {
         immediate: Option<u32>,
         invalidate: Option<u32>,
         sink: &mut Sink,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Cause> {
         let Some(receive) = receive else { return Ok(()) };
         let placed = self.fill(&receive, bytes);
         let taken = placed.and_then(|()| self.check_immediate(immediate)).and_then(|()| match invalidate {
             Some(key) => self.regions.invalidate(key),
             None => Ok(()),
         });
-        let status = if taken.is_ok() { CompletionStatus::Success } else { CompletionStatus::LocalError };
+        let status = match taken {
+            Ok(()) => CompletionStatus::Success,
+            Err(Cause::TooLong { .. }) => CompletionStatus::Truncated,
+            Err(Cause::Request { status, .. }) => status,
+            // The fault is the peer's: this receive ends like the others.
+            Err(_) => CompletionStatus::Flushed,
+        };
         let mut finished = self.received(receive.id, CompletionKind::Recv, status);
         if taken.is_ok() {
             finished.completion.length = message_length(bytes);
@@ -140,7 +143,7 @@ impl QueuePair {
         remote: RemoteAddress,
         immediate: Option<u32>,
         sink: &mut Sink,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Cause> {
         let taken = self.check_immediate(immediate).and_then(|()| self.place(remote, bytes));
         if let Some(receive) = receive {
             match &taken {
@@ -158,44 +161,42 @@ impl QueuePair {
         taken
     }
 
-    fn check_immediate(&self, immediate: Option<u32>) -> Result<(), Refusal> {
+    fn check_immediate(&self, immediate: Option<u32>) -> Result<(), Cause> {
         match immediate {
-            Some(_) if !self.config.immediate => Err("immediate data came, which this device has not".into()),
+            Some(_) if !self.config.immediate => Err(Cause::Immediate),
             _ => Ok(()),
         }
     }
 
     /// Copies a message into its receive.
-    fn fill(&self, receive: &RecvRequest, bytes: &[u8]) -> Result<(), Refusal> {
+    fn fill(&self, receive: &RecvRequest, bytes: &[u8]) -> Result<(), Cause> {
         let room = receive.buffer.map_or(0, |buffer| buffer.length as usize);
         if bytes.len() > room {
-            return Err(format!("a message of {} bytes came for a receive of {room}", bytes.len()));
+            return Err(Cause::TooLong { length: bytes.len(), room });
         }
         if let Some(buffer) = receive.buffer
             && !bytes.is_empty()
         {
-            let place =
-                self.regions.local(&buffer, Access::LOCAL_WRITE).map_err(|error| error.to_string())?;
-            place.write(bytes).map_err(|error| error.to_string())?;
+            // The region is gone that was there when the receive was posted.
+            let gone = |_| Cause::Request { status: CompletionStatus::LocalAccess, code: 0 };
+            self.regions.local(&buffer, Access::LOCAL_WRITE).map_err(gone)?.write(bytes);
         }
         Ok(())
     }
 
     /// Copies a write to where it goes; without bytes nothing is checked (RFC 5040, section 5.1).
-    fn place(&self, remote: RemoteAddress, bytes: &[u8]) -> Result<(), Refusal> {
+    fn place(&self, remote: RemoteAddress, bytes: &[u8]) -> Result<(), Cause> {
         if !bytes.is_empty() {
-            let place = self.regions.remote(remote, bytes.len(), Access::REMOTE_WRITE)?;
-            place.write(bytes).map_err(|error| error.to_string())?;
+            self.regions.remote(remote, bytes.len(), Access::REMOTE_WRITE)?.write(bytes);
         }
         Ok(())
     }
 
     /// Answers a read; without bytes nothing is checked, as for writes.
-    fn serve_read(&mut self, remote: RemoteAddress, length: u32) -> Result<(), Refusal> {
+    fn serve_read(&mut self, remote: RemoteAddress, length: u32) -> Result<(), Cause> {
         let mut bytes = vec![0; length as usize];
         if length > 0 {
-            let place = self.regions.remote(remote, bytes.len(), Access::REMOTE_READ)?;
-            place.read(&mut bytes).map_err(|error| error.to_string())?;
+            self.regions.remote(remote, bytes.len(), Access::REMOTE_READ)?.read(&mut bytes);
         }
         self.send_acknowledgement();
         if let Some(port) = &self.port {
@@ -208,27 +209,34 @@ impl QueuePair {
     fn finish_read(&mut self, bytes: &[u8], sink: &mut Sink) {
         let Some(target) = self.sends.read_target() else { return };
         let place = self.regions.local(&target, Access::LOCAL_WRITE);
-        if place.is_ok_and(|place| place.write(bytes).is_ok()) {
+        if let Ok(place) = place {
+            place.write(bytes);
             self.sends.done();
             self.sends.settle(self.number, sink);
         } else {
             // The region is gone that was there when the read was posted.
-            self.sends.fail_on_wire(self.number, CompletionStatus::LocalError, sink);
+            self.sends.fail_on_wire(self.number, CompletionStatus::LocalAccess, sink);
             self.break_off(BreakReason::Aborted, sink);
         }
     }
 
     /// Ends the connection because of what the peer asked for, and says so. `blame`: the peer has
     /// that request outstanding and learns which it was.
-    fn refuse(&mut self, why: Refusal, blame: bool, sink: &mut Sink) {
+    fn refuse(&mut self, why: Cause, blame: bool, sink: &mut Sink) {
+        let (status, reason) = match why {
+            Cause::Request { .. } => (CompletionStatus::RemoteOperation, BreakReason::Local(why)),
+            Cause::NoReceive => (CompletionStatus::ReceiverNotReady, BreakReason::Protocol(why)),
+            Cause::Access { .. } => (CompletionStatus::RemoteAccess, BreakReason::Protocol(why)),
+            _ => (CompletionStatus::RemoteOperation, BreakReason::Protocol(why)),
+        };
         self.send_acknowledgement();
         if let Some(port) = &self.port {
             if blame {
-                port.push(Frame::Refuse);
+                port.push(Frame::Refuse(status));
             }
-            port.push(Frame::Break(BreakReason::Terminated(why.clone())));
+            port.push(Frame::Break(BreakReason::Terminated(why)));
         }
-        self.break_off(BreakReason::Protocol(why), sink);
+        self.break_off(reason, sink);
     }
 }
 

@@ -221,7 +221,7 @@ impl Request {
             let place = regions.local(segment, Access::empty()).ok()?;
             let start = bytes.len();
             bytes.resize(start + segment.length as usize, 0);
-            place.read(&mut bytes[start..]).ok()?;
+            place.read(&mut bytes[start..]);
         }
         Some(bytes)
     }
@@ -236,7 +236,7 @@ impl QueuePair {
             && port.has_room(self.config.wire)
         {
             let Some(frame) = request.frame(&self.regions) else {
-                self.sends.fail_waiting(self.number, CompletionStatus::LocalError, sink);
+                self.sends.fail_waiting(self.number, CompletionStatus::LocalAccess, sink);
                 return self.break_off(BreakReason::Aborted, sink);
             };
             port.push(frame);

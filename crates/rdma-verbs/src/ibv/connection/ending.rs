@@ -2,7 +2,15 @@
 
 use super::failure::connect_error;
 use super::{QueuePair, State};
-use crate::{BreakReason, ConnectionEvent, Error};
+use crate::{BreakReason, Cause, ConnectionEvent, Error};
+
+/// What the device's refusal of a request says.
+fn cause(error: &Error) -> Cause {
+    match error {
+        Error::Io { source, .. } => Cause::System(source.raw_os_error().unwrap_or(libc::EIO)),
+        _ => Cause::System(libc::EINVAL),
+    }
+}
 
 impl QueuePair {
     /// The connection broke. Unless the peer ended it: that may be what it broke of.
@@ -19,7 +27,7 @@ impl QueuePair {
     pub(in super::super) fn give_up(&mut self, error: &Error) {
         match self.state {
             State::Idle | State::Attempting(..) => self.fail(connect_error(error)),
-            State::Established | State::Closing => self.lose(BreakReason::Local(error.to_string())),
+            State::Established | State::Closing => self.lose(BreakReason::Local(cause(error))),
             State::Ended => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Why a connection attempt failed, by what said so.
 
 use super::{Attempt, kind};
-use crate::{ConnectError, Error};
+use crate::{ConnectError, Error, HandshakeFault};
 
 /// Why an attempt failed, by the event that said so.
 pub(super) fn failure(event: kind::Type, status: i32, attempt: &Attempt) -> ConnectError {
@@ -20,7 +20,7 @@ pub(super) fn failure(event: kind::Type, status: i32, attempt: &Attempt) -> Conn
         kind::RDMA_CM_EVENT_DEVICE_REMOVAL => ConnectError::System(libc::ENODEV),
         kind::RDMA_CM_EVENT_DISCONNECTED => ConnectError::Closed,
         kind::RDMA_CM_EVENT_CONNECT_ERROR if errno == libc::ECONNRESET => ConnectError::Closed,
-        other => ConnectError::Protocol(format!("connection manager event {other}, status {status}")),
+        other => ConnectError::Protocol(HandshakeFault::Event { event: other, status }),
     }
 }
 
@@ -33,6 +33,6 @@ pub(super) fn connect_error(error: &Error) -> ConnectError {
             Some(libc::ENODEV) | None => ConnectError::System(libc::EADDRNOTAVAIL),
             Some(errno) => ConnectError::System(errno),
         },
-        other => ConnectError::Protocol(other.to_string()),
+        _ => ConnectError::System(libc::EINVAL),
     }
 }

@@ -20,7 +20,7 @@ use super::receives::{Receive, Receives};
 use super::violation::{Fault, Purpose, Violation};
 use super::{Placement, Sink};
 use crate::iwarp::region::{Region, RegionCache};
-use crate::{QpId, RecvRequest, Result};
+use crate::{CompletionStatus, QpId, RecvRequest, Result};
 use iwarp_wire::ddp::Header;
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
@@ -197,7 +197,7 @@ impl Receiver {
         while !input.is_empty() {
             let (piece, rest) = match self.part {
                 Part::Head => {
-                    input = self.feed_head(input, reads, regions, sink)?;
+                    input = self.feed_head(input, reads, regions)?;
                     continue;
                 }
                 Part::Body | Part::Payload | Part::Trailer => input.split_at(self.left.min(input.len())),
@@ -221,9 +221,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// Completes every receive as flushed.
-    pub(super) fn flush(&mut self, sink: &mut impl Sink) {
-        self.receives.flush(sink);
+    /// Completes every receive as [`CompletionStatus::Flushed`], the oldest as `first`.
+    pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
+        self.receives.flush(first, sink);
         self.place = None;
     }
 
@@ -233,7 +233,6 @@ impl Receiver {
         input: &'i [u8],
         reads: &Reads,
         regions: &mut RegionCache,
-        sink: &mut impl Sink,
     ) -> std::result::Result<&'i [u8], Fault> {
         if self.head.bytes().is_empty()
             && let Some(first) = input.first_chunk()
@@ -241,7 +240,7 @@ impl Receiver {
             // Usually all of it is there.
             let length = wanted_head(first);
             self.head.set(*first, length);
-            self.begin(reads, regions, sink)?;
+            self.begin(reads, regions)?;
             return Ok(&input[length..]);
         }
         let wanted = wanted_head(self.head.bytes());
@@ -250,7 +249,7 @@ impl Receiver {
         if self.head.bytes().len() < wanted || wanted_head(self.head.bytes()) > wanted {
             return Ok(rest);
         }
-        self.begin(reads, regions, sink)?;
+        self.begin(reads, regions)?;
         Ok(rest)
     }
 
@@ -291,8 +290,7 @@ impl Receiver {
     }
 
     fn oldest_receive(&self) -> std::result::Result<Receive, Violation> {
-        let none = Violation::NoReceive { sequence: self.send_sequence, posted: 0 };
-        self.receives.oldest().ok_or(none)
+        self.receives.oldest().ok_or(Violation::NoReceive { sequence: self.send_sequence })
     }
 }
 

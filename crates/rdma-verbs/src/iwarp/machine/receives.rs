@@ -121,11 +121,13 @@ impl Receives {
         Completion { qp: self.qp, id: receive.id, kind, status, ..Completion::EMPTY }
     }
 
-    /// Completes all as flushed.
-    pub(super) fn flush(&mut self, sink: &mut impl Sink) {
+    /// Completes all as [`CompletionStatus::Flushed`], the oldest as `first`.
+    pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
+        let mut status = first;
         while let Some(receive) = self.oldest() {
-            sink.push(self.completion(&receive, CompletionStatus::Flushed));
+            sink.push(self.completion(&receive, status));
             self.taken();
+            status = CompletionStatus::Flushed;
         }
         self.runs = VecDeque::new();
     }

@@ -226,13 +226,20 @@ impl Transmitter {
         self.stream.discard();
     }
 
-    /// Completes what is outstanding as [`CompletionStatus::Flushed`], the oldest as `first`.
-    pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
-        let mut status = first;
-        let pending = std::mem::take(&mut self.pending).into_iter().map(|pending| pending.report);
-        let work = std::mem::take(&mut self.work).into_iter().map(|work| work.report);
-        for report in pending.chain(work) {
-            sink.push(report.completion(self.qp, status));
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], but for the read that the peer refused, if
+    /// it is `refused`, and for the request whose memory has died.
+    pub(super) fn flush(&mut self, refused: bool, sink: &mut impl Sink) {
+        let mut status = if refused { CompletionStatus::RemoteAccess } else { CompletionStatus::Flushed };
+        for pending in std::mem::take(&mut self.pending) {
+            sink.push(pending.report.completion(self.qp, status));
+            status = CompletionStatus::Flushed;
+        }
+        status = match self.fault {
+            Some(Violation::LocalKey(_)) => CompletionStatus::LocalAccess,
+            _ => CompletionStatus::Flushed,
+        };
+        for work in std::mem::take(&mut self.work) {
+            sink.push(work.report.completion(self.qp, status));
             status = CompletionStatus::Flushed;
         }
         self.segments = VecDeque::new();

@@ -79,12 +79,10 @@ pub enum Violation {
         expected: u32,
     },
     /// A message for which no receive is posted.
-    #[error("message {sequence} found no receive, {posted} are posted")]
+    #[error("message {sequence} found no receive")]
     NoReceive {
         /// Its sequence number.
         sequence: u32,
-        /// Receives posted: 0.
-        posted: usize,
     },
     /// A message longer than its receive.
     #[error("message of {length} bytes or more for a receive of {room}")]
@@ -113,7 +111,7 @@ pub enum Violation {
         stag: u32,
     },
     /// A region without the right, or too short.
-    #[error("{purpose:?} of {length} bytes at {offset} with STag {stag:#010x}: {}", region_fault(.fault))]
+    #[error("{purpose:?} of {length} bytes at {offset} with STag {stag:#010x}: {fault}")]
     Region {
         /// For what.
         purpose: Purpose,
@@ -165,14 +163,6 @@ pub enum Violation {
 impl From<Garbage> for Violation {
     fn from(garbage: Garbage) -> Self {
         Self::Garbage(garbage)
-    }
-}
-
-fn region_fault(fault: &RegionFault) -> String {
-    match fault {
-        RegionFault::Access => "no right".into(),
-        RegionFault::Wrap => "the end exceeds 64 bits".into(),
-        RegionFault::Bounds { size } => format!("the region has {size}"),
     }
 }
 

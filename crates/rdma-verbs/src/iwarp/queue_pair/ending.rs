@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::super::machine::{Fault, Sink};
 use super::super::watch::DataSets;
 use super::{Phase, QueuePair};
-use crate::{BreakReason, ConnectionEvent};
+use crate::{BreakReason, Cause, ConnectionEvent};
 use iwarp_wire::rdmap::Terminate;
 
 /// How the input ended.
@@ -104,10 +104,10 @@ impl QueuePair {
                 if let Some(socket) = &mut self.socket {
                     self.machine.terminate(violation.terminate(), socket);
                 }
-                let text = violation.to_string();
-                if violation.is_local() { BreakReason::Local(text) } else { BreakReason::Protocol(text) }
+                let cause = Cause::Violation(*violation);
+                if violation.is_local() { BreakReason::Local(cause) } else { BreakReason::Protocol(cause) }
             }
-            Fault::Terminated(terminate) => BreakReason::Terminated(terminate.to_string()),
+            Fault::Terminated(terminate) => BreakReason::Terminated(Cause::Terminate(*terminate)),
         }
     }
 

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::{Effect, Part, Place, Receiver};
-use crate::iwarp::machine::Sink;
+use crate::Access;
 use crate::iwarp::machine::partial::split_head;
 use crate::iwarp::machine::reads::Reads;
 use crate::iwarp::machine::violation::{Purpose, Violation};
 use crate::iwarp::region::{Region, RegionCache};
-use crate::{Access, CompletionStatus};
 use iwarp_wire::ddp::{Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{self, Opcode};
 
@@ -18,7 +17,6 @@ impl Receiver {
         &mut self,
         reads: &Reads,
         regions: &mut RegionCache,
-        sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
         let (ulpdu, header) = split_head(self.head.bytes());
         self.effect = Effect::None;
@@ -28,7 +26,7 @@ impl Receiver {
             let payload = ulpdu - header.len();
             match parsed {
                 Header::Tagged(header) => self.begin_tagged(&header, payload, reads, regions)?,
-                Header::Untagged(header) => self.begin_untagged(&header, payload, regions, sink)?,
+                Header::Untagged(header) => self.begin_untagged(&header, payload, regions)?,
             }
             self.left = payload;
         }
@@ -72,7 +70,6 @@ impl Receiver {
         header: &Untagged,
         length: usize,
         regions: &mut RegionCache,
-        sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
         let opcode = Opcode::parse(header.ulp)?;
         let (queue, sequence, whole) = match opcode {
@@ -95,7 +92,7 @@ impl Receiver {
             }
             return self.begin_body(opcode);
         }
-        self.begin_send(opcode, header, length, regions, sink)
+        self.begin_send(opcode, header, length, regions)
     }
 
     /// A message whose payload is looked at here.
@@ -119,13 +116,10 @@ impl Receiver {
         header: &Untagged,
         length: usize,
         regions: &mut RegionCache,
-        sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
         let receive = self.oldest_receive()?;
         let end = u64::from(header.offset) + length as u64;
         if end > u64::from(receive.length) {
-            sink.push(self.receives.completion(&receive, CompletionStatus::LocalError));
-            self.receives.taken();
             return Err(Violation::TooLong { length: end, room: receive.length });
         }
         self.part = Part::Payload;

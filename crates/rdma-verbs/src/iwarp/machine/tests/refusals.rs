@@ -331,7 +331,8 @@ fn a_receive_whose_region_died_is_a_local_error() {
     let fault = Fault::Violation(Violation::LocalKey(key));
     assert_eq!(end.fault, Some(fault));
     end.machine.flush(Some(&fault), &mut end.completions);
-    assert_eq!(end.completions.len(), 1);
+    let statuses: Vec<_> = end.completions.iter().map(|done| done.status).collect();
+    assert_eq!(statuses, [CompletionStatus::LocalAccess]);
 }
 
 #[test]
@@ -343,7 +344,7 @@ fn a_message_too_long_is_reported_at_its_receive() {
     assert_eq!(fault.to_string(), "message of 17 bytes or more for a receive of 16");
     end.machine.flush(Some(&fault), &mut end.completions);
     let statuses: Vec<_> = end.completions.iter().map(|done| (done.id, done.status)).collect();
-    assert_eq!(statuses, [(0, CompletionStatus::LocalError), (1, CompletionStatus::Flushed)]);
+    assert_eq!(statuses, [(0, CompletionStatus::Truncated), (1, CompletionStatus::Flushed)]);
 }
 
 #[test]
@@ -362,7 +363,7 @@ fn a_refused_read_is_a_remote_error() {
     assert_eq!(
         summary,
         [
-            (1, CompletionKind::Read, CompletionStatus::RemoteError),
+            (1, CompletionKind::Read, CompletionStatus::RemoteAccess),
             (2, CompletionKind::Send, CompletionStatus::Flushed),
         ]
     );
