@@ -3,7 +3,7 @@
 //!
 //! The queue's [`WaitSet`] holds the descriptors of the connections, each with the token of its endpoint. So
 //! reading the queue finds the endpoints that have events, however many are bound. A timer in the set expires
-//! at the earliest deadline. The set is signalled while events are queued. A call that reads an event which
+//! at the earliest deadline. A signal in the set is on while events are queued. A call that reads an event which
 //! it queued itself does not signal in between.
 //!
 //! Lock order: an endpoint's lock before the queue's. Endpoints are driven without the queue's lock.
@@ -26,9 +26,6 @@ use super::children::Child;
 use super::error::errno_of;
 use super::{reason, wait};
 
-/// Token of the queue's timer.
-const TIMER: Token = Token(0);
-
 /// An endpoint or passive endpoint that is bound to an event queue.
 pub(super) trait Source: Send + Sync {
     /// Drives the connection and queues its events. Before it releases its own lock, it sets the time at
@@ -40,6 +37,8 @@ pub(super) trait Source: Send + Sync {
 /// An open event queue.
 pub(super) struct EventQueue {
     wait: Arc<WaitSet>,
+    /// On while events are queued.
+    news: Signal,
     timer: OwnedFd,
     queue: Mutex<Queue>,
     membership: Mutex<Option<Child>>,
@@ -56,7 +55,6 @@ struct Queue {
     armed: Option<Instant>,
     /// Number of calls that are driving sources. The last one to end updates the signal.
     driving: usize,
-    last_token: u64,
 }
 
 struct Bound {
@@ -79,9 +77,10 @@ impl EventQueue {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer =
             rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(std::io::Error::from)?;
-        wait.add(timer.as_fd(), TIMER, Interest::Read).map_err(errno_of)?;
+        wait.add(timer.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
         let membership = Mutex::new(Some(membership));
-        Ok(Self { wait, timer, queue: Mutex::default(), membership })
+        let news = wait.signal(wait.token());
+        Ok(Self { wait, news, timer, queue: Mutex::default(), membership })
     }
 
     /// Drives every source that has an event or whose deadline has passed, then runs `look` on the queue.
@@ -99,7 +98,6 @@ impl EventQueue {
     }
 
     fn drive_ready<R>(&self, ready: &mut Vec<Token>, then: impl FnOnce(&mut Queue) -> R) -> R {
-        ready.retain(|&token| token != TIMER);
         let driving = Driving::begin(self);
         ready.extend(self.queue.lock().expired(Instant::now()));
         ready.sort_unstable();
@@ -139,10 +137,8 @@ impl EventQueue {
     fn change<R>(&self, change: impl FnOnce(&mut Queue) -> R) -> R {
         let mut queue = self.queue.lock();
         let result = change(&mut queue);
-        if queue.driving == 0
-            && let Err(error) = self.wait.signal(Signal::Owner, queue.has_news())
-        {
-            log::warn!(target: "eq", "event queue: {error}");
+        if queue.driving == 0 {
+            self.news.set(queue.has_news());
         }
         result
     }
@@ -231,11 +227,8 @@ impl Binding {
             return Err(Errno::EINVAL);
         }
         let source: Weak<S> = Arc::downgrade(source);
-        let mut queue = event_queue.queue.lock();
-        queue.last_token += 1;
-        let token = Token(queue.last_token);
-        queue.sources.insert(token, Bound { source, deadline: None });
-        drop(queue);
+        let token = event_queue.wait.token();
+        event_queue.queue.lock().sources.insert(token, Bound { source, deadline: None });
         *slot = Some(Self { queue: event_queue, token, fid });
         Ok(())
     }

@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 pub use connection::Connection;
-pub use end::{End, LISTENER, success};
+pub use end::{End, success};
 pub use pair::{Joined, Pair};
 
 /// How long anything may take.

@@ -6,7 +6,7 @@ use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
     Access, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectError,
     ConnectionEvent, Connections, Device, Error, MemoryRegion, Operation, Payload, QueuePairs, RecvRequest,
-    RemoteAddress, SendRequest, Token, Transport,
+    RemoteAddress, SendRequest, Transport,
 };
 
 use rdma_testkit::harness::{
@@ -205,7 +205,7 @@ fn a_backlog_is_bounded_and_forgets_who_left() {
     let fabric = Fabric::new();
     let (mut active, mut passive) =
         (End::new(fabric.device(Config::iwarp())), End::new(fabric.device(Config::iwarp())));
-    let target = passive.target(Token(3));
+    let target = passive.target();
     let listener = passive.device.listen("[::1]:0".parse().unwrap(), 2, &OPTIONS, target).unwrap();
     let address = rdma_verbs::Listener::local_address(&listener);
     passive.listener = Some(listener);
@@ -245,7 +245,7 @@ fn addresses_follow_the_rules_of_a_network() {
     // An address of the other family, and one that is taken.
     let (qp, _) = end.queue_pair(CAPABILITIES);
     for (local, errno) in [("[::1]:0".parse().unwrap(), libc::EAFNOSUPPORT), (address, libc::EADDRINUSE)] {
-        let target = end.target(Token(0));
+        let target = end.target();
         let remote = std::net::SocketAddr::from(([0, 0, 0, 0], 1));
         match end.cq.connect(qp, remote, Some(local), b"", &OPTIONS, target) {
             Err(Error::Io { source, .. }) => assert_eq!(source.raw_os_error(), Some(errno)),

@@ -16,14 +16,22 @@ pub struct ConnectOptions {
     pub keepalive: Duration,
 }
 
-/// Where connection events of one queue pair or listener are announced: the wait set, and the
-/// token by which its owner knows whom to ask.
+/// Where a queue pair, a listener or a completion queue announces that it has something to tell: the wait set, and
+/// the token by which the owner of the set knows whom to ask.
 #[derive(Debug, Clone)]
 pub struct EventTarget {
     /// Becomes readable when there is something to ask for.
     pub wait: Arc<WaitSet>,
     /// Reported by [`WaitSet::wait`] for it.
     pub token: Token,
+}
+
+impl EventTarget {
+    /// A target in `wait` with a token of its own.
+    #[must_use]
+    pub fn new(wait: &Arc<WaitSet>) -> Self {
+        Self { token: wait.token(), wait: Arc::clone(wait) }
+    }
 }
 
 /// What happened to a connection. Each is reported once, in this order: at most one of the first

@@ -1,9 +1,9 @@
 //! One file descriptor for many reasons to wake up.
 //!
-//! A [`WaitSet`] is an epoll instance: sources are added with a token, and its own descriptor can
-//! stand in another set, in `poll`, `select` or `epoll`. A set can also be made readable by hand
-//! ([`WaitSet::signal`]): an eventfd that is always readable stands in it from the start, and is
-//! listened to while the set is signalled. Nothing is opened for a signal, so that it cannot fail
+//! A [`WaitSet`] is an epoll instance: sources are added with a token that the set gives out, and its own
+//! descriptor can stand in another set, in `poll`, `select` or `epoll`. A [`Signal`] makes a set readable
+//! without a source: an eventfd that is always readable stands in the set from the start, and is
+//! listened to while a signal is on. Nothing is opened for a signal, so that it cannot fail
 //! where descriptors have run out, and a few sets of a thread share one such eventfd. (Not all: the kernel
 //! lets a file stand in at most 1000 sets, and in fewer when these stand in others.)
 //!
@@ -11,20 +11,20 @@
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
 use super::process::Maker;
 use super::{Error, Result};
 
-/// What a source of a [`WaitSet`] is known by.
+/// What sources and signals of a [`WaitSet`] are known by. Those of one object may share a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub u64);
+pub struct Token(pub(crate) u64);
 
 /// Which states of a source count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,16 +50,7 @@ impl Interest {
     }
 }
 
-/// Who makes a set readable by hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
-    /// The owner of the set.
-    Owner = 1,
-    /// The completion queue that the set is attached to.
-    Queue = 2,
-}
-
-/// Token of the signal; sources may not use it.
+/// What the eventfd behind the signals is known by: [`WaitSet::token`] does not get there.
 const SIGNAL: u64 = u64::MAX;
 /// Sets that share an eventfd. The kernel counts the ways from a file through sets that stand in sets: at
 /// most 500 over two of them, 100 over three, 50 over four. So an application may have each of these in
@@ -71,10 +62,26 @@ const SHARED_BY: usize = 8;
 pub struct WaitSet {
     epoll: OwnedFd,
     maker: Maker,
-    /// Who signals, as bits; changed with the lock below.
-    signals: AtomicU8,
-    /// The eventfd behind the signal. Locked while the interest in it changes.
-    bell: Mutex<Arc<OwnedFd>>,
+    /// The number of the next token.
+    next: AtomicU64,
+    /// Locked while the interest in the eventfd changes.
+    signals: Mutex<Signals>,
+}
+
+#[derive(Debug)]
+struct Signals {
+    bell: Arc<OwnedFd>,
+    /// The tokens of the signals that are on.
+    on: Vec<Token>,
+}
+
+/// Makes a set readable, and reports its token, while it is on. It is off when it is dropped.
+#[derive(Debug)]
+pub struct Signal {
+    set: Arc<WaitSet>,
+    token: Token,
+    /// Changed with the set's lock.
+    on: AtomicBool,
 }
 
 impl WaitSet {
@@ -85,8 +92,20 @@ impl WaitSet {
         let silent = epoll::EventFlags::empty();
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(SIGNAL), silent)
             .map_err(Error::io("epoll_ctl add"))?;
-        let maker = Maker::this_process();
-        Ok(Self { epoll, maker, signals: AtomicU8::new(0), bell: Mutex::new(bell) })
+        let signals = Mutex::new(Signals { bell, on: Vec::new() });
+        Ok(Self { epoll, maker: Maker::this_process(), next: AtomicU64::new(0), signals })
+    }
+
+    /// A token that this set has not given out before; later ones are greater.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        Token(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A signal of this set, off at first.
+    #[must_use]
+    pub fn signal(self: &Arc<Self>, token: Token) -> Signal {
+        Signal { set: Arc::clone(self), token, on: AtomicBool::new(false) }
     }
 
     /// Whether it is the set of a parent of this process.
@@ -97,7 +116,6 @@ impl WaitSet {
 
     /// Adds a source. It leaves the set by itself when its descriptor is closed.
     pub fn add(&self, source: BorrowedFd<'_>, token: Token, interest: Interest) -> Result<()> {
-        debug_assert_ne!(token.0, SIGNAL, "reserved token");
         if self.is_inherited() {
             return Ok(());
         }
@@ -122,67 +140,91 @@ impl WaitSet {
         epoll::delete(&self.epoll, source).map_err(Error::io("epoll_ctl del"))
     }
 
-    /// Makes the set readable by hand (`true`) until `false` takes it back. It stays readable while
-    /// anyone signals.
-    pub fn signal(&self, who: Signal, on: bool) -> Result<()> {
-        let bit = who as u8;
-        let with = |signals: u8| if on { signals | bit } else { signals & !bit };
-        let before = self.signals.load(Ordering::Acquire);
-        if with(before) == before || self.is_inherited() {
-            return Ok(());
-        }
-        let bell = self.bell.lock();
-        let before = self.signals.load(Ordering::Relaxed);
-        let after = with(before);
-        if (before == 0) != (after == 0) {
-            self.listen(&bell, after != 0)?;
-        }
-        self.signals.store(after, Ordering::Release);
-        Ok(())
-    }
-
-    /// Makes the set readable by hand as [`WaitSet::signal`] does, and wakes also who waits for it
-    /// edge-triggered and has seen it readable before. The sources of the set must be level-triggered.
-    pub fn signal_again(&self, who: Signal) -> Result<()> {
-        if self.is_inherited() {
-            return Ok(());
-        }
-        let bell = self.bell.lock();
-        // The kernel tells of a source when it comes to its list of ready ones. What is in there without
-        // being ready leaves it when the set is looked at.
-        self.listen(&bell, false)?;
-        self.wait(Some(Duration::ZERO), &mut Vec::new())?;
-        self.listen(&bell, true)?;
-        self.signals.fetch_or(who as u8, Ordering::Release);
-        Ok(())
-    }
-
-    /// Takes an interest in the eventfd behind the signal, or none.
+    /// Takes an interest in the eventfd behind the signals, or none.
     fn listen(&self, bell: &OwnedFd, on: bool) -> Result<()> {
         let heard = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         epoll::modify(&self.epoll, bell, epoll::EventData::new_u64(SIGNAL), heard)
             .map_err(Error::io("epoll_ctl mod"))
     }
 
-    /// Waits until a source or the signal is there, at most `timeout` (`None`: for ever), and
-    /// adds the tokens of ready sources to `ready`; the signal has none. Answers whether anything
-    /// was there. A signal handler that interrupts the wait ends it early.
+    /// Waits until a source is ready or a signal on, at most `timeout` (`None`: for ever), and
+    /// adds their tokens to `ready`. Answers whether there were any. A signal handler that interrupts the wait ends
+    /// it early.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Token>) -> Result<bool> {
-        let timeout = timeout.map(|left| rustix::event::Timespec {
+        let timeout = timeout.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         });
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
-        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok((events, _)) => {
-                let any = !events.is_empty();
-                let tokens = events.iter().map(|event| event.data.u64());
-                ready.extend(tokens.filter(|&token| token != SIGNAL).map(Token));
-                Ok(any)
+        let events = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(Error::io("epoll_wait")(errno)),
+        };
+        for event in events.iter() {
+            match event.data.u64() {
+                SIGNAL => ready.extend(&self.signals.lock().on),
+                source => ready.push(Token(source)),
             }
-            Err(Errno::INTR) => Ok(false),
-            Err(errno) => Err(Error::io("epoll_wait")(errno)),
         }
+        Ok(!events.is_empty())
+    }
+}
+
+impl Signal {
+    /// The set that it makes readable.
+    #[must_use]
+    pub fn wait_set(&self) -> &Arc<WaitSet> {
+        &self.set
+    }
+
+    /// Switches it on or off.
+    pub fn set(&self, on: bool) {
+        if self.on.load(Ordering::Acquire) == on || self.set.is_inherited() {
+            return;
+        }
+        let mut signals = self.set.signals.lock();
+        if self.on.swap(on, Ordering::Release) == on {
+            return;
+        }
+        if on {
+            signals.on.push(self.token);
+        } else if let Some(at) = signals.on.iter().position(|&token| token == self.token) {
+            signals.on.swap_remove(at);
+        }
+        if signals.on.len() == usize::from(on) {
+            self.report(self.set.listen(&signals.bell, on));
+        }
+    }
+
+    /// Switches it on, and wakes also who waits for the set edge-triggered and has seen it readable before. The
+    /// sources of the set must be level-triggered.
+    pub fn set_again(&self) {
+        self.set(true);
+        if self.set.is_inherited() {
+            return;
+        }
+        // The kernel tells of a source when it comes to its list of ready ones. What is in there without
+        // being ready leaves it when the set is looked at.
+        let signals = self.set.signals.lock();
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
+        self.report(self.set.listen(&signals.bell, false));
+        let looked = epoll::wait(&self.set.epoll, &mut events, Some(&Timespec::default()));
+        self.report(looked.map(drop).map_err(Error::io("epoll_wait")));
+        self.report(self.set.listen(&signals.bell, true));
+    }
+
+    /// The system refuses only what is not there.
+    fn report(&self, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            log::error!("a wake-up is lost: {error}");
+        }
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 
@@ -210,4 +252,49 @@ fn shared_bell() -> Result<Arc<OwnedFd>> {
     };
     let _ = LAST.try_with(|last| last.set((Arc::downgrade(&bell), sets)));
     Ok(bell)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ready(set: &WaitSet) -> Vec<Token> {
+        let mut ready = Vec::new();
+        let any = set.wait(Some(Duration::ZERO), &mut ready).unwrap();
+        assert_eq!(any, !ready.is_empty());
+        ready.sort_unstable();
+        ready
+    }
+
+    #[test]
+    fn signals_of_one_set_are_apart() {
+        let set = Arc::new(WaitSet::new().unwrap());
+        let [first, second] = [(); 2].map(|()| set.signal(set.token()));
+        first.set(true);
+        second.set(true);
+        second.set(true);
+        assert_eq!(ready(&set), [first.token, second.token]);
+        second.set(false);
+        assert_eq!(ready(&set), [first.token]);
+        second.set(true);
+        drop(first);
+        assert_eq!(ready(&set), [second.token]);
+        drop(second);
+        assert_eq!(ready(&set), []);
+    }
+
+    #[test]
+    fn a_signal_that_is_repeated_is_an_edge() {
+        let (set, outer) = (Arc::new(WaitSet::new().unwrap()), WaitSet::new().unwrap());
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&outer.epoll, &set.epoll, epoll::EventData::new_u64(7), edge).unwrap();
+        let signal = set.signal(set.token());
+        signal.set(true);
+        assert_eq!(ready(&outer), [Token(7)]);
+        signal.set(true);
+        assert_eq!(ready(&outer), [], "it was on");
+        signal.set_again();
+        assert_eq!(ready(&outer), [Token(7)]);
+        assert_eq!(ready(&set), [signal.token]);
+    }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma_verbs::{ConnectOptions, ConnectionRequest, Device, EventTarget, Listener, Token, WaitSet, iwarp};
+use rdma_verbs::{ConnectOptions, ConnectionRequest, Device, EventTarget, Listener, WaitSet, iwarp};
 use rstream_session::{Connection, Handshake, Outcome, Peer, Settings, Sizes, StreamQueuePair, run};
 
 /// Both sides in one thread, over the embedded device and the loopback interface.
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let device = iwarp::Device::default();
     let wait = Arc::new(WaitSet::new()?);
-    let events = || EventTarget { wait: Arc::clone(&wait), token: Token(0) };
+    let events = || EventTarget::new(&wait);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut listener = device.listen(any, 1, &settings.connect, events())?;
 

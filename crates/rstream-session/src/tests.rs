@@ -10,8 +10,7 @@ use std::io::{IoSlice, IoSliceMut};
 use rdma_testkit::faulty::{Faulty, Plan};
 use rdma_testkit::sim;
 use rdma_verbs::{
-    Completion, CompletionQueue, ConnectOptions, ConnectionRequest, Device, EventTarget, Listener, Token,
-    WaitSet,
+    Completion, CompletionQueue, ConnectOptions, ConnectionRequest, Device, EventTarget, Listener, WaitSet,
 };
 
 use super::{Connection, Error, Handshake, Outcome, Peer, Settings, Sizes, StreamQueuePair, run};
@@ -40,7 +39,7 @@ fn pattern(at: usize) -> u8 {
 
 /// Connects an active side with one kind of sizes to a passive side with another.
 fn connect<D: Device>(active: &D, passive: &D, sizes: [Sizes; 2], force_iwarp: bool) -> [Connection<D>; 2] {
-    let events = || EventTarget { wait: Arc::new(WaitSet::new().unwrap()), token: Token(1) };
+    let events = || EventTarget::new(&Arc::new(WaitSet::new().unwrap()));
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let [left, right] = sizes.map(|sizes| settings(sizes, force_iwarp));
     let mut listener = passive.listen(any, 1, &left.connect, events()).unwrap();

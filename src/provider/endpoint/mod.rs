@@ -58,8 +58,8 @@ struct Inner<D: Device> {
     /// Address to bind before connecting.
     source: Option<SocketAddr>,
     binding: Option<Binding>,
-    /// The endpoint's descriptor, from the first `FI_GETWAIT` on.
-    wait: Option<Arc<WaitSet>>,
+    /// Makes the endpoint's descriptor readable, which is there from the first `FI_GETWAIT` on.
+    wait: Option<Signal>,
     state: State<D>,
     callers: Callers,
     /// Whether `FI_SHUTDOWN` was queued.
@@ -175,7 +175,7 @@ impl<D: Device> Inner<D> {
         let settings = endpoint.settings(self);
         let mut queue_pair = StreamQueuePair::open(endpoint.domain.device(), &settings).map_err(errno_of)?;
         if let Some(wait) = &self.wait {
-            queue_pair.attach(Arc::clone(wait)).map_err(errno_of)?;
+            queue_pair.attach(Arc::clone(wait.wait_set())).map_err(errno_of)?;
         }
         self.state = State::Enabled(Box::new(queue_pair));
         Ok(())
@@ -188,13 +188,13 @@ impl<D: Device> Inner<D> {
             if let Some(queue_pair) = self.queue_pair_mut() {
                 queue_pair.attach(Arc::clone(&wait)).map_err(errno_of)?;
             }
-            self.wait = Some(wait);
+            self.wait = Some(wait.signal(wait.token()));
             // The device signals only what arrives after this point.
             if let State::Connected(connection) = &mut self.state {
                 connection.progress();
             }
         }
-        self.wait.as_ref().ok_or(Errno::EIO)
+        self.wait.as_ref().map(Signal::wait_set).ok_or(Errno::EIO)
     }
 
     fn queue_pair_mut(&mut self) -> Option<&mut StreamQueuePair<D>> {
@@ -225,10 +225,8 @@ impl<D: Device> Inner<D> {
                 binding.push(Event::Shutdown { fid: binding.fid() });
             }
         }
-        if let Some(wait) = &self.wait
-            && let Err(error) = wait.signal(Signal::Owner, connection.is_ready())
-        {
-            log::warn!(target: "ep_data", "endpoint descriptor: {error}");
+        if let Some(wait) = &self.wait {
+            wait.set(connection.is_ready());
         }
     }
 

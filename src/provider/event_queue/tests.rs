@@ -19,7 +19,7 @@ impl Source for Other {
 /// A queue with a source whose time has come.
 fn due(source: &Arc<dyn Source>) -> (Arc<EventQueue>, Binding) {
     let queue = Arc::new(EventQueue::open(Children::default().join()).unwrap());
-    let token = Token(1);
+    let token = queue.wait.token();
     let bound = Bound { source: Arc::downgrade(source), deadline: None };
     queue.queue.lock().sources.insert(token, bound);
     let binding = Binding { queue: Arc::clone(&queue), token, fid: FidHandle::of_nothing() };

@@ -5,16 +5,12 @@ mod connections;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::alarm::Alarm;
 use super::dice::Dice;
 use super::plan::Plan;
 use rdma_verbs::{
     self as verbs, Completion, CompletionKind, ConnectError, Error, QpCapabilities, QpId, RecvRequest,
-    Result, SendRequest, Token, WaitSet,
+    Result, SendRequest, Signal, WaitSet,
 };
-
-/// The token by which our own wake-ups show in the attached wait set.
-const ALARM: Token = Token(u64::MAX - 1);
 
 /// A completion queue with faults.
 #[derive(Debug)]
@@ -27,14 +23,14 @@ pub struct CompletionQueue<C> {
     held: VecDeque<Completion>,
     /// The last poll lied that there is nothing.
     lied: bool,
-    alarm: Option<Alarm>,
+    alarm: Option<Signal>,
 }
 
 /// What we know of a queue pair.
 #[derive(Debug)]
 struct QueuePair {
     granted: QpCapabilities,
-    alarm: Option<Alarm>,
+    alarm: Option<Signal>,
     /// An event that the wrapped device knows nothing of.
     failure: Option<ConnectError>,
     established: bool,
@@ -223,7 +219,7 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
-        let alarm = Alarm::new(&wait, ALARM)?;
+        let alarm = wait.signal(wait.token());
         alarm.set(!self.held.is_empty() || self.lied);
         self.inner.attach(wait)?;
         self.alarm = Some(alarm);

@@ -6,7 +6,6 @@
 //! completion queue draws from a generator of its own, so one seed gives one course of events for
 //! one order of calls, however many threads there are. Without faults in the plan it is transparent.
 
-mod alarm;
 mod completion_queue;
 mod dice;
 mod plan;

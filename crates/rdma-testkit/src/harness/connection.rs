@@ -8,10 +8,10 @@ use std::time::Instant;
 use rdma_verbs::{
     Access, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device, Memory,
     MemoryRegion, Operation, Payload, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest,
-    RemoteAddress, Segment, SendRequest, Token,
+    RemoteAddress, Segment, SendRequest,
 };
 
-use super::{End, Error, LIMIT, LISTENER, Result, SEND, segment, step};
+use super::{End, Error, LIMIT, Result, SEND, segment, step};
 
 /// A queue pair at an end of its own.
 pub struct Connection<D: Device> {
@@ -62,7 +62,7 @@ impl<D: Device> Connection<D> {
     /// The device's.
     pub fn listen(&mut self, address: SocketAddr) -> Result<()> {
         let end = &mut self.end;
-        end.listener = Some(end.device.listen(address, 1, &end.options, end.target(LISTENER))?);
+        end.listener = Some(end.device.listen(address, 1, &end.options, end.target())?);
         Ok(())
     }
 
@@ -81,7 +81,7 @@ impl<D: Device> Connection<D> {
             }
         };
         self.end.listener = None;
-        let target = self.end.target(Token(0));
+        let target = self.end.target();
         self.end.cq.accept(self.qp, request, &[], &self.end.options, target)?;
         self.established()
     }
@@ -91,7 +91,7 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// [`Error::Event`] if the connection does not come about.
     pub fn connect(&mut self, address: SocketAddr) -> Result<()> {
-        let target = self.end.target(Token(0));
+        let target = self.end.target();
         self.end.cq.connect(self.qp, address, None, &[], &self.end.options, target)?;
         self.established()
     }

@@ -14,9 +14,6 @@ use rdma_verbs::{
 
 use super::{LIMIT, OPTIONS, Result, step};
 
-/// The token of an end's listener; queue pairs have their number.
-pub const LISTENER: Token = Token(u64::MAX - 7);
-
 /// Completions that an end has room for, of all its queue pairs.
 const DEPTH: u32 = 4096;
 
@@ -32,6 +29,8 @@ pub struct End<D: Device> {
     pub options: ConnectOptions,
     /// Set by [`End::listen`].
     pub listener: Option<D::Listener>,
+    /// The token of a listener that [`End::listen`] made.
+    pub listening: Option<Token>,
     /// Readable when the completion queue has something.
     pub data: Arc<WaitSet>,
     /// Readable when a connection or the listener has something.
@@ -65,6 +64,7 @@ impl<D: Device> End<D> {
             cq,
             options: OPTIONS,
             listener: None,
+            listening: None,
             data,
             events: Arc::new(WaitSet::new()?),
             completions: VecDeque::new(),
@@ -73,14 +73,16 @@ impl<D: Device> End<D> {
         })
     }
 
-    /// Where the events of `token` are announced.
-    pub fn target(&self, token: Token) -> EventTarget {
-        EventTarget { wait: Arc::clone(&self.events), token }
+    /// Where the events of another queue pair or listener are announced.
+    pub fn target(&self) -> EventTarget {
+        EventTarget::new(&self.events)
     }
 
     /// Listens, and answers the address with its real port.
     pub fn listen(&mut self, address: SocketAddr) -> SocketAddr {
-        let listener = self.device.listen(address, 16, &self.options, self.target(LISTENER)).unwrap();
+        let target = self.target();
+        self.listening = Some(target.token);
+        let listener = self.device.listen(address, 16, &self.options, target).unwrap();
         let address = listener.local_address();
         self.listener = Some(listener);
         address
@@ -95,14 +97,14 @@ impl<D: Device> End<D> {
 
     /// Starts to connect.
     pub fn connect(&mut self, qp: QpId, address: SocketAddr, private_data: &[u8]) {
-        let target = self.target(Token(qp.0.into()));
+        let target = self.target();
         self.cq.connect(qp, address, None, private_data, &self.options, target).unwrap();
     }
 
     /// Accepts the oldest request.
     pub fn accept(&mut self, qp: QpId, private_data: &[u8]) {
         let request = self.requests.pop_front().expect("a request to accept");
-        let target = self.target(Token(qp.0.into()));
+        let target = self.target();
         self.cq.accept(qp, request, private_data, &self.options, target).unwrap();
     }
 

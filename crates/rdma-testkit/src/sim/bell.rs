@@ -1,15 +1,11 @@
 //! Wake-ups of a completion queue, and the list of its queue pairs that have something to do.
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use rdma_verbs::{Interest, QpId, Result, Signal, Token, WaitSet};
-
-/// Token of the bell in the attached wait set.
-const BELL: Token = Token(0);
+use rdma_verbs::{QpId, Signal, WaitSet};
 
 /// Rung by peers and by the queue itself; the completion queue answers it in `poll`.
 #[derive(Debug)]
@@ -26,7 +22,7 @@ struct State {
     /// Completions are there to be polled.
     ready: bool,
     armed: bool,
-    wait: Option<WaitSet>,
+    signal: Option<Signal>,
 }
 
 impl Bell {
@@ -66,15 +62,11 @@ impl Bell {
     }
 
     /// Makes `wait` follow from now on, starting with what is there; the next wake-up is asked for.
-    pub(super) fn attach(&self, wait: Arc<WaitSet>) -> Result<()> {
+    pub(super) fn attach(&self, wait: &Arc<WaitSet>) {
         let mut state = self.state.lock();
-        // The attached set's own signal is its owner's to use; ours stands in it as a source.
-        let own = WaitSet::new()?;
-        wait.add(own.as_fd(), BELL, Interest::Read)?;
-        own.signal(Signal::Owner, state.ready || !state.rung.is_empty())?;
-        state.wait = Some(own);
+        state.signal = Some(wait.signal(wait.token()));
+        state.signal(state.ready || !state.rung.is_empty());
         state.armed = true;
-        Ok(())
     }
 
     /// Asks for the next wake-up, where it must be asked for; answers whether it had to be.
@@ -96,10 +88,8 @@ impl Bell {
 
 impl State {
     fn signal(&self, on: bool) {
-        if let Some(wait) = &self.wait
-            && let Err(error) = wait.signal(Signal::Owner, on)
-        {
-            log::error!("wake-up of a completion queue is lost: {error}");
+        if let Some(signal) = &self.signal {
+            signal.set(on);
         }
     }
 }

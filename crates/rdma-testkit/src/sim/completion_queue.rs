@@ -118,7 +118,8 @@ impl verbs::CompletionQueue for CompletionQueue {
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
-        self.bell.attach(wait)
+        self.bell.attach(&wait);
+        Ok(())
     }
 
     fn arm(&mut self) -> Result<bool> {

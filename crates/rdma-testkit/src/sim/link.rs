@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::announcer::Announcer;
 use super::bell::Bell;
+use rdma_verbs::Signal;
 use rdma_verbs::{BreakReason, CompletionStatus, QpId, RemoteAddress};
 
 /// What travels on a link.
@@ -80,7 +80,7 @@ pub(super) struct Wakes {
     /// The queue pair to drive.
     pub(super) qp: QpId,
     /// For frames that become connection events.
-    pub(super) announcer: Arc<Announcer>,
+    pub(super) announcer: Arc<Signal>,
 }
 
 impl Port {

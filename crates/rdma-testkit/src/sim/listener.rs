@@ -8,9 +8,9 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::Config;
-use super::announcer::Announcer;
 use super::fabric::{Bound, Fabric};
 use super::link::{Frame, Port, Terms};
+use rdma_verbs::Signal;
 use rdma_verbs::{self as verbs, ConnectError, EventTarget, Result};
 
 /// A passive endpoint of the simulated device.
@@ -44,7 +44,7 @@ pub(super) struct Arrival {
 pub(super) struct Backlog {
     waiting: Mutex<VecDeque<Arrival>>,
     limit: usize,
-    announcer: Announcer,
+    announcer: Signal,
 }
 
 impl Listener {
@@ -55,7 +55,7 @@ impl Listener {
         backlog: u32,
         events: EventTarget,
     ) -> Result<Self> {
-        let announcer = Announcer::new(&events)?;
+        let announcer = events.wait.signal(events.token);
         let bound = fabric.bind(address)?;
         let limit = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
         let backlog = Arc::new(Backlog { waiting: Mutex::default(), limit, announcer });

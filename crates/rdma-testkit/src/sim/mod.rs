@@ -19,7 +19,6 @@
 //! addresses differ for every region and between local and remote use, and nothing can be posted
 //! once either side has ended the connection.
 
-mod announcer;
 mod bell;
 mod completion_queue;
 mod config;

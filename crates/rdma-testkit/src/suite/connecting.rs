@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::{
     ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest, Connections, Device, Error, Listener,
-    QpCapabilities, QueuePairs, Token,
+    QpCapabilities, QueuePairs,
 };
 
 use super::rig::Rig;
@@ -80,7 +80,7 @@ pub fn addresses_are_told(rig: &impl Rig) {
 pub fn a_local_address_can_be_chosen(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let (qp, _) = pair.active.queue_pair(CAPABILITIES);
-    let target = pair.active.target(Token(0));
+    let target = pair.active.target();
     let own = rig.connect_address();
     pair.active.cq.connect(qp, pair.address, Some(own), b"", &OPTIONS, target).unwrap();
     pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
@@ -113,7 +113,7 @@ pub fn private_data_has_a_limit(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let data = vec![0; pair.active.device.attributes().max_private_data + 1];
     let (qp, _) = pair.active.queue_pair(CAPABILITIES);
-    let target = pair.active.target(Token(0));
+    let target = pair.active.target();
     let answer = pair.active.cq.connect(qp, pair.address, None, &data, &OPTIONS, target);
     assert!(matches!(answer, Err(Error::OutOfRange { .. })), "{answer:?}");
     // Nothing has changed: it can still connect.
@@ -121,7 +121,7 @@ pub fn private_data_has_a_limit(rig: &impl Rig) {
     pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
     let (passive, _) = pair.passive.queue_pair(CAPABILITIES);
     let request = pair.passive.requests.pop_front().unwrap();
-    let target = pair.passive.target(Token(0));
+    let target = pair.passive.target();
     let answer = pair.passive.cq.accept(passive, request, &data, &OPTIONS, target);
     assert!(matches!(answer, Err(Error::OutOfRange { .. })), "{answer:?}");
 }
@@ -157,7 +157,7 @@ pub fn an_unanswered_request_times_out(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let (qp, _) = pair.active.queue_pair(CAPABILITIES);
     let options = ConnectOptions { timeout: Duration::from_millis(80), ..OPTIONS };
-    let target = pair.active.target(Token(0));
+    let target = pair.active.target();
     let start = Instant::now();
     pair.active.cq.connect(qp, pair.address, None, b"", &options, target).unwrap();
     // The other end is never driven.
@@ -183,7 +183,7 @@ pub fn a_dropped_request_fails(rig: &impl Rig) {
 
 pub fn an_address_is_taken_once(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
-    let again = pair.passive.device.listen(pair.address, 1, &OPTIONS, pair.passive.target(Token(9)));
+    let again = pair.passive.device.listen(pair.address, 1, &OPTIONS, pair.passive.target());
     assert!(matches!(again.err(), Some(Error::Io { .. })));
     // It is free again when the listener is gone.
     pair.passive.listener = None;
@@ -217,7 +217,7 @@ pub fn one_listener_takes_many(rig: &impl Rig) {
 pub fn a_queue_pair_connects_once(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
-    let target = pair.active.target(Token(0));
+    let target = pair.active.target();
     let again = pair.active.cq.connect(joined.active, pair.address, None, b"", &OPTIONS, target);
     assert!(matches!(again, Err(Error::BadState { .. })), "{again:?}");
     pair.works(joined);

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_verbs::{Completion, CompletionQueue, Connections, Device, Token, WaitSet};
+use rdma_verbs::{Completion, CompletionQueue, Connections, Device, WaitSet};
 
 use super::rig::Rig;
-use crate::harness::{CAPABILITIES, End, Joined, LIMIT, LISTENER, OPTIONS, Pair, QUIET, SEND};
+use crate::harness::{CAPABILITIES, End, Joined, LIMIT, OPTIONS, Pair, QUIET, SEND};
 
 /// Whether the set becomes readable within this time.
 fn readable(wait: &WaitSet, within: Duration) -> bool {
@@ -70,7 +70,8 @@ pub fn event_targets_report_their_token(rig: &impl Rig) {
         ready
     };
     let (active, _) = pair.active.queue_pair(CAPABILITIES);
-    let target = pair.active.target(Token(1001));
+    let target = pair.active.target();
+    let connecting = target.token;
     pair.active.cq.connect(active, pair.address, None, b"", &OPTIONS, target).unwrap();
     // A device may have to be driven for the request to go out.
     let start = Instant::now();
@@ -78,14 +79,16 @@ pub fn event_targets_report_their_token(rig: &impl Rig) {
         drain(&mut pair.active);
         assert!(start.elapsed() < LIMIT, "the request does not go out");
     }
-    assert_eq!(tokens(&pair.passive), [LISTENER], "the request is announced to who listens");
+    let listening = pair.passive.listening.unwrap();
+    assert_eq!(tokens(&pair.passive), [listening], "the request is announced to who listens");
     pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
     let (passive, _) = pair.passive.queue_pair(CAPABILITIES);
     let request = pair.passive.requests.pop_front().unwrap();
-    let target = pair.passive.target(Token(1002));
+    let target = pair.passive.target();
+    let accepting = target.token;
     pair.passive.cq.accept(passive, request, b"", &OPTIONS, target).unwrap();
     drain(&mut pair.passive);
-    assert_eq!(tokens(&pair.active), [Token(1001)], "the reply is announced to who connected");
+    assert_eq!(tokens(&pair.active), [connecting], "the reply is announced to who connected");
     let joined = Joined { active, passive };
     pair.event(joined, false);
     pair.event(joined, true);
@@ -93,7 +96,7 @@ pub fn event_targets_report_their_token(rig: &impl Rig) {
     pair.active.cq.disconnect(active);
     let start = Instant::now();
     let mut told = tokens(&pair.passive);
-    while !told.contains(&Token(1002)) {
+    while !told.contains(&accepting) {
         assert!(start.elapsed() < LIMIT, "{told:?}");
         told = tokens(&pair.passive);
     }

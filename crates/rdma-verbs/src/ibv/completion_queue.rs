@@ -19,8 +19,8 @@ use super::memory::Pd;
 use super::pulse::Pulse;
 use super::queue_pair::{QueuePair, number_of};
 use crate::{
-    self as verbs, Completion, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
-    Token, WaitSet,
+    self as verbs, Completion, Error, EventTarget, Interest, QpCapabilities, QpId, RecvRequest, Result,
+    SendRequest, WaitSet,
 };
 
 /// Completions taken from the device in one call.
@@ -37,7 +37,7 @@ pub struct Cq {
     last_number: u32,
     queue: Arc<Queue>,
     /// The set that is woken for completions and for the end of connections.
-    wait: Option<Arc<WaitSet>>,
+    wait: Option<EventTarget>,
     /// In that set.
     pulse: Option<Pulse>,
     /// Of the latest connection.
@@ -280,19 +280,20 @@ impl verbs::CompletionQueue for Cq {
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         if let Some(before) = self.wait.take() {
-            before.remove(self.queue.descriptor())?;
+            before.wait.remove(self.queue.descriptor())?;
             self.pulse = None;
         }
-        wait.add(self.queue.descriptor(), Token(0), Interest::Read)?;
+        let target = EventTarget::new(&wait);
+        wait.add(self.queue.descriptor(), target.token, Interest::Read)?;
         for queue_pair in self.queue_pairs.values() {
             if let Some(id) = &queue_pair.id {
-                watch_in(&wait, id.channel())?;
+                watch_in(&target, id.channel())?;
             }
         }
         let pulse = Pulse::new()?;
-        wait.add(pulse.as_fd(), Token(2), Interest::Read)?;
+        wait.add(pulse.as_fd(), target.token, Interest::Read)?;
         self.pulse = Some(pulse);
-        self.wait = Some(wait);
+        self.wait = Some(target);
         self.start_pulse()?;
         self.arm().map(drop)
     }

@@ -14,7 +14,6 @@ mod failure;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdma_sys as sys;
@@ -27,7 +26,7 @@ use super::liveness::Verdict;
 use super::queue_pair::QueuePair;
 use crate::{
     BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, HandshakeFault, Interest,
-    Result, Token, WaitSet,
+    Result,
 };
 
 /// How long after flushed requests a connection event may come that explains them.
@@ -87,22 +86,22 @@ impl Attempt {
 /// Where a connection is announced: in the set of connection events, and in that of completions.
 pub(super) struct Announce<'a> {
     pub(super) events: EventTarget,
-    pub(super) data: Option<&'a Arc<WaitSet>>,
+    pub(super) data: Option<&'a EventTarget>,
 }
 
 impl Announce<'_> {
     fn add(&self, channel: &Channel) -> Result<()> {
         self.events.wait.add(channel.as_fd(), self.events.token, Interest::Read)?;
         match self.data {
-            Some(wait) => watch_in(wait, channel),
+            Some(target) => watch_in(target, channel),
             None => Ok(()),
         }
     }
 }
 
 /// Lets the end of a connection wake whoever waits for completions.
-pub(super) fn watch_in(wait: &WaitSet, channel: &Channel) -> Result<()> {
-    wait.add(channel.as_fd(), Token(1), Interest::Read)
+pub(super) fn watch_in(target: &EventTarget, channel: &Channel) -> Result<()> {
+    target.wait.add(channel.as_fd(), target.token, Interest::Read)
 }
 
 impl QueuePair {

@@ -10,11 +10,13 @@
 //! A socket with input left in it keeps the set readable, but tells nothing new to a consumer that waits
 //! edge-triggered. So a consumer that asks for a wake-up then gets one at once.
 
-use crate::{Signal, WaitSet};
+use crate::{EventTarget, Signal};
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Bell {
+    /// In the attached set.
+    signal: Option<Signal>,
     /// A wake-up was asked for and not given by the bell since.
     armed: bool,
     rung: bool,
@@ -28,40 +30,32 @@ impl Bell {
 
     /// The consumer is about to sleep although a poll has left input in a socket.
     #[cold]
-    pub(super) fn ring_again(&mut self, attached: Option<&WaitSet>) {
-        let Some(attached) = attached else { return };
-        match attached.signal_again(Signal::Queue) {
-            Ok(()) => self.rung = true,
-            Err(error) => log::error!("iwarp: the wake-up of a completion queue cannot be repeated: {error}"),
+    pub(super) fn ring_again(&mut self) {
+        if let Some(signal) = &self.signal {
+            signal.set_again();
+            self.rung = true;
         }
     }
 
-    /// Leaves the set `from`. Another one that is attached next has asked for its first wake-up.
-    pub(super) fn leave(&mut self, from: Option<&WaitSet>) {
-        if self.rung {
-            self.change(false, from);
-        }
-        self.arm();
+    /// Signals this set from now on, whose first wake-up is asked for.
+    pub(super) fn attach(&mut self, target: &EventTarget) {
+        *self = Self { signal: Some(target.wait.signal(target.token)), armed: true, rung: false };
     }
 
-    /// After every call: whether completions are `waiting` in the queue of the set `attached`, or input in a
-    /// socket.
+    /// After every call: whether completions are `waiting` in the queue, or input in a socket.
     #[inline]
-    pub(super) fn follow(&mut self, waiting: bool, attached: Option<&WaitSet>) {
+    pub(super) fn follow(&mut self, waiting: bool) {
         let late = if waiting { self.armed && !self.rung } else { self.rung };
         if late {
-            self.change(waiting, attached);
+            self.change(waiting);
         }
     }
 
     #[cold]
-    fn change(&mut self, waiting: bool, attached: Option<&WaitSet>) {
-        let Some(attached) = attached else { return };
-        match attached.signal(Signal::Queue, waiting) {
-            Ok(()) => (self.armed, self.rung) = (self.armed && !waiting, waiting),
-            Err(error) => {
-                log::error!("iwarp: the wake-up of a completion queue cannot be changed: {error}");
-            }
+    fn change(&mut self, waiting: bool) {
+        if let Some(signal) = &self.signal {
+            signal.set(waiting);
+            (self.armed, self.rung) = (self.armed && !waiting, waiting);
         }
     }
 }

@@ -26,8 +26,6 @@ use super::socket::{self, Socket};
 use crate::{self as verbs, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
-/// Token of the listening socket; peers count from 0.
-const LISTENING: Token = Token(u64::MAX - 1);
 /// Most peers that one call accepts.
 const ROUND: usize = 16;
 /// How long accepting pauses when the system has no descriptor or memory for it.
@@ -45,7 +43,8 @@ pub struct Listener {
     /// In the order of their tokens, and so of their age.
     handshakes: VecDeque<Handshake>,
     lobby: Arc<Lobby>,
-    next: u64,
+    /// On while requests are ready.
+    announced: Signal,
     ready: VecDeque<ConnectionRequest>,
     watching: bool,
     resume: Option<Instant>,
@@ -78,8 +77,9 @@ impl Listener {
         let socket = socket::listen(address, backlog, options.keepalive)?;
         let address = socket::bound_address(socket.as_fd())?;
         let wait = Arc::new(WaitSet::new()?);
-        wait.add(socket.as_fd(), LISTENING, Interest::Read)?;
+        wait.add(socket.as_fd(), wait.token(), Interest::Read)?;
         events.wait.add(wait.as_fd(), events.token, Interest::Read)?;
+        let announced = wait.signal(wait.token());
         Ok(Self {
             socket,
             address,
@@ -90,7 +90,7 @@ impl Listener {
             events,
             share: Share::claim(),
             handshakes: VecDeque::new(),
-            next: 0,
+            announced,
             ready: VecDeque::new(),
             watching: true,
             resume: None,
@@ -110,7 +110,7 @@ impl Listener {
         if let Err(error) = self.wait.wait(Some(Duration::ZERO), &mut found) {
             log::warn!("iwarp: cannot look for handshakes on {}: {error}", self.address);
         }
-        for &token in found.iter().filter(|&&token| token != LISTENING) {
+        for &token in &found {
             self.advance(token);
         }
         self.found = found;
@@ -177,8 +177,7 @@ impl Listener {
     }
 
     fn begin(&mut self, socket: Socket, peer: SocketAddr, now: Instant) {
-        let token = Token(self.next);
-        self.next += 1;
+        let token = self.wait.token();
         let mut handshake = Handshake { token, begun: now, socket, peer, responder: Responder::default() };
         // Its request may be there already.
         if let Some(outcome) = handshake.advance() {
@@ -191,7 +190,7 @@ impl Listener {
         self.handshakes.push_back(handshake);
     }
 
-    /// Takes one handshake further, or closes what its peer has left behind.
+    /// Takes one handshake further, or closes what its peer has left behind; other tokens are the listening socket's.
     fn advance(&mut self, token: Token) {
         let Ok(at) = self.handshakes.binary_search_by_key(&token, |handshake| handshake.token) else {
             if self.lobby.take(token).is_some() {
@@ -240,7 +239,7 @@ impl Listener {
         let watch = self.has_room();
         if watch != self.watching {
             let outcome = if watch {
-                self.wait.add(self.socket.as_fd(), LISTENING, Interest::Read)
+                self.wait.add(self.socket.as_fd(), self.wait.token(), Interest::Read)
             } else {
                 self.wait.remove(self.socket.as_fd())
             };
@@ -249,9 +248,7 @@ impl Listener {
                 Err(error) => log::warn!("iwarp: cannot watch {}: {error}", self.address),
             }
         }
-        if let Err(error) = self.wait.signal(Signal::Owner, !self.ready.is_empty()) {
-            log::warn!("iwarp: cannot announce requests on {}: {error}", self.address);
-        }
+        self.announced.set(!self.ready.is_empty());
     }
 }
 

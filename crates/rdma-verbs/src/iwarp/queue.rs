@@ -17,7 +17,8 @@ use super::region::ProtectionDomain;
 use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
 use crate::{
-    self as verbs, Completion, Error, QpCapabilities, QpId, RecvRequest, Result, SendRequest, Token, WaitSet,
+    self as verbs, Completion, Error, EventTarget, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
+    Token, WaitSet,
 };
 
 /// A completion queue of the embedded device.
@@ -32,7 +33,7 @@ pub struct CompletionQueue {
     /// Completions that were not polled. Each has its entry in a queue of its pair until it is, so
     /// that there are at most `depth`.
     ready: VecDeque<Completion>,
-    attached: Option<Arc<WaitSet>>,
+    attached: Option<EventTarget>,
     bell: Bell,
     /// Whether the last look at the sockets has left input there.
     unread: bool,
@@ -98,7 +99,7 @@ impl CompletionQueue {
         body: impl FnOnce(&mut QueuePair, &mut VecDeque<Completion>, DataSets<'_>) -> R,
     ) -> Result<R> {
         let at = self.position(qp)?;
-        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
         let answer = body(&mut self.pairs[at], &mut self.ready, sets);
         self.follow();
         Ok(answer)
@@ -107,7 +108,7 @@ impl CompletionQueue {
     /// Brings the bell in line with the completions and the input that wait.
     #[inline]
     fn follow(&mut self) {
-        self.bell.follow(self.unread || !self.ready.is_empty(), self.attached.as_deref());
+        self.bell.follow(self.unread || !self.ready.is_empty());
     }
 
     /// Gives out completions that are there already.
@@ -121,7 +122,7 @@ impl CompletionQueue {
 
     /// Drives the queue pairs that have something to do.
     fn drive(&mut self, out: &mut [Completion]) -> usize {
-        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
         let mut delivery = Delivery { out, filled: 0, rest: &mut self.ready };
         match (self.pairs.as_mut_slice(), &self.finder) {
             ([only], _) => {
@@ -198,7 +199,7 @@ impl verbs::QueuePairs for CompletionQueue {
 
     fn destroy_qp(&mut self, qp: QpId) {
         let Ok(at) = self.position(qp) else { return };
-        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
         self.pairs.remove(at).cut(sets);
         self.ready.retain(|completion| completion.qp != qp);
         self.follow();
@@ -228,18 +229,18 @@ impl verbs::CompletionQueue for CompletionQueue {
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
+        let target = EventTarget::new(&wait);
         for pair in &self.pairs {
-            pair.join(&wait, Token(0))?;
+            pair.join(&wait, target.token)?;
         }
-        self.bell.leave(self.attached.as_deref());
-        if let Some(before) = self.attached.replace(wait) {
-            for pair in &mut self.pairs {
-                pair.part(&before);
-            }
-        }
+        self.bell.attach(&target);
         for pair in &mut self.pairs {
-            self.attached.iter().for_each(|set| pair.watch_notifier(set));
+            if let Some(before) = &self.attached {
+                pair.part(&before.wait);
+            }
+            pair.watch_notifier(&target);
         }
+        self.attached = Some(target);
         self.follow();
         Ok(())
     }
@@ -248,11 +249,11 @@ impl verbs::CompletionQueue for CompletionQueue {
         // The poll that follows, if some are waiting, rings the bell for what it leaves.
         self.bell.arm();
         if self.unread {
-            self.bell.ring_again(self.attached.as_deref());
+            self.bell.ring_again();
         }
         let mut waiting = !self.ready.is_empty();
         for pair in &mut self.pairs {
-            waiting |= pair.arm(self.attached.as_deref());
+            waiting |= pair.arm(self.attached.as_ref());
         }
         Ok(waiting)
     }
@@ -260,10 +261,9 @@ impl verbs::CompletionQueue for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        let sets = DataSets { attached: self.attached.as_deref(), finder: self.finder.as_ref() };
+        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
         for pair in &mut self.pairs {
             pair.cut(sets);
         }
-        self.bell.leave(self.attached.as_deref());
     }
 }

@@ -319,7 +319,7 @@ impl QueuePair {
 
     fn leave_sets(&mut self, sets: DataSets<'_>) {
         if let Some(attached) = sets.attached {
-            self.unwatch_notifier(attached);
+            self.unwatch_notifier(&attached.wait);
         }
         if let Some(socket) = &self.socket {
             self.watch.leave(socket.as_fd(), sets);

@@ -9,7 +9,7 @@ use crate::{EventTarget, Interest, QpId, Result, Token, WaitSet};
 #[derive(Clone, Copy)]
 pub(super) struct DataSets<'s> {
     /// The set that the user attached.
-    pub(super) attached: Option<&'s WaitSet>,
+    pub(super) attached: Option<&'s EventTarget>,
     /// The set that finds the ready ones among many.
     pub(super) finder: Option<&'s WaitSet>,
 }
@@ -17,7 +17,7 @@ pub(super) struct DataSets<'s> {
 impl<'s> DataSets<'s> {
     /// The sets with the tokens by which they know a queue pair.
     fn each(self, number: QpId) -> impl Iterator<Item = (&'s WaitSet, Token)> {
-        let attached = self.attached.map(|set| (set, Token(0)));
+        let attached = self.attached.map(|target| (&*target.wait, target.token));
         let finder = self.finder.map(|set| (set, Token(u64::from(number.0))));
         attached.into_iter().chain(finder)
     }

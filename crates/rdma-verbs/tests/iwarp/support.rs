@@ -14,7 +14,7 @@ use rdma_verbs::iwarp::{Config, ConnectionRequest, Device, Listener, MemoryRegio
 use rdma_verbs::{
     Access, CompletionQueue as _, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Connections as _,
     Device as _, EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, QpCapabilities,
-    QpId, QueuePairs as _, RemoteAddress, SameHost as _, Segment, SendRequest, Token, WaitSet,
+    QpId, QueuePairs as _, RemoteAddress, SameHost as _, Segment, SendRequest, WaitSet,
 };
 
 pub(super) use rdma_testkit::harness::{LIMIT, OPTIONS, SEND};
@@ -58,7 +58,7 @@ impl Side {
     }
 
     pub(super) fn target(&self) -> EventTarget {
-        self.end.target(Token(7))
+        self.end.target()
     }
 
     pub(super) fn ring(&self) -> &MemoryRegion {
@@ -157,7 +157,7 @@ pub(super) fn listen_with(
     options: &ConnectOptions,
 ) -> (Listener, Arc<WaitSet>) {
     let wait = Arc::new(WaitSet::new().unwrap());
-    let events = EventTarget { wait: Arc::clone(&wait), token: Token(9) };
+    let events = EventTarget::new(&wait);
     let device = Device::new(config).unwrap();
     (device.listen(address.parse().unwrap(), backlog, options, events).unwrap(), wait)
 }

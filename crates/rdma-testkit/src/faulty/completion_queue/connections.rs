@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::CompletionQueue;
-use crate::faulty::alarm::Alarm;
 use rdma_verbs::iwarp::handshake::HandshakeError;
 use rdma_verbs::{
     self as verbs, BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, QpId,
@@ -14,7 +13,7 @@ use rdma_verbs::{
 impl<C: verbs::CompletionQueue> CompletionQueue<C> {
     /// Our own wake-up for a queue pair's events.
     fn watch(&mut self, qp: QpId, events: &EventTarget) -> Result<()> {
-        let alarm = Alarm::new(&events.wait, events.token)?;
+        let alarm = events.wait.signal(events.token);
         alarm.set(self.dice.happens(self.plan.spurious_wake));
         if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
             queue_pair.alarm = Some(alarm);

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::CompletionQueue;
 use crate::sim::ConnectionRequest;
-use crate::sim::announcer::Announcer;
 use crate::sim::link::{Port, Wakes};
 use crate::sim::listener::Arrival;
 use crate::sim::queue_pair::{Beginning, Patience, QueuePair};
+use rdma_verbs::Signal;
 use rdma_verbs::{self as verbs, ConnectOptions, ConnectionEvent, Error, EventTarget, QpId, Result};
 
 impl CompletionQueue {
@@ -26,7 +26,7 @@ impl CompletionQueue {
         })
     }
 
-    fn wakes(&self, qp: QpId, announcer: &Arc<Announcer>) -> Wakes {
+    fn wakes(&self, qp: QpId, announcer: &Arc<Signal>) -> Wakes {
         Wakes { bell: Arc::clone(&self.bell), qp, announcer: Arc::clone(announcer) }
     }
 }
@@ -48,7 +48,7 @@ impl verbs::Connections for CompletionQueue {
         queue_pair.require_idle("connecting")?;
         let terms = queue_pair.terms();
         let bound = self.fabric.bind(active_address(remote, local)?)?;
-        let announcer = Arc::new(Announcer::new(&events)?);
+        let announcer = Arc::new(events.wait.signal(events.token));
         let (port, passive) = Port::pair();
         port.wake(self.wakes(qp, &announcer));
         let arrival = Arrival {
@@ -83,7 +83,7 @@ impl verbs::Connections for CompletionQueue {
     ) -> Result<()> {
         self.check_private_data(private_data)?;
         self.existing(qp, "accepting")?.require_idle("accepting")?;
-        let announcer = Arc::new(Announcer::new(&events)?);
+        let announcer = Arc::new(events.wait.signal(events.token));
         let arrival = request.into_arrival();
         arrival.port.wake(self.wakes(qp, &announcer));
         // The active side may have given up before there was anybody to wake.

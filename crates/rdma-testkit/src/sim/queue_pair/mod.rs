@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Config;
-use super::announcer::Announcer;
 use super::fabric::Bound;
 use super::link::{Frame, Port, Terms};
 use super::region::Regions;
 use outgoing::SendQueue;
+use rdma_verbs::Signal;
 use rdma_verbs::{
     BreakReason, Completion, CompletionKind, CompletionStatus, ConnectError, ConnectionEvent, Error,
     QpCapabilities, QpId, RecvRequest, Result, Transport,
@@ -58,7 +58,7 @@ pub(super) struct QueuePair {
     peer_closed: bool,
     /// There from connecting or accepting until the end.
     port: Option<Port>,
-    announcer: Option<Arc<Announcer>>,
+    announcer: Option<Arc<Signal>>,
     events: VecDeque<ConnectionEvent>,
     /// The active side's own address, taken while it is in use.
     bound: Option<Bound>,
@@ -103,7 +103,7 @@ impl Patience {
 #[derive(Debug)]
 pub(super) struct Beginning {
     pub(super) port: Port,
-    pub(super) announcer: Arc<Announcer>,
+    pub(super) announcer: Arc<Signal>,
     pub(super) local_address: SocketAddr,
     pub(super) peer_address: SocketAddr,
     pub(super) patience: Patience,
@@ -166,7 +166,7 @@ impl QueuePair {
     }
 
     /// The request could not be brought to anybody.
-    pub(super) fn connect_failed(&mut self, announcer: Arc<Announcer>, error: ConnectError, sink: &mut Sink) {
+    pub(super) fn connect_failed(&mut self, announcer: Arc<Signal>, error: ConnectError, sink: &mut Sink) {
         self.announcer = Some(announcer);
         self.end(ConnectionEvent::Failed(error), sink);
     }

@@ -6,7 +6,7 @@ use super::super::machine::Sink;
 use super::super::watch::DataSets;
 use super::{Phase, QueuePair};
 use crate::shm::{Channel, Invitation, Meeting, Next, Target};
-use crate::{Interest, SendRequest, Token, WaitSet};
+use crate::{EventTarget, Interest, SendRequest, WaitSet};
 
 /// Looks at shared memory alone that find nothing, until the stream is looked at too: it may carry
 /// something, or have ended.
@@ -106,13 +106,13 @@ impl QueuePair {
     }
 
     /// Asks for the next wake-up by the peer. Answers whether something is there already.
-    pub(in super::super) fn arm(&mut self, attached: Option<&WaitSet>) -> bool {
+    pub(in super::super) fn arm(&mut self, attached: Option<&EventTarget>) -> bool {
         let Some(shared) = &mut self.shared else { return false };
         shared.slept = true;
         let found = shared.channel.arm();
         if let (true, Some(attached)) = (shared.channel.is_alone(), attached) {
             // The connection tells of the peer's end.
-            self.unwatch_notifier(attached);
+            self.unwatch_notifier(&attached.wait);
         }
         found
     }
@@ -122,13 +122,13 @@ impl QueuePair {
         self.shared.is_some()
     }
 
-    /// Has the peer's notifications make `set` readable, from the next message on.
-    pub(in super::super) fn watch_notifier(&mut self, set: &WaitSet) {
+    /// Has the peer's notifications make the set of `target` readable, from the next message on.
+    pub(in super::super) fn watch_notifier(&mut self, target: &EventTarget) {
         let Some(shared) = &mut self.shared else { return };
-        match set.add(shared.channel.notifier(), Token(0), Interest::Read) {
+        match target.wait.add(shared.channel.notifier(), target.token, Interest::Read) {
             Ok(()) => {
                 shared.watched = true;
-                self.arm(Some(set));
+                self.arm(Some(target));
             }
             Err(error) => log::warn!("iwarp: cannot watch queue pair {}: {error}", self.number.0),
         }
