@@ -100,31 +100,32 @@ impl Header {
     /// [`HeaderError`], with the numbers.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
-        let length = bytes.len();
         let Some(&control) = bytes.first() else {
-            return Err(HeaderError::Short { length, needed: 1 });
+            return Err(HeaderError::Short { length: 0, needed: 1 });
         };
-        let needed = header_length(control);
         let (tagged, last) = (control & TAGGED_FLAG != 0, control & LAST_FLAG != 0);
-        let Some(bytes) = bytes.get(..needed) else {
-            return Err(HeaderError::Short { length, needed });
+        let short = HeaderError::Short { length: bytes.len(), needed: header_length(control) };
+        let check_version = || match control & VERSION_MASK {
+            VERSION => Ok(()),
+            found => Err(HeaderError::Version { found, tagged }),
         };
-        if control & VERSION_MASK != VERSION {
-            return Err(HeaderError::Version { found: control & VERSION_MASK, tagged });
-        }
-        let ulp = bytes[1];
-        Ok(if tagged {
-            Self::Tagged(Tagged { last, ulp, stag: word(bytes, 2), offset: long(bytes, 6) })
+        if tagged {
+            let bytes: &[u8; TAGGED] = bytes.first_chunk().ok_or(short)?;
+            check_version()?;
+            let (stag, offset) = (word::<2, _>(bytes), long::<6, _>(bytes));
+            Ok(Self::Tagged(Tagged { last, ulp: bytes[1], stag, offset }))
         } else {
-            Self::Untagged(Untagged {
+            let bytes: &[u8; UNTAGGED] = bytes.first_chunk().ok_or(short)?;
+            check_version()?;
+            Ok(Self::Untagged(Untagged {
                 last,
-                ulp,
-                ulp_word: word(bytes, 2),
-                queue: word(bytes, 6),
-                sequence: word(bytes, 10),
-                offset: word(bytes, 14),
-            })
-        })
+                ulp: bytes[1],
+                ulp_word: word::<2, _>(bytes),
+                queue: word::<6, _>(bytes),
+                sequence: word::<10, _>(bytes),
+                offset: word::<14, _>(bytes),
+            }))
+        }
     }
 }
 
@@ -152,16 +153,23 @@ impl Untagged {
     }
 }
 
-/// The big-endian word at `at`; 0 beyond the end, which no caller reaches.
+/// The big-endian word at `AT`.
 #[inline]
-pub(super) fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |field| u32::from_be_bytes(*field))
+pub(super) fn word<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
+    u32::from_be_bytes(field::<AT, _, N>(bytes))
 }
 
-/// The big-endian double word at `at`; 0 beyond the end, which no caller reaches.
+/// The big-endian double word at `AT`.
 #[inline]
-pub(super) fn long(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |field| u64::from_be_bytes(*field))
+pub(super) fn long<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u64 {
+    u64::from_be_bytes(field::<AT, _, N>(bytes))
+}
+
+/// The bytes of a field at `AT`. One that is not within its header does not compile.
+#[inline]
+fn field<const AT: usize, const LENGTH: usize, const N: usize>(bytes: &[u8; N]) -> [u8; LENGTH] {
+    const { assert!(AT + LENGTH <= N) };
+    core::array::from_fn(|at| bytes[AT + at])
 }
 
 #[cfg(test)]

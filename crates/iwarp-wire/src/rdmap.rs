@@ -136,11 +136,11 @@ impl ReadRequest {
     #[must_use]
     pub fn parse(bytes: &[u8; READ_REQUEST]) -> Self {
         Self {
-            sink_stag: word(bytes, 0),
-            sink_offset: long(bytes, 4),
-            length: word(bytes, 12),
-            source_stag: word(bytes, 16),
-            source_offset: long(bytes, 20),
+            sink_stag: word::<0, _>(bytes),
+            sink_offset: long::<4, _>(bytes),
+            length: word::<12, _>(bytes),
+            source_stag: word::<16, _>(bytes),
+            source_offset: long::<20, _>(bytes),
         }
     }
 
@@ -166,7 +166,7 @@ pub fn emit_immediate(immediate: u32) -> [u8; IMMEDIATE] {
 #[must_use]
 #[inline]
 pub fn parse_immediate(bytes: &[u8; IMMEDIATE]) -> u32 {
-    word(bytes, 0)
+    word::<0, _>(bytes)
 }
 
 /// What a Terminate says (RFC 5040 4.8): the layer that found an error, its type and code.
