@@ -10,17 +10,16 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
 use crate::abi::{
     AnyFid, Control, EqOps, Errno, ErrorEvent, ErrorOut, Event, EventOut, Fid, FidHandle, Result,
 };
-use rdma_verbs::{EventTarget, Interest, Signal, Token, WaitSet};
+use rdma_verbs::{EventTarget, Interest, Signal, Timer, Token, WaitSet};
 
 use super::children::Child;
 use super::error::errno_of;
@@ -39,7 +38,7 @@ pub(super) struct EventQueue {
     wait: Arc<WaitSet>,
     /// On while events are queued.
     news: Signal,
-    timer: OwnedFd,
+    timer: Timer,
     queue: Mutex<Queue>,
     membership: Mutex<Option<Child>>,
 }
@@ -74,9 +73,7 @@ impl EventQueue {
     /// An empty queue.
     pub(super) fn open(membership: Child) -> Result<Self> {
         let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer =
-            rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags).map_err(std::io::Error::from)?;
+        let timer = Timer::new().map_err(errno_of)?;
         wait.add(timer.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
         let membership = Mutex::new(Some(membership));
         let news = wait.signal(wait.token());
@@ -115,20 +112,11 @@ impl EventQueue {
     fn arm_timer(&self) {
         let mut queue = self.queue.lock();
         let earliest = queue.deadlines.first().map(|&(at, _)| at);
-        // After a fork, the timer of an inherited queue belongs to the parent.
-        if queue.armed == earliest || self.wait.is_inherited() {
+        if queue.armed == earliest {
             return;
         }
         queue.armed = earliest;
-        let after = earliest.map_or(Duration::ZERO, |at| {
-            at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1))
-        });
-        let value = Timespec {
-            tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(after.subsec_nanos()),
-        };
-        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
-        if let Err(error) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
+        if let Err(error) = self.timer.set(earliest) {
             log::warn!(target: "eq", "event queue timer: {error}");
         }
     }

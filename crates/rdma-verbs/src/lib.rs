@@ -43,7 +43,7 @@ mod queue_pair;
 mod same_host;
 #[allow(unsafe_code)]
 pub mod shm;
-mod ticks;
+mod timer;
 mod wait;
 mod work;
 
@@ -57,6 +57,7 @@ pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::Memory;
 pub use queue_pair::{QpCapabilities, QpId, QueuePairs};
 pub use same_host::SameHost;
+pub use timer::Timer;
 pub use wait::{Interest, Signal, Token, WaitSet};
 pub use work::{
     Access, Completion, CompletionKind, CompletionStatus, Operation, Payload, RecvRequest, RemoteAddress,

@@ -20,6 +20,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
 use super::process::Maker;
+use super::timer::timespec;
 use super::{Error, Result};
 
 /// What sources and signals of a [`WaitSet`] are known by. Those of one object may share a token.
@@ -151,10 +152,7 @@ impl WaitSet {
     /// adds their tokens to `ready`. Answers whether there were any. A signal handler that interrupts the wait ends
     /// it early.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Token>) -> Result<bool> {
-        let timeout = timeout.map(|left| Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
+        let timeout = timeout.map(timespec);
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
         let events = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((events, _)) => events,

@@ -16,11 +16,10 @@ use super::connection::watch_in;
 use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::graveyard;
 use super::memory::Pd;
-use super::pulse::Pulse;
 use super::queue_pair::{QueuePair, number_of};
 use crate::{
     self as verbs, Completion, Error, EventTarget, Interest, QpCapabilities, QpId, RecvRequest, Result,
-    SendRequest, WaitSet,
+    SendRequest, Timer, WaitSet,
 };
 
 /// Completions taken from the device in one call.
@@ -38,8 +37,8 @@ pub struct Cq {
     queue: Arc<Queue>,
     /// The set that is woken for completions and for the end of connections.
     wait: Option<EventTarget>,
-    /// In that set.
-    pulse: Option<Pulse>,
+    /// In that set: wakes whoever sleeps there, since a peer's host has to be probed also where nothing completes.
+    keepalive_timer: Option<Timer>,
     /// Of the latest connection.
     keepalive: Option<Duration>,
     /// Whether the device was asked for a wake-up that was not taken from the channel yet.
@@ -151,7 +150,7 @@ impl Cq {
             queue_pairs: BTreeMap::new(),
             last_number: 0,
             wait: None,
-            pulse: None,
+            keepalive_timer: None,
             keepalive: None,
             armed: false,
             polls_in_vain: 0,
@@ -190,10 +189,11 @@ impl Cq {
         self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
 
-    /// Wakes sleepers from now on, if there are a set to wake and a connection to look at.
-    fn start_pulse(&self) -> Result<()> {
-        match (&self.pulse, self.keepalive) {
-            (Some(pulse), Some(keepalive)) => pulse.start(keepalive),
+    /// Wakes sleepers from now on, if there are a set to wake and a connection to look at: four times in the
+    /// keep-alive time, so that a look that comes a little late still leaves two before twice that time is over.
+    fn start_keepalive_timer(&self) -> Result<()> {
+        match (&self.keepalive_timer, self.keepalive) {
+            (Some(timer), Some(keepalive)) => timer.repeat(keepalive / 4),
             _ => Ok(()),
         }
     }
@@ -281,7 +281,7 @@ impl verbs::CompletionQueue for Cq {
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         if let Some(before) = self.wait.take() {
             before.wait.remove(self.queue.descriptor())?;
-            self.pulse = None;
+            self.keepalive_timer = None;
         }
         let target = EventTarget::new(&wait);
         wait.add(self.queue.descriptor(), target.token, Interest::Read)?;
@@ -290,11 +290,11 @@ impl verbs::CompletionQueue for Cq {
                 watch_in(&target, id.channel())?;
             }
         }
-        let pulse = Pulse::new()?;
-        wait.add(pulse.as_fd(), target.token, Interest::Read)?;
-        self.pulse = Some(pulse);
+        let timer = Timer::new()?;
+        wait.add(timer.as_fd(), target.token, Interest::Read)?;
+        self.keepalive_timer = Some(timer);
         self.wait = Some(target);
-        self.start_pulse()?;
+        self.start_keepalive_timer()?;
         self.arm().map(drop)
     }
 
@@ -309,7 +309,7 @@ impl verbs::CompletionQueue for Cq {
             self.queue.request_wake_up()?;
             self.armed = true;
         }
-        if self.pulse.as_ref().is_some_and(Pulse::take) {
+        if self.keepalive_timer.as_ref().is_some_and(Timer::take) {
             self.queue_pairs.values_mut().for_each(QueuePair::on_time);
         }
         Ok(self.drive_connections() || again)

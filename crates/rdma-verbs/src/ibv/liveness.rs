@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::ticks::next_tick;
+use crate::timer::next_tick;
 
 /// Longest time between two looks: after that what befell the device is noticed too.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

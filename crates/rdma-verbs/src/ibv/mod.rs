@@ -24,7 +24,6 @@ mod listener;
 mod liveness;
 mod memory;
 mod post;
-mod pulse;
 mod queue_pair;
 mod ring;
 

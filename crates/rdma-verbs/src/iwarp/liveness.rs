@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::socket::Socket;
 use crate::memory::transmission;
-use crate::ticks::next_tick;
+use crate::timer::next_tick;
 
 /// Looks within one keep-alive time.
 const LOOKS: u32 = 4;

@@ -26,7 +26,7 @@ impl verbs::Connections for Cq {
         let announce = Announce { events, data: wait.as_ref() };
         self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &announce)?;
         self.keepalive = Some(options.keepalive);
-        self.start_pulse()
+        self.start_keepalive_timer()
     }
 
     fn accept(
@@ -41,7 +41,7 @@ impl verbs::Connections for Cq {
         let announce = Announce { events, data: wait.as_ref() };
         self.queue_pair(qp, "accept")?.accept(request, private_data, options, &announce)?;
         self.keepalive = Some(options.keepalive);
-        self.start_pulse()
+        self.start_keepalive_timer()
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -1,0 +1,107 @@
+//! Time as a source of wait sets, and moments that many connections share.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+
+use crate::process::Maker;
+use crate::{Error, Result};
+
+/// A timer with a descriptor, which is readable once the time has come, until the timer is set anew or
+/// [`Timer::take`] is called. A child of the process that made it shares it and sets nothing.
+#[derive(Debug)]
+pub struct Timer {
+    descriptor: OwnedFd,
+    maker: Maker,
+}
+
+impl Timer {
+    /// A timer that does not run.
+    pub fn new() -> Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(Error::io("timerfd_create"))?;
+        Ok(Self { descriptor, maker: Maker::this_process() })
+    }
+
+    /// Lets it run once, until `at`; `None`: stops it.
+    pub fn set(&self, at: Option<Instant>) -> Result<()> {
+        let left = at.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
+        self.run(left.unwrap_or_default(), Duration::ZERO)
+    }
+
+    /// Lets it run again and again for `interval`, a millisecond at least.
+    pub fn repeat(&self, interval: Duration) -> Result<()> {
+        let interval = interval.max(Duration::from_millis(1));
+        self.run(interval, interval)
+    }
+
+    /// Whether the time has come since the last call.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        rustix::io::read(&self.descriptor, &mut [0; 8]).is_ok()
+    }
+
+    fn run(&self, first: Duration, then: Duration) -> Result<()> {
+        if !self.maker.is_this_process() {
+            return Ok(());
+        }
+        let times = Itimerspec { it_interval: timespec(then), it_value: timespec(first) };
+        rustix::time::timerfd_settime(&self.descriptor, TimerfdTimerFlags::empty(), &times)
+            .map_err(Error::io("timerfd_settime"))?;
+        Ok(())
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// The system's form of a duration.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(duration.subsec_nanos()),
+    }
+}
+
+/// The next of the moments that lie `interval` apart, counted from one beginning for the whole
+/// process: one wake-up serves many connections.
+pub(crate) fn next_tick(interval: Duration) -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let interval = interval.max(Duration::from_millis(1));
+    let ticks = START.elapsed().as_nanos() / interval.as_nanos() + 1;
+    *START + interval.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Interest, WaitSet};
+
+    #[test]
+    fn a_timer_wakes_once_or_again_and_again() {
+        let (set, timer) = (Arc::new(WaitSet::new().unwrap()), Timer::new().unwrap());
+        set.add(timer.as_fd(), set.token(), Interest::Read).unwrap();
+        let wakes = |within| set.wait(Some(within), &mut Vec::new()).unwrap();
+        let (short, long) = (Duration::from_millis(20), Duration::from_secs(20));
+        assert!(!wakes(short), "it does not run");
+        let start = Instant::now();
+        timer.set(Some(start + short)).unwrap();
+        assert!(wakes(long) && start.elapsed() >= short);
+        assert!(wakes(Duration::ZERO), "nobody has taken it");
+        assert!(timer.take() && !timer.take() && !wakes(short));
+        timer.set(Some(start)).unwrap();
+        assert!(wakes(long), "a moment that has passed");
+        timer.set(None).unwrap();
+        assert!(!wakes(short), "stopped");
+        timer.repeat(short).unwrap();
+        assert!(wakes(long) && timer.take() && wakes(long) && timer.take());
+    }
+}
