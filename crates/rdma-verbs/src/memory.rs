@@ -3,8 +3,7 @@
 //!
 //! Such memory is never a `&[u8]`: a peer may change it at any time, so it is only copied in and out, within
 //! bounds that are checked here, by copies that tolerate races ([`copy`]). Everything that moves payload (copies,
-//! the vectored receive that places a segment straight into a region) is in this module, and so are the three
-//! socket calls that no safe interface offers.
+//! the vectored receive that places a segment straight into a region) is in this module.
 
 mod copy;
 
@@ -14,7 +13,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::time::Duration;
 
 use super::{Error, Result};
 
@@ -271,70 +269,6 @@ fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
     // in use.
     let place = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
     if place == libc::MAP_FAILED { None } else { NonNull::new(place.cast()) }
-}
-
-/// Bytes that a TCP socket took and the peer's host has not acknowledged (`SIOCOUTQ`).
-///
-/// # Errors
-/// What the system says.
-pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`); `TIOCOUTQ` writes one `int`
-    // through the pointer, which is to a live one.
-    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if answer < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(usize::try_from(bytes).unwrap_or(0))
-}
-
-/// How a TCP socket's output fares (`TCP_INFO`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Transmission {
-    /// Retransmissions and window probes since the peer's host last answered.
-    pub unanswered: u32,
-    /// Time since it last acknowledged anything.
-    pub since_answer: Duration,
-}
-
-/// Asks a TCP socket for its [`Transmission`].
-///
-/// # Errors
-/// What the system says.
-pub fn transmission(socket: BorrowedFd<'_>) -> io::Result<Transmission> {
-    // SAFETY: `tcp_info` consists of integers, for which all zeros are valid.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length`
-    // bytes to `info`, which has as many, and the length written to `length`; both are live.
-    let answer = unsafe {
-        let (info, length) = ((&raw mut info).cast(), &raw mut length);
-        libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
-    };
-    if answer < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(Transmission {
-        unanswered: u32::from(info.tcpi_retransmits) + u32::from(info.tcpi_probes),
-        since_answer: Duration::from_millis(info.tcpi_last_ack_recv.into()),
-    })
-}
-
-/// Has a later bind to port 0 leave the choice of a port to `connect` (`IP_BIND_ADDRESS_NO_PORT`),
-/// which finds one that is free towards its peer instead of one that nobody uses at all.
-///
-/// # Errors
-/// What the system says.
-pub fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let length = size_of::<libc::c_int>() as libc::socklen_t;
-    let option = libc::IP_BIND_ADDRESS_NO_PORT;
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel reads `length` bytes
-    // of a live `int`.
-    let answer = unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, option, (&raw const on).cast(), length)
-    };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

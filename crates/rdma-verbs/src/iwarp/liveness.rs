@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use super::socket::Socket;
-use crate::memory::transmission;
+use super::tcp::transmission;
 use crate::timer::next_tick;
 
 /// Looks within one keep-alive time.

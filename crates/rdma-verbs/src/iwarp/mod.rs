@@ -9,7 +9,7 @@
 //! | bytes | [`iwarp_wire`]: checked parse to plain values, and `emit` |
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
-//! | sockets and glue | `socket`, `opening`, `watch`, `bell`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
+//! | sockets and glue | `socket`, `tcp`, `opening`, `watch`, `bell`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
 
 mod bell;
 mod entries;
@@ -25,6 +25,8 @@ pub mod region;
 mod scratch;
 mod share;
 mod socket;
+#[allow(unsafe_code)]
+mod tcp;
 mod watch;
 
 use std::net::SocketAddr;

@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::machine::{Placement, Taken, Wire};
+use super::tcp;
 use crate::process::Maker;
-use crate::{Error, Result, memory};
+use crate::{Error, Result};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -34,7 +35,7 @@ impl Socket {
         if let Some(local) = local {
             if local.port() == 0 {
                 // A system that does not know it chooses the port here, as good but slower.
-                let _ = memory::choose_port_late(descriptor.as_fd());
+                let _ = tcp::choose_port_late(descriptor.as_fd());
             }
             net::bind(&descriptor, &local).map_err(Error::io("bind"))?;
         }
@@ -103,7 +104,7 @@ impl Socket {
 
     /// Whether the peer's host has acknowledged all that was sent but the last `spared` bytes.
     pub(super) fn is_acknowledged(&self, spared: u64) -> bool {
-        self.send_error.is_some() || memory::unacknowledged(self.as_fd()).unwrap_or(0) as u64 <= spared
+        self.send_error.is_some() || tcp::unacknowledged(self.as_fd()).unwrap_or(0) as u64 <= spared
     }
 
     /// Tells the peer that nothing more comes, after what was sent.
