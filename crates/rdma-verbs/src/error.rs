@@ -78,8 +78,8 @@ pub enum Error {
 
 impl Error {
     /// Wraps an error of the operating system, with the call that met it.
-    pub fn io(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
-        move |errno| Self::Io { what, source: errno.into() }
+    pub fn io<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Io { what, source: source.into() }
     }
 }
 
