@@ -9,6 +9,7 @@ use crate::{
 
 /// What a device can do, constant over its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceAttributes {
     /// Short name of the kind of device, for messages (`"iwarp"`).
     pub name: &'static str,
@@ -24,6 +25,23 @@ pub struct DeviceAttributes {
     pub max_private_data: usize,
     /// Longest single message, in bytes.
     pub max_message: u64,
+}
+
+impl DeviceAttributes {
+    /// Those of a device that can do nothing yet: for implementations in other crates, which say the rest field by
+    /// field.
+    #[must_use]
+    pub const fn new(name: &'static str, transport: Transport) -> Self {
+        Self {
+            name,
+            transport,
+            immediate: false,
+            max_send_depth: 0,
+            max_recv_depth: 0,
+            max_private_data: 0,
+            max_message: 0,
+        }
+    }
 }
 
 /// The transport under a device, as far as a consumer can tell the difference.

@@ -61,15 +61,13 @@ impl verbs::Device for Device {
     type Request = ConnectionRequest;
 
     fn attributes(&self) -> DeviceAttributes {
-        DeviceAttributes {
-            name: "sim",
-            transport: self.config.transport,
-            immediate: self.config.immediate,
-            max_send_depth: self.config.max_send_depth,
-            max_recv_depth: self.config.max_recv_depth,
-            max_private_data: self.config.max_private_data,
-            max_message: u64::from(self.config.max_message),
-        }
+        let mut attributes = DeviceAttributes::new("sim", self.config.transport);
+        attributes.immediate = self.config.immediate;
+        attributes.max_send_depth = self.config.max_send_depth;
+        attributes.max_recv_depth = self.config.max_recv_depth;
+        attributes.max_private_data = self.config.max_private_data;
+        attributes.max_message = u64::from(self.config.max_message);
+        attributes
     }
 
     fn alloc_pd(&self) -> Result<ProtectionDomain> {
