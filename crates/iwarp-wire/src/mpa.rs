@@ -282,6 +282,17 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_as_published() {
+        for (kind, key) in
+            [(FrameKind::Request, b"MPA ID Req Frame"), (FrameKind::Reply, b"MPA ID Rep Frame")]
+        {
+            let mut bytes = frame(kind, 0, 1, 0);
+            Frame::parse(&bytes, kind).unwrap().emit(&mut bytes);
+            assert_eq!(bytes[..16], *key);
+        }
+    }
+
+    #[test]
     fn reserved_bits_are_zero_and_not_checked() {
         for (revision, reserved) in [(1, 0x1f), (2, 0x0f)] {
             let bytes = frame(FrameKind::Request, 0xc0 | reserved, revision, 4);
@@ -347,6 +358,10 @@ mod tests {
 
     #[test]
     fn crc_matches_the_published_vectors() {
+        // RFC 5044 figure 5: a marker, and a Send of 24 zeros.
+        let mut sent = [0; 48];
+        (sent[5], sent[6], sent[7], sent[19]) = (0x2a, 0x41, 0x43, 1);
+        assert_eq!(crc_field(crc32c::crc32c(&sent)), [0x52, 0x23, 0x99, 0x83]);
         // RFC 3720 B.4: 32 bytes of zeros, of ones, ascending.
         assert_eq!(crc_field(crc32c::crc32c(&[0; 32])), [0xaa, 0x36, 0x91, 0x8a]);
         assert_eq!(crc_field(crc32c::crc32c(&[0xff; 32])), [0x43, 0xab, 0xa8, 0x62]);

@@ -390,6 +390,7 @@ mod tests {
         assert_eq!(long[7..], [[6; READ_REQUEST].as_slice(), &[0xff]].concat());
         assert_eq!(long.first_chunk().map(Terminate::parse), Some(Terminate::ACCESS));
         assert_eq!(Terminate::parse(&[0x12, 5, 0xe0, 0]), terminate);
+        assert_eq!(Terminate::parse(&[0x12, 5, 0xff, 0xff]), terminate);
         assert_eq!(terminate.to_string(), "message too long for its buffer (layer 1, type 2, code 5)");
         // As siw sends it: layer 0, type 1, all copies.
         assert_eq!(Terminate::parse(&[0x10, 0, 0x07, 0]), Terminate::READ_STAG);

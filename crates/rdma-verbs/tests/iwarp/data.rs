@@ -240,6 +240,18 @@ fn one_queue_serves_many_queue_pairs() {
 }
 
 #[test]
+fn a_completion_queue_takes_no_more_than_it_has_room_for() {
+    let device = rdma_verbs::iwarp::Device::new(Config::default()).unwrap();
+    let pd = rdma_verbs::Device::alloc_pd(&device).unwrap();
+    let mut cq = rdma_verbs::Device::create_cq(&device, 128).unwrap();
+    let half = QpCapabilities { send_depth: 40, recv_depth: 24, ..CAPABILITIES };
+    cq.create_qp(&pd, half).unwrap();
+    let more = QpCapabilities { recv_depth: 25, ..half };
+    assert!(matches!(cq.create_qp(&pd, more), Err(Error::OutOfRange { value: 129, most: 128, .. })));
+    cq.create_qp(&pd, half).unwrap();
+}
+
+#[test]
 fn the_attached_set_follows_the_state() {
     let (mut a, mut b) = pair();
     let (of_a, of_b) = (Arc::new(WaitSet::new().unwrap()), Arc::new(WaitSet::new().unwrap()));

@@ -8,7 +8,7 @@ use iwarp_wire::rdmap::ControlError;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::iwarp::machine::Violation;
 use rdma_verbs::{
-    BreakReason, Cause, CompletionStatus, ConnectionEvent, Connections as _, Operation, Payload,
+    BreakReason, Cause, CompletionStatus, ConnectionEvent, Connections as _, Error, Operation, Payload,
     RemoteAddress,
 };
 
@@ -140,6 +140,8 @@ fn nothing_is_placed_or_answered_after_a_violation() {
     assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Protocol(_))));
     assert_eq!(peer.read_terminate(), (1, 1, 0));
     assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
+    let more = b.try_send(1, SEND, Payload::Inline(&[]));
+    assert!(matches!(more, Err(Error::BadState { state: "over", .. })));
     b.poll();
     assert_eq!(b.read_ring(0, 5), [0; 5]);
     assert_eq!(b.end.completions, []);

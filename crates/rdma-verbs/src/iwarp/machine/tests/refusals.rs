@@ -277,7 +277,8 @@ fn a_wrong_crc_is_told_with_both_numbers() {
     let mut bytes = untagged(Opcode::Send, 0, 1, 0, b"abc");
     let at = bytes.len() - 6;
     bytes[at] ^= 1;
-    end.take(&bytes, false);
+    // What is right behind it counts no more.
+    end.take(&[bytes, send_of(1)].concat(), false);
     let Some(Fault::Violation(violation @ Violation::Crc { found, expected })) = end.fault else {
         panic!("{:?}", end.fault)
     };
@@ -404,6 +405,9 @@ fn what_cannot_be_posted_changes_nothing() {
     for (what, operation, payload) in refused {
         assert!(end.post(1, operation, payload).is_err(), "{what}");
     }
+    let longest = [segment(0, u32::MAX), segment(0, 1)];
+    let too_long = end.post(1, PLAIN, Payload::Segments(&longest));
+    assert!(matches!(too_long, Err(Error::OutOfRange { value: 0x1_0000_0000, most: 0xffff_ffff, .. })));
     assert_eq!(end.pipe.bytes.len(), before);
     let buffer = Some(read_only);
     assert!(matches!(

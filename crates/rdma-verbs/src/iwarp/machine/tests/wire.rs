@@ -115,17 +115,22 @@ fn messages_are_numbered_by_queue_in_the_order_of_posting() {
     assert_eq!(numbers, [round(1, 1), round(4, 2)].concat());
 }
 
-/// What a passive machine answers to reads of these (key, offset, length), each into (1, 2 and so on) of its peer.
+/// A Read Request for (key, offset, length), into (1, 1 + `sequence`) of who sends it.
+fn read(sequence: u32, (key, offset, length): (u32, u64, u32)) -> Vec<u8> {
+    let header = [
+        &1_u32.to_be_bytes()[..],
+        &(1 + u64::from(sequence)).to_be_bytes(),
+        &length.to_be_bytes(),
+        &key.to_be_bytes(),
+        &offset.to_be_bytes(),
+    ];
+    untagged([0x41, 0x41], 0, [1, sequence, 0], &header.concat())
+}
+
+/// What a passive machine answers to these reads.
 fn answered(end: &mut End, reads: &[(u32, u64, u32)]) -> Vec<Vec<u8>> {
-    for (sequence, &(key, offset, length)) in (1..).zip(reads) {
-        let header = [
-            &1_u32.to_be_bytes()[..],
-            &(1 + u64::from(sequence)).to_be_bytes(),
-            &length.to_be_bytes(),
-            &key.to_be_bytes(),
-            &offset.to_be_bytes(),
-        ];
-        end.take(&fpdu(&untagged([0x41, 0x41], 0, [1, sequence, 0], &header.concat())), false);
+    for (sequence, &wanted) in (1..).zip(reads) {
+        end.take(&fpdu(&read(sequence, wanted)), false);
     }
     assert_eq!(end.fault, None);
     ulpdus(&end.pipe.bytes).into_iter().map(<[u8]>::to_vec).collect()
@@ -156,6 +161,53 @@ fn a_read_of_nothing_is_answered_whatever_it_names() {
     let own = end.own().remote_key();
     let responses = answered(&mut end, &[(nobody, 0, 0), (own, u64::MAX, 0)]);
     assert_eq!(responses, [tagged([0xc1, 0x42], 1, 2, b""), tagged([0xc1, 0x42], 1, 3, b"")]);
+}
+
+#[test]
+fn a_write_of_nothing_may_name_anything() {
+    let mut end = End::new(Side::Passive, false);
+    let nobody = (1..).find(|&key| end.domain.find(key).is_none()).unwrap();
+    let own = end.own().remote_key();
+    for (key, offset) in [(nobody, 0), (own, 0), (own, u64::MAX)] {
+        end.take(&fpdu(&tagged([0xc1, 0x40], key, offset, b"")), false);
+        assert_eq!(end.fault, None);
+    }
+}
+
+#[test]
+fn a_message_takes_effect_with_its_last_byte() {
+    let mut passive = End::new(Side::Passive, false);
+    passive.receives(2, 16);
+    let key = passive.ring().remote_key();
+    let mut active = End::new(Side::Active, false);
+    let (segment, remote) = (active.segment(4, 2), passive.remote(0));
+    active.post(1, Operation::Read { remote }, Payload::Segments(&[segment])).unwrap();
+    active.pipe.bytes.clear();
+    // Completions and ULPDUs that each brings to the end that gets it.
+    let to_passive = [
+        (untagged([0x01, 0x43], 0xbad, [0, 1, 0], b"ab"), 0, 0),
+        (untagged([0x41, 0x43], 0xbad, [0, 1, 2], b"cd"), 1, 0),
+        (untagged([0x41, 0x48], 0xbad, [0, 2, 0], &[0; 8]), 1, 0),
+        (read(1, (key, 0, 1)), 0, 1),
+        (read(2, (0, 0, 0)), 0, 1),
+    ];
+    let to_active = [
+        (tagged([0x81, 0x42], segment.key, 4, b"a"), 0, 0),
+        (tagged([0xc1, 0x42], segment.key, 5, b"b"), 1, 0),
+    ];
+    for (end, messages) in [(&mut passive, &to_passive[..]), (&mut active, &to_active)] {
+        for (message, completions, answers) in messages {
+            let seen = |end: &End| (end.completions.len(), ulpdus(&end.pipe.bytes).len());
+            let (before, bytes) = (seen(end), fpdu(message));
+            let (last, rest) = bytes.split_last().unwrap();
+            end.take(rest, true);
+            assert_eq!(seen(end), before, "{message:x?}");
+            end.take(&[*last], true);
+            assert_eq!(seen(end), (before.0 + completions, before.1 + answers), "{message:x?}");
+        }
+        assert_eq!(end.fault, None);
+    }
+    assert_eq!(passive.completions[0].length, 4);
 }
 
 #[test]
