@@ -72,8 +72,8 @@ impl ProtectionDomain {
         self.table.read().regions.get(&stag).cloned()
     }
 
-    /// Ends the key that a peer gives up. Answers whether there was one that this peer could use, and no other:
-    /// all queue pairs of a domain share its keys.
+    /// Ends the key that a peer gives up. Answers whether there was one that this peer could use, and no
+    /// other: all queue pairs of a domain share its keys.
     #[must_use]
     pub fn invalidate(&self, stag: u32) -> bool {
         let mut table = self.table.write();
@@ -187,8 +187,8 @@ impl Region {
     }
 }
 
-/// The regions that one queue pair met last, so that the usual look-up takes no lock. It stands for its queue pair
-/// in the domain's count.
+/// The regions that one queue pair met last, so that the usual look-up takes no lock. It stands for its queue
+/// pair in the domain's count.
 #[derive(Debug)]
 pub struct RegionCache {
     domain: ProtectionDomain,
