@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use super::stream::Output;
+use super::transmit::WORTHWHILE;
 use crate::{Memory, Operation, SendRequest};
 use iwarp_wire::ddp::{self, Tagged, Untagged};
 use iwarp_wire::mpa;
@@ -20,8 +21,8 @@ const SHORT: usize = rdmap::TERMINATE + HEADER + rdmap::READ_REQUEST;
 const LONGEST_PAYLOAD: usize = (mpa::MAX_MULPDU - ddp::UNTAGGED) & !3;
 /// Room that a [`Chunk`] keeps for immediate data behind a segment.
 const IMMEDIATE: usize = mpa::fpdu(ddp::UNTAGGED + rdmap::IMMEDIATE);
-/// Bytes that hold the longest segment and immediate data behind it.
-pub const SCRATCH: usize = (LONGEST_PAYLOAD + OVERHEAD + IMMEDIATE).next_multiple_of(4096);
+/// Bytes that hold the longest segment, and behind it the rest of a message of 64 KiB with immediate data.
+pub const SCRATCH: usize = (LONGEST_PAYLOAD + OVERHEAD + IMMEDIATE + WORTHWHILE).next_multiple_of(4096);
 
 /// Turns messages into FPDUs; owns what numbers them.
 #[derive(Debug)]

@@ -28,6 +28,7 @@ struct Pipe {
     bytes: Vec<u8>,
     room: usize,
     dead: bool,
+    calls: usize,
 }
 
 impl Pipe {
@@ -41,6 +42,7 @@ impl Wire for Pipe {
         if self.dead {
             return Taken::Dead;
         }
+        self.calls += 1;
         let mut taken = 0;
         for piece in pieces {
             let count = piece.len().min(self.room);

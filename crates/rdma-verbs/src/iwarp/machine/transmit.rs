@@ -23,7 +23,7 @@ use crate::{
 use iwarp_wire::rdmap::{About, Opcode, ReadRequest, Terminate};
 
 /// Least room in a chunk for which another segment is begun in it.
-const WORTHWHILE: usize = 2048;
+pub(super) const WORTHWHILE: usize = 2048;
 /// Allowance for headers in staging, per entry of the send queue: a small write with immediate
 /// data has 55 bytes of them.
 const STAGED_HEADERS: usize = 64;

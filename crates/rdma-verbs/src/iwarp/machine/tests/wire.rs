@@ -240,3 +240,16 @@ fn no_ulpdu_is_longer_than_mpa_allows() {
     let longest = ulpdus(&end.pipe.bytes).into_iter().map(<[u8]>::len).max();
     assert!(longest.is_some_and(|longest| (60_000..=64_768).contains(&longest)), "{longest:?}");
 }
+
+#[test]
+fn a_message_of_64_kib_takes_one_call() {
+    let mut end = End::new(Side::Active, false);
+    end.machine = Machine::new(QpNumber(5), &end.domain, CAPABILITIES, usize::MAX);
+    end.establish(Side::Active, false);
+    end.pump();
+    end.pipe.calls = 0;
+    let (remote, source) = (end.remote(0), [end.segment(0, SIZE as u32)]);
+    end.post(1, Operation::Write { remote, immediate: Some(1) }, Payload::Segments(&source)).unwrap();
+    assert_eq!(end.pipe.calls, 1);
+    assert_eq!(end.completions.len(), 1);
+}
