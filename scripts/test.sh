@@ -123,6 +123,7 @@ step formatting formatting
 step lints lints
 step documentation documentation
 step packages packages
+step conformance-table conformance_table
 step header header
 step rust rust_tests
 step models models

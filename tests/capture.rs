@@ -106,6 +106,7 @@ fn check_frames(file: &Path) {
     assert!(carried < LENGTH + LENGTH / 5, "{carried} bytes in FPDUs");
 }
 
+/// [RFC 5040 6.1-1] [RFC 5044 4.4-1, 7.1.1-5, 7.1.1-8]
 #[test]
 fn frames_with_crc() {
     let Some(file) = capture_copy("frames_with_crc", &[("FI_RSTREAM_IWARP_CRC", "1")], &[]) else { return };
@@ -145,6 +146,7 @@ fn frames_of_the_iwarp_protocol() {
     assert!(operations.iter().any(|operation| operation == "0x03"));
 }
 
+/// [RFC 5044 7.1.1-12] [RFC 6581 10-3]
 #[test]
 fn frames_of_mpa_revision_1() {
     let parameters = [("FI_RSTREAM_IWARP_CRC", "1"), ("FI_RSTREAM_IWARP_MPA_REVISION", "1")];

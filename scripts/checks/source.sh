@@ -26,6 +26,11 @@ packages() {
     [[ -z $stray ]] || { echo "files that no package needs: $stray"; return 1; }
 }
 
+# Each requirement of the iWARP RFCs that is met is cited in code and in a test, as the table says.
+conformance_table() {
+    cargo run -q -p conformance-table -- --check
+}
+
 # The build writes include/rstream.h from the Rust source: what is checked in must be that.
 header() {
     local before=$logs/rstream.h.before

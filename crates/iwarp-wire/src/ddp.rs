@@ -15,7 +15,7 @@ const LAST_FLAG: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
 const VERSION: u8 = 1;
 
-/// Header of a tagged segment (RFC 5041 4.2).
+/// Header of a tagged segment [RFC 5041 4.2-1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tagged {
     /// Last segment of its message.
@@ -28,7 +28,7 @@ pub struct Tagged {
     pub offset: u64,
 }
 
-/// Header of an untagged segment (RFC 5041 4.3).
+/// Header of an untagged segment [RFC 5041 4.3-1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Untagged {
     /// Last segment of its message.
@@ -94,7 +94,7 @@ pub const fn header_length(control: u8) -> usize {
 }
 
 impl Header {
-    /// Reads the header at the start of `bytes`, which may be longer.
+    /// Reads the header at the start of `bytes`, which may be longer [RFC 5041 4.1-9, 4.1-11, 4.4-1].
     ///
     /// # Errors
     /// [`HeaderError`], with the numbers.
@@ -130,7 +130,7 @@ impl Header {
 }
 
 impl Tagged {
-    /// Writes the header.
+    /// Writes the header [RFC 5041 4.1-8, 4.1-10].
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; TAGGED]) {
         bytes[0] = TAGGED_FLAG | if self.last { LAST_FLAG } else { 0 } | VERSION;
@@ -141,7 +141,7 @@ impl Tagged {
 }
 
 impl Untagged {
-    /// Writes the header.
+    /// Writes the header [RFC 5041 4.1-8, 4.1-10].
     #[inline]
     pub fn emit(&self, bytes: &mut [u8; UNTAGGED]) {
         bytes[0] = if self.last { LAST_FLAG } else { 0 } | VERSION;
@@ -179,6 +179,7 @@ mod tests {
     const TAGGED_BYTES: [u8; TAGGED] = [0xc1, 0x40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
     const UNTAGGED_BYTES: [u8; UNTAGGED] = [0x41, 0x43, 1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7];
 
+    /// [RFC 5041 4.1-8, 4.2-1]
     #[test]
     fn tagged_header_follows_the_layout() {
         let header = Tagged { last: true, ulp: 0x40, stag: 0x0102_0304, offset: 0x0506_0708_090a_0b0c };
@@ -188,6 +189,7 @@ mod tests {
         assert_eq!(bytes, TAGGED_BYTES);
     }
 
+    /// [RFC 5041 4.1-8, 4.3-1]
     #[test]
     fn untagged_header_follows_the_layout() {
         let header =
@@ -198,6 +200,7 @@ mod tests {
         assert_eq!(bytes, UNTAGGED_BYTES);
     }
 
+    /// [RFC 5041 4.4-1]
     #[test]
     fn every_truncated_header_is_refused() {
         for whole in [&TAGGED_BYTES[..], &UNTAGGED_BYTES[..]] {
@@ -208,6 +211,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5041 4.1-9]
     #[test]
     fn reserved_bits_are_not_checked() {
         for mut bytes in [TAGGED_BYTES.to_vec(), UNTAGGED_BYTES.to_vec()] {
@@ -218,6 +222,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5041 4.1-11]
     #[test]
     fn other_versions_are_refused() {
         for found in [0, 2, 3] {

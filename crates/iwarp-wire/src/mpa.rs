@@ -9,7 +9,7 @@ use core::fmt;
 
 /// Bytes of a request or reply before its private data.
 pub const FRAME_HEADER: usize = 20;
-/// Most bytes of private data in a frame (RFC 5044 7.1.1).
+/// Most bytes of private data in a frame [RFC 5044 7.1.1-16].
 pub const MAX_PRIVATE_DATA: usize = 512;
 /// Bytes of [`Enhanced`] at the start of the private data of revision 2.
 pub const ENHANCED: usize = 4;
@@ -20,7 +20,7 @@ pub const MAX_REVISION: u8 = 2;
 pub const FPDU_LENGTH_FIELD: usize = 2;
 /// Longest ULPDU that the length field can tell, and that is accepted.
 pub const MAX_ULPDU: usize = 0xffff;
-/// Longest ULPDU that may be sent.
+/// Longest ULPDU that may be sent [RFC 5041 3-1] [RFC 5044 3-2, 3-4, 3-5, 4.5-4, 4.5-5].
 pub const MAX_MULPDU: usize = 64_768;
 /// Bytes of the CRC field.
 pub const CRC: usize = 4;
@@ -46,6 +46,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
+    /// What a frame of this kind begins with [RFC 5044 7.1.1-1, 7.1.1-3].
     fn key(self) -> &'static [u8; KEY] {
         match self {
             Self::Request => REQUEST_KEY,
@@ -122,7 +123,8 @@ impl fmt::Display for FrameError {
 impl core::error::Error for FrameError {}
 
 impl Frame {
-    /// Reads a frame's fixed part.
+    /// Reads a frame's fixed part [RFC 5044 3-7, 7.1.1-11, 7.1.1-13, 7.1.1-15, 7.1.2-17, 7.1.2-20]
+    /// [RFC 6581 6-1].
     ///
     /// # Errors
     /// [`FrameError`] says which field is impossible.
@@ -151,7 +153,7 @@ impl Frame {
     }
 
     /// Compares the start of a frame, as far as it is there, with the key: garbage is known as
-    /// such without waiting for a whole frame of it.
+    /// such without waiting for a whole frame of it [RFC 5044 7.1.1-2, 7.1.1-4, 7.1.2-13, 7.1.2-15].
     ///
     /// # Errors
     /// [`FrameError::Key`] for the first byte that differs.
@@ -162,7 +164,7 @@ impl Frame {
         }
     }
 
-    /// Writes the fixed part.
+    /// Writes the fixed part [RFC 5044 7.1.1-10] [RFC 6581 6-1].
     pub fn emit(&self, bytes: &mut [u8; FRAME_HEADER]) {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         bytes[..KEY].copy_from_slice(self.kind.key());
@@ -175,7 +177,7 @@ impl Frame {
     }
 }
 
-/// The parameters of revision 2 at the start of the private data (RFC 6581 9).
+/// The parameters of revision 2 at the start of the private data [RFC 6581 9-1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enhanced {
     /// Peer-to-peer model: the active side sends a ready-to-receive message first (flag A).
@@ -233,14 +235,15 @@ pub const fn padding(ulpdu: usize) -> usize {
     (FPDU_LENGTH_FIELD + ulpdu).wrapping_neg() & 3
 }
 
-/// Bytes of the whole FPDU around a ULPDU of `ulpdu` bytes.
+/// Bytes of the whole FPDU around a ULPDU of `ulpdu` bytes [RFC 5044 4.1-1].
 #[must_use]
 #[inline]
 pub const fn fpdu(ulpdu: usize) -> usize {
     FPDU_LENGTH_FIELD + ulpdu + padding(ulpdu) + CRC
 }
 
-/// The CRC field for a CRC32c: least significant byte first, as iSCSI sends it (RFC 3720 B.4).
+/// The CRC field for a CRC32c: least significant byte first, as iSCSI sends it (RFC 3720 B.4)
+/// [RFC 5044 4.4-9].
 #[must_use]
 #[inline]
 pub const fn crc_field(crc: u32) -> [u8; CRC] {
@@ -281,6 +284,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5044 7.1.1-1, 7.1.1-3]
     #[test]
     fn keys_are_as_published() {
         for (kind, key) in
@@ -292,6 +296,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5044 7.1.1-10, 7.1.1-11] [RFC 6581 6-1]
     #[test]
     fn reserved_bits_are_zero_and_not_checked() {
         for (revision, reserved) in [(1, 0x1f), (2, 0x0f)] {
@@ -304,6 +309,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5044 3-7, 7.1.1-16, 7.1.2-15, 7.1.2-17, 7.1.2-20] [RFC 6581 6-4]
     #[test]
     fn impossible_frames_are_named() {
         let request = FrameKind::Request;
@@ -331,6 +337,7 @@ mod tests {
         }
     }
 
+    /// [RFC 6581 9-1]
     #[test]
     fn enhanced_parameters_follow_the_layout() {
         let all = Enhanced {
@@ -347,6 +354,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5044 4.1-1]
     #[test]
     fn padding_reaches_a_multiple_of_four() {
         for ulpdu in 0..=MAX_ULPDU {
@@ -356,6 +364,7 @@ mod tests {
         assert_eq!((padding(0), padding(1), padding(2), padding(3), padding(14)), (2, 1, 0, 3, 0));
     }
 
+    /// [RFC 5044 4.4-1, 4.4-9, 4.4-10]
     #[test]
     fn crc_matches_the_published_vectors() {
         // RFC 5044 figure 5: a marker, and a Send of 24 zeros.

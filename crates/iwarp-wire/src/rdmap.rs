@@ -19,7 +19,7 @@ pub const TERMINATE: usize = 4;
 
 const VERSION: u8 = 1;
 
-/// What a message is (RFC 5040 4.3, RFC 7306 4).
+/// What a message is [RFC 5040 4.1-4] [RFC 7306 4.1-2].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -66,7 +66,8 @@ impl fmt::Display for ControlError {
 impl core::error::Error for ControlError {}
 
 impl Opcode {
-    /// The opcode in the control byte of a segment.
+    /// The opcode in the control byte of a segment [RFC 5040 4.1-1, 4.1-6, 4.1-8, 7.2-2, 7.2-3]
+    /// [RFC 7306 8.2-2, 8.2-3].
     ///
     /// # Errors
     /// [`ControlError`], with what was found.
@@ -90,7 +91,7 @@ impl Opcode {
         })
     }
 
-    /// The control byte of a segment with this opcode.
+    /// The control byte of a segment with this opcode [RFC 5040 4.1-1, 4.1-6, 4.1-7] [RFC 7306 4.1-1].
     #[must_use]
     #[inline]
     pub const fn control(self) -> u8 {
@@ -116,7 +117,7 @@ impl Opcode {
     }
 }
 
-/// An RDMA Read Request (RFC 5040 4.4).
+/// An RDMA Read Request [RFC 5040 4.4-1, 5.2.1-8].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The requester's region.
@@ -154,7 +155,7 @@ impl ReadRequest {
     }
 }
 
-/// The bytes of an Immediate Data message with this word: in network order, then zeros.
+/// The bytes of an Immediate Data message with this word: in network order, then zeros [RFC 7306 6.3-5].
 #[must_use]
 #[inline]
 pub fn emit_immediate(immediate: u32) -> [u8; IMMEDIATE] {
@@ -246,7 +247,7 @@ impl Terminate {
     /// MPA: no ready-to-receive message that both know (RFC 6581 8).
     pub const RTR: Self = Self::new(2, 0, 7);
 
-    /// Reads the fixed part; copies of headers that may follow are not looked at.
+    /// Reads the fixed part; copies of headers that may follow are not looked at [RFC 5040 4.8-7].
     ///
     /// Linux's siw counts the bits of a byte from the wrong end on machines with little-endian bit fields: layer
     /// and type change places, and the bits that announce copies stand where the RFC has zeros, which shows it.
@@ -258,7 +259,8 @@ impl Terminate {
         Self::new(layer, kind, bytes[1])
     }
 
-    /// Writes the message. Answers the bytes written: [`TERMINATE`], and what is repeated.
+    /// Writes the message. Answers the bytes written: [`TERMINATE`], and what is repeated
+    /// [RFC 5040 4.8-1, 4.8-2, 4.8-6, 4.8-8, 4.8-9, 4.8-10].
     pub fn emit(&self, about: &About<'_>, bytes: &mut [u8]) -> usize {
         let head = if about.head.is_empty() { 0 } else { HEAD_REPEATED };
         let request = about.request.map_or(0, |_| REQUEST_REPEATED);
@@ -269,7 +271,7 @@ impl Terminate {
     }
 
     /// Whether it is about a segment of the peer's: neither a local catastrophic error is, nor one of MPA, which
-    /// delivers no segment then.
+    /// delivers no segment then [RFC 5040 7.1-2] [RFC 7306 8.1-1].
     #[must_use]
     pub const fn is_about_segment(&self) -> bool {
         !matches!((self.layer, self.kind), (0, 0) | (2.., _))
@@ -325,6 +327,7 @@ impl fmt::Display for Terminate {
 mod tests {
     use super::*;
 
+    /// [RFC 5040 4.1-7, 4.1-8]
     #[test]
     fn control_bytes_read_and_write_alike() {
         for control in 0..=u8::MAX {
@@ -342,6 +345,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5040 4.1-1]
     #[test]
     fn the_forms_of_send_are_told_apart() {
         for (invalidate, solicited, opcode) in
@@ -353,6 +357,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5040 4.4-1, 5.2.1-8]
     #[test]
     fn read_request_follows_the_layout() {
         let bytes: [u8; READ_REQUEST] = core::array::from_fn(|index| index as u8);
@@ -373,6 +378,7 @@ mod tests {
         assert_eq!(parse_immediate(&[1, 2, 3, 4, 9, 9, 9, 9]), 0x0102_0304);
     }
 
+    /// [RFC 5040 4.8-1, 4.8-2, 4.8-6, 4.8-7]
     #[test]
     fn terminate_reads_and_writes_alike() {
         let terminate = Terminate::TOO_LONG;

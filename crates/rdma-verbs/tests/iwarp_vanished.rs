@@ -63,6 +63,7 @@ fn vanish() {
     assert_eq!(ends, [const { Some(ConnectionEvent::Broken(BreakReason::Vanished)) }; 2]);
 }
 
+/// [RFC 5044 8-1]
 #[test]
 fn a_vanished_host_is_noticed_within_twice_the_keepalive() {
     if std::env::var_os(INSIDE).is_some() {

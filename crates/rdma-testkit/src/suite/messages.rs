@@ -68,6 +68,7 @@ pub fn order_is_kept(rig: &impl Rig) {
     assert_eq!(bytes(&target), pattern(16, 5));
 }
 
+/// [RFC 5040 5.3-8]
 pub fn invalidated_keys_are_told(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();

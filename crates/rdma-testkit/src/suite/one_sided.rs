@@ -202,6 +202,7 @@ pub fn remote_keys_die_with_their_region(rig: &impl Rig) {
     assert_eq!(left, [0; 8]);
 }
 
+/// [RFC 5040 8.1.1-3] [RFC 5041 8.3.1-3]
 pub fn nothing_outside_the_region_is_touched(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();

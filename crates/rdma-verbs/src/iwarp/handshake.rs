@@ -54,7 +54,8 @@ pub enum HandshakeError {
 }
 
 impl HandshakeError {
-    /// What the peer is told after its reply, if there is something to tell (RFC 6581 8).
+    /// What the peer is told after its reply, if there is something to tell
+    /// [RFC 6581 9.1-5, 9.1-6, 9.2-9, 9.2-10].
     #[must_use]
     pub fn terminate(&self) -> Option<Terminate> {
         match self {
@@ -85,7 +86,8 @@ impl Incoming {
         whole.saturating_sub(self.bytes.len())
     }
 
-    /// Takes bytes. Answers the frame and all its private data when they are whole.
+    /// Takes bytes. Answers the frame and all its private data when they are whole
+    /// [RFC 5044 7.1-1, 7.1.2-18, 7.1.2-19].
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<(Frame, &[u8])>, FrameError> {
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(self.wanted())]);
         if self.frame.is_none() {
@@ -126,7 +128,8 @@ pub enum Answer {
 }
 
 impl Initiator {
-    /// Begins a handshake. The second value is the request that has to be sent.
+    /// Begins a handshake. The second value is the request that has to be sent [RFC 5044 7.1.1-12, 7.1.2-1]
+    /// [RFC 6581 6-2, 9.2-1, 9.2-2, 10-3].
     #[must_use]
     pub fn new(offer: Offer, private_data: &[u8]) -> (Self, Vec<u8>) {
         let enhanced = (offer.revision >= 2).then(|| Enhanced {
@@ -147,7 +150,7 @@ impl Initiator {
         self.incoming.wanted()
     }
 
-    /// Takes bytes of the reply. `None`: more is to come.
+    /// Takes bytes of the reply. `None`: more is to come [RFC 5044 4.4-6, 7.1.1-7, 7.1.1-8, 7.1.2-8].
     ///
     /// # Errors
     /// [`HandshakeError`]: there will be no connection.
@@ -179,7 +182,8 @@ impl Initiator {
 
 impl Offer {
     /// ORD and IRD of the active side after the reply. Its IRD grows to what the passive side
-    /// announced, as long as that can be served at all: siw announces more than it was offered.
+    /// announced, as long as that can be served at all: siw announces more than it was offered
+    /// [RFC 6581 9.1-4, 9.1-5, 9.1-9, 9.1-11, 9.2-9, 9.2-13].
     fn settle(&self, reply: &Enhanced) -> Result<(u8, u8), HandshakeError> {
         if reply.peer_to_peer && !reply.rtr_write {
             return Err(HandshakeError::Rtr);
@@ -223,7 +227,7 @@ impl Responder {
         self.incoming.wanted()
     }
 
-    /// Takes bytes of the request. `None`: more is to come.
+    /// Takes bytes of the request. `None`: more is to come [RFC 5044 7.1.2-2] [RFC 6581 6-3, 10-4].
     ///
     /// # Errors
     /// [`HandshakeError`]: there will be no connection; [`Responder::refusal`] is what the peer is
@@ -237,7 +241,7 @@ impl Responder {
         Ok(Some(Request { frame, enhanced, private_data: private_data.to_vec() }))
     }
 
-    /// The reply to a request that cannot be granted; `None` for what is no request.
+    /// The reply to a request that cannot be granted; `None` for what is no request [RFC 6581 10-1].
     #[must_use]
     pub fn refusal(&self) -> Option<Vec<u8>> {
         let frame = self.incoming.frame?;
@@ -253,7 +257,9 @@ impl Request {
         self.frame.revision
     }
 
-    /// The reply that accepts, and what is agreed by it.
+    /// The reply that accepts, and what is agreed by it [RFC 5044 4.4-6, 7.1.1-7, 7.1.1-8, 7.1.2-6]
+    /// [RFC 6581 9.1-2, 9.1-3, 9.1-8, 9.1-10, 9.2-3, 9.2-4, 9.2-5, 9.2-6, 9.2-7, 9.2-11, 9.2-12, 9.2-13]
+    /// [RFC 6581 10-1, 10-2].
     #[must_use]
     pub fn accept(&self, offer: &Offer, private_data: &[u8]) -> (Vec<u8>, Agreement) {
         let crc = offer.crc || self.frame.crc;
@@ -280,14 +286,14 @@ impl Request {
         (reply, Agreement { crc, initiator_depth, responder_resources, side: Side::Passive, rtr })
     }
 
-    /// The reply that refuses.
+    /// The reply that refuses [RFC 5044 7.1.2-4, 7.1.2-14] [RFC 6581 10-1].
     #[must_use]
     pub fn reject(&self, private_data: &[u8]) -> Vec<u8> {
         emit(FrameKind::Reply, self.frame.revision, self.frame.crc, true, self.enhanced, private_data)
     }
 }
 
-/// A depth, limited by what the peer serves.
+/// A depth, limited by what the peer serves [RFC 6581 9.1-2, 9.1-3].
 fn limit(depth: u8, ird: u16) -> u8 {
     match ird {
         Enhanced::UNSTATED => depth,
@@ -303,7 +309,8 @@ fn split<'d>(frame: &Frame, private_data: &'d [u8]) -> (Option<Enhanced>, &'d [u
     }
 }
 
-/// A whole frame; private data beyond what a frame can carry is cut, callers check it before.
+/// A whole frame; private data beyond what a frame can carry is cut, callers check it before
+/// [RFC 5044 7.1.1-14, 7.1.1-16] [RFC 6581 6-4].
 fn emit(
     kind: FrameKind,
     revision: u8,
@@ -364,6 +371,8 @@ mod tests {
         }
     }
 
+    /// [RFC 5044 4.4-6, 7.1-1, 7.1.1-7, 7.1.1-8, 7.1.2-1, 7.1.2-6, 7.1.2-8, 7.1.2-19]
+    /// [RFC 6581 6-3, 9.1-2, 9.1-3, 10-1, 10-2, 10-4]
     #[test]
     fn both_sides_agree_in_pieces_of_every_size() {
         for revision in [1, 2] {
@@ -393,6 +402,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5044 7.1.2-2]
     #[test]
     fn every_truncated_frame_wants_more() {
         for revision in [1, 2] {
@@ -412,6 +422,7 @@ mod tests {
         }
     }
 
+    /// [RFC 6581 9.2-3, 9.2-4, 9.2-5, 9.2-6, 9.2-7, 9.2-11, 9.2-12, 9.2-13]
     #[test]
     fn ready_to_receive_is_chosen_from_what_was_offered() {
         let flags = |bits: u16| [(bits >> 8) as u8, bits as u8];
@@ -451,6 +462,7 @@ mod tests {
     const REPLY: Enhanced =
         Enhanced { peer_to_peer: true, rtr_send: false, rtr_write: true, rtr_read: false, ird: 3, ord: 5 };
 
+    /// [RFC 6581 9.1-4, 9.1-9, 9.1-11]
     #[test]
     fn the_active_side_follows_the_depths_of_the_reply() {
         assert_eq!(settled(REPLY), Ok((3, 5)));
@@ -462,6 +474,7 @@ mod tests {
         assert_eq!(settled(many), Err(HandshakeError::Ird { asked: 256, most: 255 }));
     }
 
+    /// [RFC 6581 9.2-13]
     #[test]
     fn without_peer_to_peer_the_other_flags_mean_nothing() {
         let none = Enhanced { rtr_write: false, ..REPLY };
@@ -472,6 +485,7 @@ mod tests {
         }
     }
 
+    /// [RFC 6581 9.1-3, 9.1-8, 9.1-10]
     #[test]
     fn a_depth_that_was_not_stated_is_left_alone() {
         for (ird, ord, reply) in [(0x3fff, 1, (5, 0x3fff)), (1, 0x3fff, (0x3fff, 1))] {
@@ -489,6 +503,7 @@ mod tests {
         }
     }
 
+    /// [RFC 6581 10-1]
     #[test]
     fn a_refusal_answers_only_what_is_a_frame() {
         let mut responder = Responder::default();

@@ -205,7 +205,7 @@ impl Listener {
         self.end(handshake, outcome);
     }
 
-    /// Takes the outcome of a handshake.
+    /// Takes the outcome of a handshake [RFC 5044 7.1.1-2, 7.1.1-13, 7.1.1-15, 7.1.2-3, 8-3].
     fn end(&mut self, handshake: Handshake, outcome: std::result::Result<Request, String>) {
         let Handshake { token, socket, peer, responder, .. } = handshake;
         match outcome {
@@ -225,7 +225,7 @@ impl Listener {
         }
     }
 
-    /// Drops handshakes whose time is over.
+    /// Drops handshakes whose time is over [RFC 5044 7.1.2-16, 7.1.2-21].
     fn expire(&mut self, now: Instant) {
         while let Some(oldest) = self.handshakes.front()
             && oldest.begun + self.options.timeout <= now

@@ -34,7 +34,7 @@ use crate::{
 };
 use iwarp_wire::rdmap::{About, Terminate};
 
-/// Longest message, in bytes: a send's offset has 32 bits.
+/// Longest message, in bytes: a send's offset has 32 bits [RFC 5041 5.2-2].
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
 
 /// Takes completions.
@@ -72,7 +72,7 @@ pub struct Agreement {
     pub responder_resources: u8,
     /// Which side this is.
     pub side: Side,
-    /// Whether the peer promised a first frame (RTR, RFC 6581 section 4.3), for which this side waits
+    /// Whether the peer promised a first frame (RTR, RFC 6581 4.3), for which this side waits
     /// before it calls the connection established.
     pub rtr: bool,
 }
@@ -82,7 +82,7 @@ pub struct Agreement {
 pub enum Side {
     /// It asked for the connection, and its first FPDU opens it.
     Active,
-    /// It holds its FPDUs back until the first one arrives (RFC 5044 7.1.3).
+    /// It holds its FPDUs back until the first one arrives (RFC 5044 7.1.2).
     Passive,
 }
 
@@ -133,7 +133,7 @@ impl Machine {
     }
 
     /// The handshake is done. The active side has its opening message staged: call
-    /// [`Machine::pump`].
+    /// [`Machine::pump`] [RFC 5040 6.1-1] [RFC 5044 7.1-2, 7.1.2-7] [RFC 6581 5-1].
     pub fn establish(&mut self, agreement: &Agreement) {
         self.receiver.set_crc(agreement.crc);
         self.transmitter.set_crc(agreement.crc);
@@ -205,7 +205,7 @@ impl Machine {
         self.consumed += count as u64;
     }
 
-    /// Takes received bytes.
+    /// Takes received bytes [RFC 5040 7.1-5] [RFC 5041 6.2-1, 7.1-13, 7.1-14] [RFC 5044 8-5].
     ///
     /// # Errors
     /// [`Fault`]: the connection is over.
@@ -279,7 +279,8 @@ impl Machine {
         self.transmitter.fault().map_or(Ok(()), Err)
     }
 
-    /// Whether this side may send: the active one from the start, the other from the first FPDU on.
+    /// Whether this side may send: the active one from the start, the other from the first FPDU on
+    /// [RFC 5044 7.1.2-12].
     #[must_use]
     pub fn may_send(&self) -> bool {
         self.transmitter.is_open()
@@ -323,7 +324,7 @@ impl Machine {
     }
 
     /// Tells the peer why the connection ends, as the last message, as far as the wire takes it, and if it
-    /// has sent something.
+    /// has sent something [RFC 5040 7.1-2, 7.1-3, 7.1-4] [RFC 5044 7.1.2-12] [RFC 7306 8.1-1, 8.1-2].
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
         if !self.refused && !self.may_send() {
             // The peer's first FPDU has to come before any of this side's (RFC 5044 7.1.2).
@@ -338,7 +339,8 @@ impl Machine {
         self.receiver.flush(CompletionStatus::Flushed, sink);
     }
 
-    /// The connection is over because of `fault`, or in order: completes all that is outstanding.
+    /// The connection is over because of `fault`, or in order: completes all that is outstanding
+    /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2].
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
         let refused = matches!(fault, Some(Fault::Terminated(terminate)) if terminate.is_protection());
         let first = match fault {

@@ -64,7 +64,7 @@ impl Opening {
         self.keepalive
     }
 
-    /// Goes on as far as possible. `None`: wait for the socket, or for the deadline.
+    /// Goes on as far as possible. `None`: wait for the socket, or for the deadline [RFC 5044 7.1.2-21].
     pub(super) fn advance(&mut self, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
         match self.step(socket) {
             Ok(None) if Instant::now() >= self.deadline => Err(timed_out(self.timeout)),
@@ -114,6 +114,7 @@ impl Opening {
     }
 }
 
+/// Takes the reply as far as it is there [RFC 5044 7.1.1-4, 7.1.1-13, 7.1.1-15, 7.1.2-9, 7.1.2-13, 8-3].
 fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
     let mut buffer = [0; MAX_PRIVATE_DATA];
     loop {

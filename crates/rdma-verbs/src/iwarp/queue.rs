@@ -174,6 +174,7 @@ impl verbs::QueuePairs for CompletionQueue {
                 return Err(Error::OutOfRange { what, value, least: 0, most });
             }
         }
+        // A queue that has room for all entries cannot overflow [RFC 5040 8.1.1-11].
         let depths = |of: &QpCapabilities| u64::from(of.send_depth) + u64::from(of.recv_depth);
         let taken: u64 = self.pairs.iter().map(|pair| depths(&pair.capabilities())).sum();
         let (value, most) = (taken + depths(&wanted), u64::from(self.depth));

@@ -150,7 +150,8 @@ impl QueuePair {
         }
     }
 
-    /// Posts sends; `ready` are the completions that were not polled, to which others are added.
+    /// Posts sends; `ready` are the completions that were not polled, to which others are added
+    /// [RFC 5041 6.2.1-2].
     pub(super) fn post_send(
         &mut self,
         requests: &[SendRequest<'_>],
@@ -281,7 +282,7 @@ impl QueuePair {
     }
 
     /// Ends the sending side when all is out, if nothing more can come. Answers whether the socket is watched
-    /// for room from now on.
+    /// for room from now on [RFC 5041 6.2.1-1, 6.2.1-6].
     fn settle(&mut self, sets: DataSets<'_>) -> bool {
         if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
             && !*told

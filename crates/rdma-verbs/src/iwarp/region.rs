@@ -18,7 +18,8 @@ const QUARANTINE: usize = 1024;
 /// Regions that a queue pair remembers: its ring, its receive buffers, what it sends from.
 const REMEMBERED: usize = 3;
 
-/// A protection domain of the embedded device. Clones are the same domain.
+/// A protection domain of the embedded device. Clones are the same domain [RFC 5040 8.1.1-1]
+/// [RFC 5041 8.2-1, 8.2-4, 8.3.1-1].
 #[derive(Debug, Clone, Default)]
 pub struct ProtectionDomain {
     table: Arc<RwLock<Table>>,
@@ -41,7 +42,8 @@ pub struct Region {
     alive: AtomicBool,
 }
 
-/// The owner's handle of a region; dropping it ends the key.
+/// The owner's handle of a region; dropping it ends the key [RFC 5040 8.1.1-4, 8.1.1-5]
+/// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
 #[derive(Debug)]
 pub struct MemoryRegion {
     region: Arc<Region>,
@@ -73,7 +75,7 @@ impl ProtectionDomain {
     }
 
     /// Ends the key that a peer gives up. Answers whether there was one that this peer could use, and no
-    /// other: all queue pairs of a domain share its keys.
+    /// other: all queue pairs of a domain share its keys [RFC 5040 5.3-8, 7.2-5, 8.1.1-7].
     #[must_use]
     pub fn invalidate(&self, stag: u32) -> bool {
         let mut table = self.table.write();
@@ -90,6 +92,8 @@ impl ProtectionDomain {
 impl verbs::ProtectionDomain for ProtectionDomain {
     type Mr = MemoryRegion;
 
+    /// Gives memory a key, with these rights [RFC 5040 8.1.1-4, 8.1.1-5]
+    /// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
         let mut table = self.table.write();
         let stag = table.draw()?;
@@ -100,7 +104,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
 }
 
 impl Table {
-    /// A key that is neither 0 nor in use nor recently dead.
+    /// A key that is neither 0 nor in use nor recently dead [RFC 5040 8.1.1-8, 8.1.1-9].
     fn draw(&self) -> Result<u32> {
         loop {
             let stag = getrandom::u32().map_err(|error| Error::Io {
@@ -169,7 +173,8 @@ impl Region {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Checks `length` bytes at `offset` against its rights and bounds.
+    /// Checks `length` bytes at `offset` against its rights and bounds
+    /// [RFC 5040 7.2-9, 7.2-10, 7.2-11, 8.1.1-3] [RFC 5041 7.1-9, 7.1-10, 7.1-11, 7.1-12, 8.3.1-3].
     ///
     /// # Errors
     /// [`RegionFault`], the first that applies.
@@ -248,6 +253,7 @@ mod tests {
         domain.register(Memory::zeroed(100).unwrap(), access).unwrap()
     }
 
+    /// [RFC 5040 8.1.1-4] [RFC 5041 8.3-1, 8.3-2, 8.3.1-4]
     #[test]
     fn keys_differ_and_die_with_their_region() {
         let domain = ProtectionDomain::default();
@@ -262,7 +268,8 @@ mod tests {
         }
     }
 
-    /// Chance alone gives each bit of 256 keys a share within eight standard deviations.
+    /// Chance alone gives each bit of 256 keys a share within eight standard deviations
+    /// [RFC 5040 8.1.1-8, 8.1.1-9].
     #[test]
     fn keys_are_spread_over_their_whole_range() {
         let domain = ProtectionDomain::default();
@@ -290,6 +297,7 @@ mod tests {
         }
     }
 
+    /// [RFC 5040 8.1.1-3, 8.1.1-5] [RFC 5041 7.1-10, 7.1-11, 7.1-12, 8.3-1, 8.3.1-3, 8.3.1-5]
     #[test]
     fn rights_and_bounds_are_checked() {
         let domain = ProtectionDomain::default();

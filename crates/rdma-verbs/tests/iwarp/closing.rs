@@ -16,6 +16,7 @@ fn is_ready(set: &WaitSet) -> bool {
     set.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap()
 }
 
+/// [RFC 5041 6.2.1-1, 6.2.1-2]
 #[test]
 fn an_orderly_end_comes_after_everything() {
     let (mut a, mut b) = pair();
@@ -45,6 +46,7 @@ fn an_orderly_end_comes_after_everything() {
     assert_eq!(a.event(), ConnectionEvent::Disconnected, "the other side ends too");
 }
 
+/// [RFC 5041 6.2.1-6]
 #[test]
 fn who_disconnected_still_receives() {
     let (mut a, mut b) = pair();
@@ -59,6 +61,7 @@ fn who_disconnected_still_receives() {
     assert!(matches!(b.try_send(2, SEND, Payload::Inline(&[])), Err(Error::BadState { state: "over", .. })));
 }
 
+/// [RFC 5041 6.2.1-4, 6.2.1-5]
 #[test]
 fn what_is_staged_goes_out_after_the_peer_has_ended_its_side() {
     let (mut a, mut b) = pair();
@@ -94,6 +97,7 @@ fn an_end_inside_a_message_is_a_reset() {
     }
 }
 
+/// [RFC 5041 3-8] [RFC 5044 7.2-1, 8-1]
 #[test]
 fn an_end_between_messages_is_orderly() {
     let mut b = Side::new(Config::default());
@@ -107,6 +111,7 @@ fn an_end_between_messages_is_orderly() {
     assert_eq!(b.end.completions[0].status, CompletionStatus::Success);
 }
 
+/// [RFC 5041 6.2.2-1, 6.2.2-2, 7-1] [RFC 5044 8-1]
 #[test]
 fn a_reset_comes_after_what_arrived() {
     let mut b = Side::new(Config::default());
@@ -126,6 +131,7 @@ fn a_reset_comes_after_what_arrived() {
     assert!(b.end.completions.iter().any(|done| done.status == CompletionStatus::Flushed));
 }
 
+/// [RFC 5040 5.4-5, 7.1-2] [RFC 7306 8.1-1]
 #[test]
 fn an_abort_is_told_as_one() {
     let (mut a, mut b) = pair();
@@ -138,6 +144,7 @@ fn an_abort_is_told_as_one() {
     assert_eq!((b.end.completions[0].id, b.end.completions[0].status), (0, CompletionStatus::Success));
 }
 
+/// [RFC 5044 7.1.2-12]
 #[test]
 fn an_abort_of_the_passive_side_before_the_first_frame_says_nothing() {
     let mut b = Side::new(Config::default());

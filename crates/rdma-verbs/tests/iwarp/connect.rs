@@ -17,6 +17,7 @@ fn short() -> ConnectOptions {
     ConnectOptions { timeout: SHORT, ..OPTIONS }
 }
 
+/// [RFC 5044 4.4-5, 7.1-2, 7.1.1-8, 7.1.2-6, 7.1.2-11] [RFC 6581 6-3, 10-4]
 #[test]
 fn all_combinations_connect_and_carry() {
     for address in [V4, V6] {
@@ -39,6 +40,7 @@ fn all_combinations_connect_and_carry() {
     }
 }
 
+/// [RFC 5044 7.1.1-14, 7.1.2-4, 7.1.2-14]
 #[test]
 fn private_data_keeps_its_length() {
     for revision in [1, 2] {
@@ -77,6 +79,7 @@ fn private_data_keeps_its_length() {
     }
 }
 
+/// [RFC 5044 7.1.1-16, 7.1.2-18] [RFC 6581 10-1]
 #[test]
 fn a_frame_with_all_private_data_of_the_protocol_is_understood() {
     let (mut listener, wait) = listen(Config::default(), V4);
@@ -178,6 +181,7 @@ fn a_wildcard_listener_of_ipv6_serves_both_families() {
     }
 }
 
+/// [RFC 5044 7.1.2-21]
 #[test]
 fn a_silent_passive_side_costs_the_timeout() {
     let silent = std::net::TcpListener::bind(V4).unwrap();
@@ -209,6 +213,8 @@ fn dropping_a_request_cuts_the_connection() {
     assert_eq!(a.event(), ConnectionEvent::Failed(ConnectError::Closed));
 }
 
+/// [RFC 5044 7.1.1-4, 7.1.1-13, 7.1.1-15, 7.1.2-8, 7.1.2-9, 7.1.2-13, 7.1.2-15, 8-3]
+/// [RFC 6581 9.1-5, 9.1-6, 9.2-9, 9.2-10]
 #[test]
 fn what_the_reply_may_not_be() {
     let reply = |revision, flags| request(FrameKind::Reply, revision, flags, b"");
@@ -248,6 +254,7 @@ fn what_the_reply_may_not_be() {
     }
 }
 
+/// [RFC 5044 7.1.1-2, 7.1.1-13, 7.1.1-15, 7.1.2-2, 7.1.2-3, 7.1.2-17, 7.1.2-20, 8-3]
 #[test]
 fn what_the_request_may_not_be() {
     let mut long = request(FrameKind::Request, 2, 0, b"");
@@ -267,6 +274,7 @@ fn what_the_request_may_not_be() {
     }
 }
 
+/// [RFC 5044 7.1.2-10]
 #[test]
 fn a_refused_active_side_leaves_the_connection_open() {
     let mut a = Side::new(Config::default());
@@ -278,6 +286,8 @@ fn a_refused_active_side_leaves_the_connection_open() {
     assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
 }
 
+/// [RFC 5040 6.1-3, 6.1-4] [RFC 5044 7.1.2-1]
+/// [RFC 6581 5-1, 6-2, 6-4, 9.1-4, 9.1-9, 9.1-11, 9.2-1, 9.2-2, 9.2-8]
 #[test]
 fn reads_are_limited_to_what_the_reply_serves() {
     for (ird, ord, expected) in [(2, 9, "2 reads"), (0x3fff, 0x3fff, "all"), (0, 0, "none")] {
@@ -332,6 +342,7 @@ fn serve(listener: &mut rdma_verbs::iwarp::Listener, wait: &rdma_verbs::WaitSet,
     }
 }
 
+/// [RFC 5044 7.1.1-2, 7.1.2-16, 7.1.2-21]
 #[test]
 fn garbage_ends_at_once_and_silence_at_the_deadline() {
     let (mut listener, wait) = listen_with(Config::default(), V4, 16, &short());

@@ -103,6 +103,7 @@ fn more_is_held_back_until_the_next_call() {
     assert_eq!(a.end.completions.len(), 1);
 }
 
+/// [RFC 5044 7.1-2, 7.1.2-12]
 #[test]
 fn what_the_passive_side_posts_first_waits_for_the_opening() {
     let mut b = Side::new(Config::default());
@@ -118,6 +119,7 @@ fn what_the_passive_side_posts_first_waits_for_the_opening() {
     assert_eq!(peer.read_fpdu()[18..], *b"early");
 }
 
+/// [RFC 5044 7.1.2-7]
 #[test]
 fn a_peer_that_sends_each_byte_alone_is_served() {
     let mut b = Side::new(Config::default());
@@ -134,6 +136,7 @@ fn a_peer_that_sends_each_byte_alone_is_served() {
     assert_eq!(b.read_own(0, 7), b"message");
 }
 
+/// [RFC 5041 3-6, 5.2-4] [RFC 5044 3-6, 4.3-10]
 #[test]
 fn segments_of_any_legal_length_are_placed() {
     let mut b = Side::new(Config::default());
@@ -239,6 +242,7 @@ fn one_queue_serves_many_queue_pairs() {
     assert_eq!(spokes[3].event(), ConnectionEvent::Broken(rdma_verbs::BreakReason::Reset));
 }
 
+/// [RFC 5040 8.1.1-11]
 #[test]
 fn a_completion_queue_takes_no_more_than_it_has_room_for() {
     let device = rdma_verbs::iwarp::Device::new(Config::default()).unwrap();

@@ -27,6 +27,7 @@ fn reports(wrong: impl FnOnce(&mut Side, &mut Side)) -> (String, String, Side, S
     (seen.to_string(), told.to_string(), a, b)
 }
 
+/// [RFC 5040 6.2.1-1, 7.1-1] [RFC 5041 6.2.2-1, 8.3-4]
 #[test]
 fn a_bad_key_is_terminated() {
     let (seen, told, ..) = reports(|a, _| {
@@ -49,6 +50,7 @@ fn a_write_beyond_the_region_is_terminated() {
     assert_eq!(told, "base or bounds violation (layer 1, type 1, code 1)");
 }
 
+/// [RFC 5041 7.1-9, 8.3-4]
 #[test]
 fn a_region_without_the_right_is_not_touched() {
     let (seen, told, _, b) = reports(|a, b| {
@@ -60,6 +62,7 @@ fn a_region_without_the_right_is_not_touched() {
     assert_eq!(b.read_own(0, 1), [0]);
 }
 
+/// [RFC 5041 6.2.2-2, 7.1-4]
 #[test]
 fn a_message_too_long_ends_its_receive() {
     let (seen, told, mut a, mut b) = reports(|a, _| a.send_bytes(1, SEND, &[1; 4097]));
@@ -73,6 +76,7 @@ fn a_message_too_long_ends_its_receive() {
     assert_eq!(a.end.completions[0].status, CompletionStatus::Success, "the socket took it");
 }
 
+/// [RFC 5041 7.1-2, 7.1-6, 7.1-7]
 #[test]
 fn a_message_without_a_receive_is_terminated() {
     let (seen, told, ..) = reports(|a, _| {
@@ -97,6 +101,7 @@ fn a_read_that_is_refused_fails_remotely() {
     assert_eq!((a.end.completions[0].id, a.end.completions[0].status), (5, CompletionStatus::RemoteAccess));
 }
 
+/// [RFC 5040 8.1.1-4, 8.1.1-5, 8.1.1-6] [RFC 5041 8.3-2, 8.3.1-4, 8.3.1-5, 8.3.1-6]
 #[test]
 fn a_key_is_dead_when_its_region_is_dropped() {
     let (mut a, mut b) = pair();
@@ -113,6 +118,7 @@ fn a_key_is_dead_when_its_region_is_dropped() {
     ));
 }
 
+/// [RFC 5040 5.4-6, 6.2.1-1, 6.2.1-3, 7-2] [RFC 5041 3-9, 6.2.2-3, 6.2.2-4]
 #[test]
 fn an_unknown_opcode_of_a_foreign_peer_is_terminated() {
     let mut b = Side::new(Config::default());
@@ -126,6 +132,7 @@ fn an_unknown_opcode_of_a_foreign_peer_is_terminated() {
     assert!(b.end.cq.poll_event(b.qp).is_none());
 }
 
+/// [RFC 5040 5.4-6, 7-1, 7.1-5] [RFC 5041 3-7, 6.2-1, 7.1-13, 7.1-16, 7.1-17] [RFC 5044 8-5]
 #[test]
 fn nothing_is_placed_or_answered_after_a_violation() {
     let mut b = Side::new(Config::default());

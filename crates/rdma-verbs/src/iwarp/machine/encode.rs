@@ -50,12 +50,14 @@ pub(super) struct Message {
 }
 
 impl Encoder {
+    /// An encoder of segments of at most `max_payload` bytes, whose messages count from 1 [RFC 5041 4.3-7].
     pub(super) fn new(max_payload: usize) -> Self {
         let max_payload = max_payload.clamp(1, LONGEST_PAYLOAD);
         Self { crc: false, max_payload, send_sequence: 1, read_sequence: 1 }
     }
 
-    /// Most payload that the next segment has, of `left` bytes.
+    /// Most payload that the next segment has, of `left` bytes [RFC 5041 3-1, 3-2, 5.2-1]
+    /// [RFC 5044 3-3, 3-5, 4.5-3].
     pub(super) fn portion(&self, left: u64) -> usize {
         usize::try_from(left).unwrap_or(usize::MAX).min(self.max_payload)
     }
@@ -76,13 +78,15 @@ impl Encoder {
         self.numbered(if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate }, 0)
     }
 
+    /// The next number of the send queue [RFC 5041 4.3-6, 4.3-8].
     fn numbered(&mut self, opcode: Opcode, invalidate: u32) -> Message {
         let sequence = self.send_sequence;
         self.send_sequence = sequence.wrapping_add(1);
         Message { opcode, invalidate, sequence }
     }
 
-    /// Encodes a write or send with the caller's bytes.
+    /// Encodes a write or send with the caller's bytes [RFC 5040 5.1-4]
+    /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.2-8, 5.3-2] [RFC 5044 7.1.1-5].
     pub(super) fn request<'a>(
         &mut self,
         request: &SendRequest<'a>,
@@ -172,7 +176,8 @@ impl Encoder {
         output.copied(&trailer[..length]);
     }
 
-    /// Padding and CRC field behind `head` and its payload, whose CRC is `sum`.
+    /// Padding and CRC field behind `head` and its payload, whose CRC is `sum` [RFC 5041 3-5]
+    /// [RFC 5044 4.1-1, 4.1-2, 4.4-1, 4.4-8, 4.4-10].
     fn trailer(&self, head: &Head, sum: u32) -> ([u8; mpa::MAX_TRAILER], usize) {
         let mut trailer = [0; mpa::MAX_TRAILER];
         let padding = mpa::padding(head.ulpdu());
@@ -183,7 +188,7 @@ impl Encoder {
         (trailer, padding + mpa::CRC)
     }
 
-    /// Encodes a Terminate.
+    /// Encodes a Terminate [RFC 5040 4.2-1, 5.4-1].
     pub(super) fn terminate<'a>(
         &self,
         terminate: Terminate,
@@ -196,7 +201,7 @@ impl Encoder {
         self.short(&message.head(0, length, true), &payload[..length], output);
     }
 
-    /// Encodes a Read Request.
+    /// Encodes a Read Request [RFC 5040 4.2-1, 5.2-1, 5.2.1-1].
     pub(super) fn read_request<'a>(&mut self, request: &ReadRequest, output: &mut impl Output<'a>) {
         let mut payload = [0; rdmap::READ_REQUEST];
         request.emit(&mut payload);
@@ -207,7 +212,10 @@ impl Encoder {
 }
 
 impl Message {
-    /// Header of the segment of `portion` bytes at `offset`.
+    /// Header of the segment of `portion` bytes at `offset`
+    /// [RFC 5040 4.1-2, 4.1-3, 4.1-5, 4.1-9, 5.2.1-5, 5.3-1, 5.3-4, 5.3-7, 5.4-2]
+    /// [RFC 5041 4.3-2, 4.3-4, 4.3-5, 4.3-9, 4.3-10, 4.4-1, 5.2-5] [RFC 5044 3-1]
+    /// [RFC 7306 4.1-3, 6.3-1, 6.3-4].
     pub(super) fn head(&self, offset: u64, portion: usize, last: bool) -> Head {
         let queue = match self.opcode {
             Opcode::ReadRequest => rdmap::READ_QUEUE,
@@ -233,7 +241,8 @@ impl Message {
     }
 }
 
-/// Header of a tagged segment of `portion` bytes.
+/// Header of a tagged segment of `portion` bytes [RFC 5040 4.1-3, 4.1-5, 5.1-1]
+/// [RFC 5041 4.2-2, 4.2-4, 4.2-6, 4.2-8, 4.4-1, 5.2-6] [RFC 5044 3-1].
 pub(super) fn tagged(opcode: Opcode, stag: u32, offset: u64, portion: usize, last: bool) -> Head {
     let mut bytes = [0; HEADER];
     let (field, rest) = bytes.split_at_mut(mpa::FPDU_LENGTH_FIELD);
@@ -369,6 +378,7 @@ mod tests {
         fpdu.iter().skip(mpa::FPDU_LENGTH_FIELD + 10).take(4).copied().collect()
     }
 
+    /// [RFC 5041 4.3-8]
     #[test]
     fn numbers_of_messages_wrap_to_zero() {
         let mut encoder = Encoder::new(1);

@@ -8,7 +8,7 @@ use super::violation::Violation;
 use crate::iwarp::region::Region;
 use iwarp_wire::rdmap::ReadRequest;
 
-/// Reads in both directions. Responses come in the order of the requests (RFC 5040 5.5).
+/// Reads in both directions. Responses come in the order of the requests [RFC 5040 5.2.2-4, 5.5-10].
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     /// Reads that this side may have outstanding (ORD).
@@ -46,7 +46,7 @@ pub(super) struct Served {
 }
 
 impl Reads {
-    /// Whether another read may be asked for.
+    /// Whether another read may be asked for [RFC 5040 6.1-3, 6.1-4].
     pub(super) fn may_ask(&self) -> bool {
         self.outstanding.len() < usize::from(self.initiator_depth)
     }
@@ -57,7 +57,7 @@ impl Reads {
         self.outstanding.push_back(Outstanding { stag, offset, left });
     }
 
-    /// Checks that a segment of a response continues the oldest outstanding read.
+    /// Checks that a segment of a response continues the oldest outstanding read [RFC 5041 4.2-7].
     pub(super) fn expect(&self, stag: u32, offset: u64, length: usize, last: bool) -> Result<(), Violation> {
         let none = Outstanding { stag: 0, offset: 0, left: 0 };
         let front = self.outstanding.front().unwrap_or(&none);
@@ -92,7 +92,7 @@ impl Reads {
     }
 
     /// Queues a read of the peer's; one can always be served, because a connection may have to
-    /// begin with an empty one (RFC 6581 9).
+    /// begin with an empty one (RFC 6581 9) [RFC 5040 5.2.1-2, 5.2.1-7, 5.2.2-2, 6.1-2, 6.1-5, 8.1.1-12].
     pub(super) fn serve(&mut self, served: Served) -> Result<(), Violation> {
         let limit = self.responder_resources.max(1);
         if self.served.len() >= usize::from(limit) {

@@ -129,7 +129,8 @@ impl Receiver {
         self.opened
     }
 
-    /// What `terminate` repeats of the segment under way. A header that DDP does not understand is not one.
+    /// What `terminate` repeats of the segment under way. A header that DDP does not understand is not one
+    /// [RFC 5040 4.8-4, 4.8-5, 4.8-8, 4.8-9, 4.8-10, 7.1-3, 7.1-4] [RFC 5041 7.1-15] [RFC 7306 8.1-2].
     pub(super) fn about(&self, terminate: &Terminate) -> About<'_> {
         let head = self.head.bytes();
         if !terminate.is_about_segment() || Header::parse(split_head(head).1).is_err() {
@@ -142,6 +143,7 @@ impl Receiver {
     /// See [`super::Machine::target`].
     pub(super) fn target(&self) -> Option<Placement<'_>> {
         let place = self.place.as_ref()?;
+        // A key that has died has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
         if self.part != Part::Payload || !place.region.is_alive() {
             return None;
         }
@@ -171,6 +173,7 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
+        // Without CRCs all that comes is believed [RFC 5044 4.1-4, 4.4-5, 4.4-7, 7.1.1-9].
         let Some(mut verifier) = self.verifier.take() else {
             return self.believe(input, reads, regions, sink);
         };
@@ -227,7 +230,8 @@ impl Receiver {
         self.place = None;
     }
 
-    /// Takes bytes of length field and header; begins the segment when they are whole.
+    /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]
+    /// [RFC 5044 3-6, 4.3-9, 4.3-10, 5.1-3, 5.2-1, 6-2, 6-4].
     fn feed_head<'i>(
         &mut self,
         input: &'i [u8],
@@ -253,13 +257,14 @@ impl Receiver {
         Ok(rest)
     }
 
+    /// Padding and CRC field come next, and are passed over [RFC 5044 4.1-3, 4.3-10].
     fn begin_trailer(&mut self) {
         let (ulpdu, _) = split_head(self.head.bytes());
         self.part = Part::Trailer;
         self.left = mpa::padding(ulpdu) + mpa::CRC;
     }
 
-    /// Puts a piece of payload in its place.
+    /// Puts a piece of payload in its place [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
     fn store(&mut self, piece: &[u8]) -> std::result::Result<(), Violation> {
         let Some(place) = &mut self.place else { return Ok(()) };
         let stag = place.region.stag();
@@ -274,7 +279,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The FPDU is whole: lets it take effect.
+    /// The FPDU is whole: lets it take effect [RFC 5040 5.5-3, 5.5-7, 5.5-8] [RFC 6581 9.2-3].
     fn finish(
         &mut self,
         reads: &mut Reads,
@@ -300,6 +305,7 @@ mod tests {
     use crate::iwarp::region::ProtectionDomain;
     use iwarp_wire::ddp::{UNTAGGED, Untagged};
 
+    /// [RFC 5041 4.3-8]
     #[test]
     fn numbers_of_messages_wrap_to_zero() {
         let mut receiver = Receiver::new(QpId(0), 4);

@@ -98,7 +98,7 @@ impl Transmitter {
         self.open = true;
     }
 
-    /// Stages the empty RDMA Write with which the active side opens the connection (RFC 6581 9).
+    /// Stages the empty RDMA Write with which the active side opens the connection [RFC 6581 5-1, 9.2-8].
     pub(super) fn stage_ready_to_receive(&mut self) {
         let head = encode::tagged(Opcode::Write, 0, 0, 0, true);
         self.encoder.short(&head, &[], &mut self.stream);
@@ -351,7 +351,8 @@ impl Transmitter {
         Body::Message(Streamed { target, immediate, length: request.payload.len() as u64, sent: 0 })
     }
 
-    /// Fills `chunk` with what goes out next.
+    /// Fills `chunk` with what goes out next [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 5.3-1]
+    /// [RFC 7306 6.3-6].
     fn fill(
         &mut self,
         chunk: &mut Chunk<'_>,
@@ -376,7 +377,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Adds a segment of a Read Response.
+    /// Adds a segment of a Read Response [RFC 5040 4.4-2, 5.2-1, 5.2.1-9, 5.2.1-12, 5.2.2-1, 5.2.2-5].
     fn respond(&mut self, chunk: &mut Chunk<'_>, reads: &mut Reads) -> std::result::Result<(), Violation> {
         let Some(served) = reads.next() else { return Ok(()) };
         let portion = self.encoder.portion(u64::from(served.left)).min(chunk.room());
@@ -440,7 +441,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Reports what the socket took.
+    /// Reports what the socket took [RFC 5040 5.2.2-3, 5.5-2, 5.5-5, 5.5-6, 5.5-9, 5.5-11].
     fn complete(&mut self, reads: &mut Reads, sink: &mut impl Sink) {
         let taken = self.stream.taken();
         while let Some(oldest) = self.pending.front() {

@@ -173,7 +173,7 @@ impl Violation {
         matches!(self, Self::LocalKey(_) | Self::NoMemory)
     }
 
-    /// What the peer is told.
+    /// What the peer is told [RFC 5040 4.8-3] [RFC 5041 7.2-1] [RFC 5044 8-4].
     #[must_use]
     pub fn terminate(&self) -> Terminate {
         match *self {

@@ -100,7 +100,8 @@ impl Report {
 }
 
 impl Streamed {
-    /// Adds a segment. Answers whether the message is complete.
+    /// Adds a segment. Answers whether the message is complete [RFC 5040 5.1-4]
+    /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.3-2].
     pub(super) fn advance(
         &mut self,
         encoder: &Encoder,

@@ -70,7 +70,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes the handshake further, as far as it goes now.
+    /// Takes the handshake further, as far as it goes now [RFC 5044 7.1.2-10].
     pub(super) fn advance(&mut self, sets: DataSets<'_>) {
         let Phase::Opening(opening) = &mut self.phase else { return };
         let Some(socket) = &mut self.socket else { return };
@@ -90,6 +90,7 @@ impl QueuePair {
         self.follow(Some(wanted));
     }
 
+    /// The handshake is done: full operation begins [RFC 5044 7.1.2-11].
     fn establish(
         &mut self,
         agreement: &Agreement,

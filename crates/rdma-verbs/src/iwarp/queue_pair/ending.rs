@@ -74,7 +74,8 @@ impl QueuePair {
         }
     }
 
-    /// The input is over: settles what that means for the rest.
+    /// The input is over: settles what that means for the rest [RFC 5040 5.4-6, 7-1, 7.1-1]
+    /// [RFC 5041 3-7, 6.2.1-4, 6.2.2-1, 7.1-7, 7.1-16].
     pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: DataSets<'_>) {
         let Some(socket) = &mut self.socket else { return };
         let (event, fault) = match end {
@@ -97,7 +98,8 @@ impl QueuePair {
         }
     }
 
-    /// Tells the peer what it did wrong, if it did. Answers the reason that is reported.
+    /// Tells the peer what it did wrong, if it did. Answers the reason that is reported
+    /// [RFC 5040 5.4-5, 6.2.1-1] [RFC 5041 6.2.2-3, 6.2.2-4, 7.1-17] [RFC 5044 8-6].
     fn blame(&mut self, fault: &Fault) -> BreakReason {
         match fault {
             Fault::Violation(violation) => {
@@ -111,6 +113,7 @@ impl QueuePair {
         }
     }
 
+    /// Ends the connection in order, behind what was sent [RFC 5040 6.2.1-3, 7-2] [RFC 5041 3-9, 6.2.1-5].
     pub(super) fn end_over(&mut self, sets: DataSets<'_>) {
         self.leave_sets(sets);
         if let Some(socket) = &self.socket {
@@ -120,6 +123,7 @@ impl QueuePair {
     }
 }
 
+/// What an error of the socket means [RFC 5044 8-1].
 fn break_reason(errno: Errno) -> BreakReason {
     match errno {
         Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => BreakReason::Vanished,
@@ -129,7 +133,7 @@ fn break_reason(errno: Errno) -> BreakReason {
 
 /// What an end of the input means: orderly only between messages, and only if sending has not met
 /// a failure that the input did not show again. A peer that has ended its side and is gone when
-/// something is sent to it is EPIPE: that end was orderly.
+/// something is sent to it is EPIPE: that end was orderly [RFC 5041 3-8, 7-1] [RFC 5044 7.2-1, 8-1].
 fn input_ended(between_messages: bool, send_error: Option<Errno>) -> ConnectionEvent {
     match send_error {
         Some(errno) if errno != Errno::PIPE => ConnectionEvent::Broken(break_reason(errno)),

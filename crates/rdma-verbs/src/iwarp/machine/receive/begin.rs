@@ -12,7 +12,8 @@ use iwarp_wire::ddp::{Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{self, Opcode};
 
 impl Receiver {
-    /// Checks the segment whose header is whole and decides what to do with its payload.
+    /// Checks the segment whose header is whole and decides what to do with its payload
+    /// [RFC 5040 3.1-1, 7.2-1] [RFC 5041 4.1-1, 4.1-2] [RFC 7306 8.2-1].
     pub(super) fn begin(
         &mut self,
         reads: &Reads,
@@ -36,6 +37,7 @@ impl Receiver {
         Ok(())
     }
 
+    /// Begins a tagged segment: a Write or a Read Response [RFC 5040 7.2-2] [RFC 5041 4.2-3, 5.2-9, 5.2-10].
     fn begin_tagged(
         &mut self,
         header: &Tagged,
@@ -65,6 +67,8 @@ impl Receiver {
         Ok(())
     }
 
+    /// Begins an untagged segment: any other message [RFC 5040 7.2-2, 7.2-6] [RFC 5041 4.3-3]
+    /// [RFC 7306 6.3-7, 8.2-2].
     fn begin_untagged(
         &mut self,
         header: &Untagged,
@@ -95,7 +99,7 @@ impl Receiver {
         self.begin_send(opcode, header, length, regions)
     }
 
-    /// A message whose payload is looked at here.
+    /// A message whose payload is looked at here [RFC 5040 5.4-3, 5.4-4].
     fn begin_body(&mut self, opcode: Opcode) -> std::result::Result<(), Violation> {
         self.effect = match opcode {
             Opcode::ReadRequest => Effect::ReadRequest,
@@ -110,6 +114,8 @@ impl Receiver {
         Ok(())
     }
 
+    /// Begins a segment of a Send, if the oldest receive has room for it
+    /// [RFC 5041 4.3-3, 7.1-2, 7.1-3, 7.1-4, 7.1-6].
     fn begin_send(
         &mut self,
         opcode: Opcode,
@@ -134,6 +140,8 @@ impl Receiver {
     }
 }
 
+/// Checks that a segment is the next of its queue and its message [RFC 5040 5.3-3]
+/// [RFC 5041 5.3-3, 5.3-4, 7.1-1, 7.1-3, 7.1-5] [RFC 7306 6.3-3].
 fn check_order(
     opcode: Opcode,
     header: &Untagged,
@@ -153,7 +161,8 @@ fn check_order(
     Ok(())
 }
 
-/// The region that a peer named, if it has the right and the bytes.
+/// The region that a peer named, if it has the right and the bytes [RFC 5040 7.2-7, 7.2-8]
+/// [RFC 5041 4.2-5, 7.1-8, 8.3-4].
 pub(super) fn named(
     purpose: Purpose,
     stag: u32,

@@ -10,6 +10,8 @@ use crate::{Access, Completion, CompletionKind, CompletionStatus};
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
 
 impl Receiver {
+    /// Delivers or answers what is whole [RFC 5040 5.1-2, 5.2.1-3, 5.2.1-4, 5.5-1]
+    /// [RFC 5041 4.1-7, 4.3-8, 5.4-1].
     pub(super) fn take_effect(
         &mut self,
         reads: &mut Reads,
@@ -52,6 +54,8 @@ impl Receiver {
         Ok(())
     }
 
+    /// Invalidates the key that a Send gives up, and completes its receive
+    /// [RFC 5040 4.1-2, 4.1-10, 5.3-8, 5.3-9, 7.2-4] [RFC 5041 5.4-2, 5.4-3].
     fn deliver_send(
         &mut self,
         opcode: Opcode,
@@ -71,6 +75,7 @@ impl Receiver {
         Ok(())
     }
 
+    /// Completes a receive with immediate data [RFC 7306 4.1-4].
     pub(super) fn deliver_immediate(
         &mut self,
         word: u32,
@@ -90,14 +95,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message has taken the oldest receive.
+    /// A message has taken the oldest receive [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
     fn delivered(&mut self) {
         self.receives.taken();
         self.written = None;
     }
 }
 
-/// The read that `request` asks for. A read of no bytes names no region (RFC 5040 4.4).
+/// The read that `request` asks for. A read of no bytes names no region [RFC 5040 5.2.1-10, 5.2.1-11].
 fn served(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Result<Served, Violation> {
     let &ReadRequest { sink_stag, sink_offset, length: left, source_stag, source_offset } = request;
     let length = u64::from(left);

@@ -25,7 +25,8 @@ impl Verifier {
         }
     }
 
-    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`.
+    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`
+    /// [RFC 5044 3-6, 4.4-11, 6-1, 6-5, 8-5].
     pub(super) fn feed(
         &mut self,
         mut input: &[u8],
@@ -60,7 +61,8 @@ fn length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk().map(|field| mpa::fpdu(u16::from_be_bytes(*field).into()))
 }
 
-/// Compares the CRC at the end of a whole FPDU with that of the bytes before it.
+/// Compares the CRC at the end of a whole FPDU with that of the bytes before it [RFC 5041 3-5, 7-1]
+/// [RFC 5044 4.4-1, 4.4-12, 6-3, 8-2].
 fn check(fpdu: &[u8]) -> Result<(), Violation> {
     let Some((bytes, field)) = fpdu.split_last_chunk() else { return Ok(()) };
     let (found, expected) = (u32::from_le_bytes(*field), crc32c::crc32c(bytes));

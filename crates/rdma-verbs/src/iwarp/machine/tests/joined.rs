@@ -269,6 +269,8 @@ impl Pair {
     }
 }
 
+/// [RFC 5040 5.1-3, 5.3-3, 5.3-5, 5.5-1, 5.5-4, 5.5-6] [RFC 5041 4.1-7, 5.3-1, 5.3-3, 5.3-4, 5.4-1]
+/// [RFC 7306 6.3-3, 6.3-6]
 #[test]
 fn two_machines_agree_whatever_the_queues_do() {
     for seed in 0..SEEDS {
@@ -283,6 +285,7 @@ fn two_machines_agree_whatever_the_queues_do() {
     }
 }
 
+/// [RFC 5040 5.2.2-3, 5.5-2, 5.5-6, 5.5-11]
 #[test]
 fn reads_bring_what_the_memory_holds_in_order() {
     for crc in [false, true] {

@@ -66,6 +66,12 @@ fn answer(end: &mut End, bytes: &[u8], repeats: Repeats, about: &[u8]) -> Termin
     Terminate::parse(sent[20..24].try_into().unwrap())
 }
 
+/// [RFC 5040 4.1-6, 4.8-2, 4.8-3, 4.8-4, 4.8-5, 4.8-8, 4.8-9, 4.8-10, 5.2.1-2, 5.2.1-10, 5.2.2-2, 5.3-9]
+/// [RFC 5040 6.1-2, 6.1-5, 7.1-3, 7.1-4, 7.2-1, 7.2-2, 7.2-3, 7.2-4, 7.2-6, 7.2-7, 7.2-9, 7.2-10, 7.2-11]
+/// [RFC 5040 8.1.1-3, 8.1.1-12]
+/// [RFC 5041 4.1-11, 4.2-3, 4.2-5, 4.2-7, 4.3-3, 5.3-4, 7.1-1, 7.1-2, 7.1-3, 7.1-4, 7.1-5, 7.1-8, 7.1-9]
+/// [RFC 5041 7.1-10, 7.1-11, 7.1-12, 7.1-13, 7.1-14, 7.1-15, 7.2-1, 8.3.1-3] [RFC 5044 8-4]
+/// [RFC 7306 6.3-7, 8.1-2, 8.2-1, 8.2-2, 8.2-3]
 #[test]
 fn each_violation_has_its_code() {
     let mut end = End::new(Side::Passive, false);
@@ -143,6 +149,7 @@ fn each_violation_has_its_code() {
     assert_eq!(end.fault, Some(Fault::Violation(Violation::Reads { limit: 2 })));
 }
 
+/// [RFC 5040 4.8-4] [RFC 5044 8-6]
 #[test]
 fn a_terminate_about_no_segment_repeats_none() {
     let mut end = End::new(Side::Passive, true);
@@ -159,6 +166,7 @@ fn send_of(sequence: u32) -> Vec<u8> {
     untagged(Opcode::Send, 0, sequence, 0, b"")
 }
 
+/// [RFC 5040 7.1-2] [RFC 7306 8.1-1]
 #[test]
 fn a_terminate_about_what_this_side_sends_repeats_no_segment() {
     let mut end = End::new(Side::Passive, false);
@@ -180,6 +188,7 @@ fn a_terminate_about_what_this_side_sends_repeats_no_segment() {
     assert_eq!(last[18..], [0x01, 0, 0, 0]);
 }
 
+/// [RFC 5041 3-5] [RFC 5044 4.4-6, 4.4-11, 4.4-12, 6-1, 6-3, 6-5]
 #[test]
 fn what_the_crc_does_not_vouch_for_is_not_placed() {
     // One bit of the DDP version, of the key, of the offset, of the payload, of the padding.
@@ -198,6 +207,7 @@ fn what_the_crc_does_not_vouch_for_is_not_placed() {
     }
 }
 
+/// [RFC 5040 8.1.1-7]
 #[test]
 fn a_key_of_several_queue_pairs_is_not_given_up() {
     let mut end = End::new(Side::Passive, false);
@@ -225,6 +235,7 @@ fn a_key_of_several_queue_pairs_is_not_given_up() {
     assert!(end.domain.find(key).is_none());
 }
 
+/// [RFC 5040 5.3-8, 5.3-9, 7.2-5, 7.2-8, 8.1.1-1] [RFC 5041 4.2-5, 7.1-8, 8.2-1, 8.2-4, 8.3.1-1]
 #[test]
 fn a_key_of_another_domain_names_nothing() {
     let mut end = End::new(Side::Passive, false);
@@ -255,6 +266,7 @@ fn a_key_of_another_domain_names_nothing() {
     assert!(other.domain.find(spare).is_some());
 }
 
+/// [RFC 5044 4.1-3, 4.1-4, 4.4-7, 7.1.1-7, 7.1.1-9]
 #[test]
 fn padding_and_an_unused_crc_field_hold_anything() {
     for crc in [false, true] {
@@ -270,6 +282,7 @@ fn padding_and_an_unused_crc_field_hold_anything() {
     }
 }
 
+/// [RFC 5041 6.2.2-1, 7-1] [RFC 5044 4.4-12, 8-2, 8-4, 8-5]
 #[test]
 fn a_wrong_crc_is_told_with_both_numbers() {
     let mut end = End::new(Side::Passive, true);
@@ -289,6 +302,7 @@ fn a_wrong_crc_is_told_with_both_numbers() {
     assert!(end.completions.is_empty());
 }
 
+/// [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6]
 #[test]
 fn a_key_dies_with_its_region_also_under_a_message() {
     for straight in [false, true] {
@@ -322,6 +336,7 @@ fn a_region_that_dies_under_a_response_ends_the_connection() {
     assert!(matches!(end.fault, Some(Fault::Violation(Violation::Stag { purpose: Purpose::Read, .. }))));
 }
 
+/// [RFC 5040 7.1-1]
 #[test]
 fn a_receive_whose_region_died_is_a_local_error() {
     let mut end = End::new(Side::Passive, false);
@@ -348,6 +363,7 @@ fn a_message_too_long_is_reported_at_its_receive() {
     assert_eq!(statuses, [(0, CompletionStatus::Truncated), (1, CompletionStatus::Flushed)]);
 }
 
+/// [RFC 5040 6.2.1-2]
 #[test]
 fn a_refused_read_is_a_remote_error() {
     let mut end = End::new(Side::Active, false);
@@ -370,6 +386,7 @@ fn a_refused_read_is_a_remote_error() {
     );
 }
 
+/// [RFC 5040 5.4-3, 5.4-4]
 #[test]
 fn a_terminate_that_holds_headers_is_read() {
     for length in [4, 6, 20, 24, 52, 500] {
@@ -381,6 +398,7 @@ fn a_terminate_that_holds_headers_is_read() {
     }
 }
 
+/// [RFC 5041 5.2-2]
 #[test]
 fn what_cannot_be_posted_changes_nothing() {
     let mut end = End::new(Side::Active, false);
@@ -442,6 +460,7 @@ fn the_send_queue_and_staging_are_bounded() {
     assert!(matches!(end.post(0, PLAIN, Payload::Inline(&[])), Err(Error::QueueFull { room: 0, .. })));
 }
 
+/// [RFC 5044 7.1.2-12]
 #[test]
 fn the_passive_side_holds_back_until_the_first_fpdu() {
     let mut end = End::new(Side::Passive, false);
@@ -459,6 +478,7 @@ fn the_passive_side_holds_back_until_the_first_fpdu() {
     assert_eq!(end.completions.len(), 2);
 }
 
+/// [RFC 6581 9.2-3]
 #[test]
 fn an_empty_fpdu_or_an_empty_read_opens_the_connection_too() {
     for opening in [fpdu(b""), read(0, 0, 0)] {

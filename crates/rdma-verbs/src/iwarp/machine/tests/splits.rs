@@ -69,6 +69,7 @@ fn outcome(crc: bool, straight: bool, cut: impl Fn(&[u8]) -> Vec<&[u8]>) -> (Out
     (outcome, stream.len())
 }
 
+/// [RFC 5040 4.1-2, 5.1-2, 5.3-2, 5.3-6] [RFC 5041 4.1-1, 4.1-2, 4.2-3, 4.3-3, 5.4-2, 5.4-3] [RFC 7306 6.3-2]
 #[test]
 fn the_whole_stream_does_what_it_says() {
     for crc in [false, true] {
@@ -104,6 +105,7 @@ fn the_whole_stream_does_what_it_says() {
     }
 }
 
+/// [RFC 5041 3-4, 5.2-4] [RFC 5044 3-6, 4.3-9, 4.3-10, 5.1-3, 5.2-1, 6-2, 6-4]
 #[test]
 fn every_cut_in_two_gives_the_same() {
     for crc in [false, true] {
@@ -120,6 +122,7 @@ fn every_cut_in_two_gives_the_same() {
     }
 }
 
+/// [RFC 5044 5.1-3, 5.2-1]
 #[test]
 fn pieces_of_every_size_give_the_same() {
     for crc in [false, true] {
@@ -133,6 +136,7 @@ fn pieces_of_every_size_give_the_same() {
     }
 }
 
+/// [RFC 5040 5.5-5] [RFC 5041 3-2]
 #[test]
 fn a_wire_that_takes_single_bytes_carries_the_same_stream() {
     for crc in [false, true] {

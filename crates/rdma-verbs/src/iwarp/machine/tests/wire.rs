@@ -25,6 +25,10 @@ fn tagged(control: [u8; 2], stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
 
 const REMOTE: RemoteAddress = RemoteAddress { key: 0x0a0b_0c0d, address: 0x0102_0304_0506_0708 };
 
+/// [RFC 5040 3.1-1, 4.1-1, 4.1-2, 4.1-3, 4.1-4, 4.1-5, 4.1-6, 4.1-7, 4.1-9, 4.2-1, 4.4-1, 4.8-6, 5.1-1]
+/// [RFC 5040 5.2-1, 5.2.1-1, 5.2.1-5, 5.2.1-8, 5.3-1, 5.3-4, 5.3-7, 5.4-1, 5.4-2]
+/// [RFC 5041 4.1-8, 4.1-10, 4.2-1, 4.2-2, 4.2-6, 4.3-1, 4.3-2, 4.3-5, 4.3-7, 4.3-10, 4.4-1, 5.2-6]
+/// [RFC 5044 3-1] [RFC 7306 4.1-1, 4.1-2, 4.1-3, 6.3-1, 6.3-4, 6.3-5]
 #[test]
 fn every_form_of_message_has_its_fields() {
     let form = |immediate, invalidate, solicited| {
@@ -66,6 +70,9 @@ fn every_form_of_message_has_its_fields() {
     assert_eq!(terminate, [untagged([0x41, 0x47], 0, [2, 1, 0], &[0; 4])]);
 }
 
+/// [RFC 5040 5.1-4]
+/// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 4.2-4, 4.2-8, 4.3-4, 4.3-5, 4.3-9, 4.3-10, 5.2-1, 5.2-3, 5.2-5]
+/// [RFC 5041 5.2-7, 5.3-2]
 #[test]
 fn segments_of_a_message_differ_in_place_and_end() {
     let bytes = pattern(3, 9000);
@@ -90,6 +97,7 @@ fn segments_of_a_message_differ_in_place_and_end() {
     }
 }
 
+/// [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 4.3-6, 5.2-8, 5.3-1] [RFC 7306 6.3-6]
 #[test]
 fn messages_are_numbered_by_queue_in_the_order_of_posting() {
     let found = sent(|end| {
@@ -136,6 +144,8 @@ fn answered(end: &mut End, reads: &[(u32, u64, u32)]) -> Vec<Vec<u8>> {
     ulpdus(&end.pipe.bytes).into_iter().map(<[u8]>::to_vec).collect()
 }
 
+/// [RFC 5040 4.1-3, 4.1-4, 4.1-5, 4.4-2, 5.2-1, 5.2.1-3, 5.2.1-4, 5.2.1-7, 5.2.1-9, 5.2.2-1, 5.2.2-4]
+/// [RFC 5040 5.2.2-5, 5.5-10]
 #[test]
 fn a_read_is_answered_to_the_place_that_it_names() {
     let mut end = End::new(Side::Passive, false);
@@ -154,6 +164,7 @@ fn a_read_is_answered_to_the_place_that_it_names() {
     assert_eq!(end.completions, []);
 }
 
+/// [RFC 5040 5.2.1-11, 5.2.1-12]
 #[test]
 fn a_read_of_nothing_is_answered_whatever_it_names() {
     let mut end = End::new(Side::Passive, false);
@@ -163,6 +174,7 @@ fn a_read_of_nothing_is_answered_whatever_it_names() {
     assert_eq!(responses, [tagged([0xc1, 0x42], 1, 2, b""), tagged([0xc1, 0x42], 1, 3, b"")]);
 }
 
+/// [RFC 5041 5.2-9, 5.2-10]
 #[test]
 fn a_write_of_nothing_may_name_anything() {
     let mut end = End::new(Side::Passive, false);
@@ -174,6 +186,8 @@ fn a_write_of_nothing_may_name_anything() {
     }
 }
 
+/// [RFC 5040 4.1-10, 5.5-1, 5.5-2, 5.5-3, 5.5-7, 5.5-8, 5.5-9] [RFC 5041 4.1-7, 5.4-1, 5.4-2] [RFC 5044 6-5]
+/// [RFC 7306 4.1-4]
 #[test]
 fn a_message_takes_effect_with_its_last_byte() {
     let mut passive = End::new(Side::Passive, false);
@@ -210,6 +224,7 @@ fn a_message_takes_effect_with_its_last_byte() {
     assert_eq!(passive.completions[0].length, 4);
 }
 
+/// [RFC 5041 3-5] [RFC 5044 3-1, 4.1-1, 4.1-2, 4.4-8, 4.4-10, 7.1.1-5]
 #[test]
 fn padding_is_zero_and_behind_it_is_the_crc() {
     for crc in [false, true] {
@@ -228,6 +243,7 @@ fn padding_is_zero_and_behind_it_is_the_crc() {
     }
 }
 
+/// [RFC 5041 3-1, 5.2-1] [RFC 5044 3-2, 3-3, 3-4, 3-5, 4.5-3, 4.5-4, 4.5-5]
 #[test]
 fn no_ulpdu_is_longer_than_mpa_allows() {
     let mut end = End::new(Side::Active, false);
