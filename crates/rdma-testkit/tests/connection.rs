@@ -2,9 +2,7 @@
 
 use rdma_testkit::harness::{CAPABILITIES, Connection, Error, remote, segment};
 use rdma_testkit::sim::{Config, Device, Fabric};
-use rdma_verbs::{
-    Access, BreakReason, CompletionQueue, ConnectionEvent, Listener, MemoryRegion, RemoteAddress,
-};
+use rdma_verbs::{Access, BreakReason, ConnectionEvent, Connections, Listener, MemoryRegion, RemoteAddress};
 
 /// Has both sides do something on a connection, each in a thread.
 fn connected(client: impl FnOnce(Connection<Device>), server: impl FnOnce(Connection<Device>) + Send) {

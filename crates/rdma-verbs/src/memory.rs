@@ -2,7 +2,7 @@
 //! pointers.
 //!
 //! Such memory is never a `&[u8]`: a peer may change it at any time, so it is only copied in and out, within
-//! bounds that are checked here, by copies that tolerate races ([`copy`]). Everything that moves payload (copies,
+//! bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload (copies,
 //! the vectored receive that places a segment straight into a region) is in this module.
 
 mod copy;

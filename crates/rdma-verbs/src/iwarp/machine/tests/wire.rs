@@ -260,7 +260,7 @@ fn no_ulpdu_is_longer_than_mpa_allows() {
 #[test]
 fn a_message_of_64_kib_takes_one_call() {
     let mut end = End::new(Side::Active, false);
-    end.machine = Machine::new(QpNumber(5), &end.domain, CAPABILITIES, usize::MAX);
+    end.machine = Machine::new(QpId(5), &end.domain, CAPABILITIES, usize::MAX);
     end.establish(Side::Active, false);
     end.pump();
     end.pipe.calls = 0;
