@@ -51,6 +51,11 @@ impl Rig for IbvRig {
         false
     }
 
+    /// Soft RoCE of Linux 6.1 calls all of them IBV_WC_LOC_QP_OP_ERR.
+    fn names_local_failures(&self) -> bool {
+        self.is_iwarp()
+    }
+
     /// Soft iWARP of Linux 6.1 completes a send before the reads ahead of it, and answers a read of nothing that
     /// has to wait with the length of what it sent before: the reader's side then ends the connection.
     fn reads_complete_in_order(&self) -> bool {

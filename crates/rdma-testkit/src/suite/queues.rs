@@ -180,7 +180,11 @@ fn wrong_segments_fail(rig: &impl Rig) {
             assert!(rig.is_break(&event), "{what}: {event:?}");
         }
         let failed = pair.at_active();
-        assert_eq!((failed.id, failed.status), (1, CompletionStatus::LocalAccess), "{what}");
+        assert_eq!(
+            (failed.id, failed.status),
+            (1, rig.local_failure(CompletionStatus::LocalAccess)),
+            "{what}"
+        );
         pair.settle();
         assert!(pair.passive.completions.drain(..).all(|left| left.status == CompletionStatus::Flushed));
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use rdma_verbs::{ConnectionEvent, Device};
+use rdma_verbs::{CompletionStatus, ConnectionEvent, Device};
 
 /// Makes devices that reach each other.
 pub trait Rig {
@@ -40,6 +40,16 @@ pub trait Rig {
     /// Whether a post with a wrong local segment is refused, rather than failing later.
     fn checks_segments(&self) -> bool {
         true
+    }
+
+    /// Whether a failure on this side says what was wrong: [`CompletionStatus::LocalOperation`] otherwise.
+    fn names_local_failures(&self) -> bool {
+        true
+    }
+
+    /// How a request ends whose failure on this side is `named`.
+    fn local_failure(&self, named: CompletionStatus) -> CompletionStatus {
+        if self.names_local_failures() { named } else { CompletionStatus::LocalOperation }
     }
 
     /// Whether what follows a read completes after it.
