@@ -132,6 +132,21 @@ static void report(const struct job *job, struct counts *counts)
     fclose(job->output);
 }
 
+/* Whether the next job may start beside those that run. */
+static bool may_start(const struct job *jobs, size_t next, size_t at_a_time)
+{
+    bool alone = jobs[next].test->faults;
+    size_t running = 0;
+
+    for (size_t i = 0; i < next; i++) {
+        if (jobs[i].ended)
+            continue;
+        running++;
+        alone = alone || jobs[i].test->faults;
+    }
+    return running < (alone && getenv("TEST_FAULT") ? 1 : at_a_time);
+}
+
 /* Runs the jobs, so many at a time, and reports on them in their order. */
 static struct counts run_jobs(struct job *jobs, size_t count, size_t at_a_time)
 {
@@ -140,11 +155,7 @@ static struct counts run_jobs(struct job *jobs, size_t count, size_t at_a_time)
 
     for (size_t reported = 0; reported < count; reported++) {
         while (!jobs[reported].ended) {
-            size_t running = 0;
-
-            for (size_t i = reported; i < started; i++)
-                running += !jobs[i].ended;
-            if (started < count && running < at_a_time)
+            if (started < count && may_start(jobs, started, at_a_time))
                 start(&jobs[started++]);
             else
                 await_one(jobs, started);

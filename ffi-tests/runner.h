@@ -13,9 +13,12 @@ struct test {
     /* What it shows. */
     const char *line;
     void (*run)(void);
+    /* It calls fault(): no other test runs at the same time where that has a device to take away. */
+    bool faults;
 };
 
-#define TEST(function, line) {#function, line, function}
+#define TEST(function, line) {#function, line, function, false}
+#define FAULT_TEST(function, line) {#function, line, function, true}
 
 struct section {
     const char *name;

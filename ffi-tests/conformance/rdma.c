@@ -300,12 +300,12 @@ static void refused_at_first(void)
 }
 
 static const struct test tests[] = {
-    TEST(port_down, "a port that goes down: -FI_ECONNRESET and FI_SHUTDOWN; attempts: FI_EHOSTUNREACH"),
-    TEST(port_up_again, "a port that came up again is as it was, for what was open meanwhile too"),
-    TEST(device_removed, "a device that is removed: -FI_ECONNRESET and FI_SHUTDOWN; it can come back"),
-    TEST(removed_while_connecting, "a device that is removed while connecting: FI_ENODEV"),
-    TEST(asleep_idle, "a host that vanishes, for one asleep on nothing but the endpoint's descriptor"),
-    TEST(asleep_sending, "the same with bytes on their way"),
+    FAULT_TEST(port_down, "a port that goes down: -FI_ECONNRESET and FI_SHUTDOWN; attempts: FI_EHOSTUNREACH"),
+    FAULT_TEST(port_up_again, "a port that came up again is as it was, for what was open meanwhile too"),
+    FAULT_TEST(device_removed, "a device that is removed: -FI_ECONNRESET and FI_SHUTDOWN; it can come back"),
+    FAULT_TEST(removed_while_connecting, "a device that is removed while connecting: FI_ENODEV"),
+    FAULT_TEST(asleep_idle, "a host that vanishes, for one asleep on nothing but the endpoint's descriptor"),
+    FAULT_TEST(asleep_sending, "the same with bytes on their way"),
     TEST(refused_at_first, "a device without memory for receives: -FI_ENOMEM from fi_enable, which can be called again"),
     TEST(refused_receives, "a device that takes some of the receives and refuses the rest: -FI_ECONNRESET on both sides"),
     TEST(refused_sends, "a device that refuses to send: -FI_ECONNRESET on both sides"),
