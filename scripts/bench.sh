@@ -22,7 +22,7 @@ for argument in "$@"; do
 done
 
 # Sides that poll have a processor each; where sleepers wake is the scheduler's choice.
-apart=(--processors 0,1)
+apart=(--processors "0,1")
 # The best rings found. The defaults are the candidates without a size.
 best=512K
 document=docs/performance.md

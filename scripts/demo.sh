@@ -30,15 +30,15 @@ say() {
 
 # A file of exactly $bytes out of what this machine has: its programs and libraries, as often as it takes.
 make_source() {
-    local part=$source_file.new
+    local part=$source_file.new length=0
     if [[ -f $source_file ]]; then
         return
     fi
     rm -f "$part"
     # tar is cut off when there is enough: not a failure.
-    while [[ $(stat -c %s "$part" 2>/dev/null || echo 0) -lt $bytes ]]; do
-        { tar -C / -cf - usr/bin usr/lib 2>/dev/null || true; } |
-            head -c $((bytes - $(stat -c %s "$part" 2>/dev/null || echo 0))) >>"$part" || true
+    while ((length < bytes)); do
+        { tar -C / -cf - usr/bin usr/lib 2>/dev/null || true; } | head -c $((bytes - length)) >>"$part" || true
+        length=$(stat -c %s "$part")
     done
     mv "$part" "$source_file"
 }

@@ -65,15 +65,15 @@ share() { # share TAG FOLDER OPTIONS
 # no_timer_check: on a busy machine the first ticks may be too late for the kernel, which then gives up.
 # Without erms: processors that have it copy by an instruction that the emulation does byte by byte.
 arguments=(
-    -machine q35 -accel tcg,thread=multi -cpu max,-erms -smp "$processors" -m "$memory"
+    -machine q35 -accel "tcg,thread=multi" -cpu "max,-erms" -smp "$processors" -m "$memory"
     -nodefaults -no-user-config -display none -no-reboot
     -kernel "$vm/vmlinuz" -initrd "$vm/initrd.gz"
     -append "console=ttyS0 quiet panic=-1 no_timer_check vm.run=$run vm.scripts=$here/vm"
     -serial "file:$run/console"
-    -add-fd fd=3,set=1 -chardev file,id=out,path=/dev/fdset/1,append=on
-    -add-fd fd=4,set=2 -chardev file,id=err,path=/dev/fdset/2,append=on
+    -add-fd "fd=3,set=1" -chardev "file,id=out,path=/dev/fdset/1,append=on"
+    -add-fd "fd=4,set=2" -chardev "file,id=err,path=/dev/fdset/2,append=on"
     -device virtio-serial
-    -device virtserialport,chardev=out,nr=1 -device virtserialport,chardev=err,nr=2
+    -device "virtserialport,chardev=out,nr=1" -device "virtserialport,chardev=err,nr=2"
 )
 share hostroot / ,readonly=on
 share run "$run" ''

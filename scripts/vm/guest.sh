@@ -22,6 +22,8 @@ while IFS= read -r -d '' folder; do
     mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,rw,cache=none "write$((tag++))" "$folder"
 done <"$run/writable"
 
+devices='' vm=''
+# shellcheck source=/dev/null
 source "$run/settings"
 source "$scripts/devices.sh"
 # Over what the host has there, which may be modules of the same version without these devices.
@@ -37,6 +39,7 @@ drains=("$!")
 cat /run/stderr >/dev/vport0p2 &
 drains+=("$!")
 {
+    # shellcheck disable=SC2086 # they are words
     if set_up_devices $devices >&2; then
         setsid bash "$run/job" </dev/null
         status=$?
