@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # Makes the table "line of the contract, test, result" out of what runs of the conformance program
-# printed, one column a run:
+# printed, one column a run, named after its log:
 #
-#   scripts/contract-results.sh NAME=LOG... >docs/contract-results.md
+#   scripts/contract-results.sh LOG... >FILE      (FOLDER/contract-NAME.log)
 set -euo pipefail
 
 cat <<'END'
 # Contract results
 
-Made by `scripts/test.sh` from what the conformance program printed; do not edit. Each line of the contract that
-[fi_rstream(7)](fi_rstream.7.md) gives has its test in `ffi-tests/conformance`, and each column is one run of all of them
-through stock libfabric; [testing](testing.md) says what the runs are.
+Made by `scripts/test.sh` from what the conformance program printed. Each line of the contract that fi_rstream(7) gives has its
+test in `ffi-tests/conformance`, and each column is one run of all of them through stock libfabric.
 END
 awk '
-    # The name of a column, before its log.
-    /^column / { run = $2; runs[++columns] = run; next }
+    FNR == 1 {
+        run = FILENAME
+        gsub(/.*contract-|\.log$/, "", run)
+        runs[++columns] = run
+    }
     /^== / { section = substr($0, 4); next }
     /^(ok|skipped|FAILED) .* - / {
         result = $1
@@ -54,7 +56,4 @@ awk '
             printf "| %s | %d | %d | %d |\n", run, total[run, "ok"], total[run, "FAILED"], total[run, "skipped"]
         }
     }
-' <(for run in "$@"; do
-    echo "column ${run%%=*}"
-    cat "${run#*=}"
-done)
+' "$@"

@@ -6,6 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 tools=$PWD/target/tools
+# One at a time.
+mkdir -p "$tools"
+exec {lock}>"$tools.lock"
+flock "$lock"
 
 # wheel NAME VERSION: into an environment of its own, for both have an mpicc.
 wheel() {

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Every check of the project, in one command. Prints a table of the steps and ends with the line
+# Every check of the project, in one command. Prints a line for each step when it ends, and ends with the line
 # "N passed, N failed[, N skipped]"; above it stands what was skipped, with the reason, and what failed.
 # Logs are in target/test.
 #
-#   scripts/test.sh [STEP]...     only the named steps (names as in the table)
+#   scripts/test.sh [--long] [STEP]...
+#
+#   --long   the soaks and the whole matrices too, which continuous integration leaves out
+#   STEP     only the named steps
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/cargo.sh
@@ -11,16 +14,22 @@ source scripts/cargo.sh
 logs=$PWD/target/test
 programs=$PWD/target/c
 provider=$PWD/target/release
+# The lines that the steps printed, which are what is counted, and "STEP skipped WHAT: REASON" of what could not run.
+table=$logs/steps
+reasons=$logs/skipped
 mkdir -p "$logs"
+: >"$table"
+: >"$reasons"
 
-wanted=("$@")
-passed=0
-failed=0
-skipped=0
-reasons=()
-failures=()
-# NAME=LOG of each run of the conformance program.
-contract_runs=()
+long=''
+wanted=()
+for argument in "$@"; do
+    case $argument in
+        --long) long=yes ;;
+        -*) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+        *) wanted+=("$argument") ;;
+    esac
+done
 
 # ---- counting -------------------------------------------------------------------------------
 
@@ -45,41 +54,84 @@ count() {
 # What a step does is a function in one of scripts/checks.
 
 selected() {
-    local name
-    ((${#wanted[@]} == 0)) && return 0
-    for name in "${wanted[@]}"; do
-        [[ $name == "$1" ]] && return 0
-    done
-    return 1
+    ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" $1 "* ]]
+}
+
+# line NAME RESULT PASSED FAILED SKIPPED SECONDS: written at once, for several lanes write.
+line() {
+    printf '%-22s %-7s %5d passed %3d failed %3d skipped %5d s\n' "$@" | tee -a "$table"
 }
 
 # step NAME FUNCTION: runs it with its output in a log. A step without counts of its own is one test.
 step() {
-    local name=$1 log=$logs/$1.log start=$SECONDS status=0 p f s result seconds line
+    local name=$1 log=$logs/$1.log start=$SECONDS status=0 p f s result=ok
     selected "$name" || return 0
-    printf '%-22s ' "$name"
     # Not with "||": bash would ignore set -e inside.
     set +e
     (set -e; "$2") >"$log" 2>&1 </dev/null
     status=$?
     set -e
-    seconds=$((SECONDS - start))
-    [[ $name != contract-* ]] || contract_runs+=("${name#contract-}=$log")
     read -r p f s < <(count "$log")
     ((p + f + s > 0)) || { ((status == 0)) && p=1 || f=1; }
     # A step that broke off counts, whatever its tests said before.
     ((status == 0 || f > 0)) || f=1
-    passed=$((passed + p))
-    failed=$((failed + f))
-    skipped=$((skipped + s))
-    while IFS= read -r line; do
-        reasons+=("$name $line")
-    done < <(grep -oE 'skipped [a-z0-9_]+(: | - ).*' "$log" || true)
-    result=ok
     ((f == 0)) || result=FAILED
-    printf '%-6s %5d passed %3d failed %3d skipped %5d s\n' "$result" "$p" "$f" "$s" "$seconds"
-    ((f == 0)) || failures+=("$name")
+    { grep -oE 'skipped [a-z0-9_]+(: | - ).*' "$log" || true; } | sed "s/^/$name /" >>"$reasons"
+    line "$name" "$result" "$p" "$f" "$s" $((SECONDS - start))
 }
+
+# step_unless REASON NAME FUNCTION: a step that does not run if there is a reason.
+step_unless() {
+    if [[ -z $1 ]]; then
+        step "$2" "$3"
+    elif selected "$2"; then
+        echo "$2 skipped $1" >>"$reasons"
+        line "$2" skipped 0 0 1 0
+    fi
+}
+
+# beside LANE...: runs functions beside each other. Each is a process group, so that all of it ends with this script.
+beside() {
+    local lane
+    lanes=()
+    set -m
+    for lane; do
+        "$lane" &
+        lanes+=("$!")
+    done
+    set +m
+    trap 'kill -- "${lanes[@]/#/-}" 2>/dev/null' EXIT
+    for lane in "${lanes[@]}"; do
+        wait "$lane" || { echo "error: a lane broke off"; exit 1; }
+    done
+    trap - EXIT
+}
+
+# ---- what steps share -----------------------------------------------------------------------
+
+with_provider() {
+    FI_PROVIDER_PATH=$provider FI_PROVIDER=rstream "$@"
+}
+
+# build COMMAND...: gives way to the tests that run beside it, which have limits of time.
+build() (
+    renice -n 10 -p "$BASHPID" &>/dev/null || true
+    "$@"
+)
+
+# cargo_tool NAME: makes sure that cargo finds this program of others.
+cargo_tool() {
+    PATH=$PATH:$PWD/target/tools/bin
+    command -v "$1" >/dev/null ||
+        CARGO_PROFILE_DEV_DEBUG=false build cargo install --locked --debug --root target/tools "$1"
+}
+
+# Why folders cannot be hidden from a command here, if so.
+lacks_namespaces() {
+    unshare --user --map-root-user --mount true 2>/dev/null || echo "this machine allows no user namespaces"
+}
+
+# ---- reporting ------------------------------------------------------------------------------
 
 # explain STEP: what its log says about its failure.
 explain() {
@@ -98,74 +150,102 @@ group_reasons() {
     '
 }
 
-# omit NAME REASON: a step that cannot run here.
-omit() {
-    selected "$1" || return 0
-    printf '%-22s skipped\n' "$1"
-    skipped=$((skipped + 1))
-    reasons+=("$1 skipped $2")
-}
-
-with_provider() {
-    FI_PROVIDER_PATH=$provider FI_PROVIDER=rstream "$@"
-}
-
-scripts/setup.sh
-for file in scripts/checks/*.sh; do
-    # shellcheck source=/dev/null
-    source "$file"
-done
-
 # ---- all of them ----------------------------------------------------------------------------
 
-echo
-step formatting formatting
-step lints lints
-step documentation documentation
-step packages packages
-step conformance-table conformance_table
-step header header
-step rust rust_tests
-step models models
-step c-build build_c
-step contract-gcc conformance_gcc
-step contract-iwarp conformance_iwarp
-step contract-libfabric-2.5 conformance_libfabric2
-step contract-headers-2.1 conformance_headers2
-step contract-built-2.1 conformance_built2
-sanitizer_steps address asan
-sanitizer_steps thread tsan
-step faults faults_gcc
-step faults-iwarp faults_iwarp
-step valgrind valgrind_copy
-step copy-matrix matrix
-step copy-matrix-iwarp-2.5 matrix_iwarp_libfabric2
-step fi_info fi_info_checks
-step fi_info-2.5 libfabric2_info
-step unloading unloading
-step mpi mpi
-step scale scale_checks
-step perf perf_checks
-step instructions instructions
-step vm-itself vm_itself
-step vm-programs vm_programs
-step no-rdma-core without_rdma_core
-step rdma-verbs rdma_verbs
-step contract-siw conformance_siw
-step contract-rxe conformance_rxe
-step rdma-copies rdma_copies
-step rdma-unplug rdma_unplug
-step fuzzing fuzzing
-step results contract_results
+scripts/setup.sh
+rust_host=$(rustc -vV | sed -n 's/^host: //p')
+source scripts/checks/source.sh
+source scripts/checks/rust.sh
+source scripts/checks/contract.sh
+source scripts/checks/libfabric2.sh
+source scripts/checks/sanitizers.sh
+source scripts/checks/valgrind.sh
+source scripts/checks/mpi.sh
+source scripts/checks/scale.sh
+source scripts/checks/perf.sh
+source scripts/checks/instructions.sh
+source scripts/checks/vm.sh
+source scripts/checks/rdma.sh
+source scripts/checks/fuzzing.sh
+
+# What the others use.
+provider_and_programs() {
+    step formatting formatting
+    step header header
+    step c-build build_c
+}
+
+# Builds for the most part, and what computes.
+builds() {
+    step lints lints
+    step documentation documentation
+    step packages packages
+    step conformance-table conformance_table
+    step rust rust_tests
+    step shell shell
+    step models models
+    sanitizer_steps address asan
+    sanitizer_steps thread tsan
+    step contract-built-2.1 conformance_built2
+    step fuzzing fuzzing
+}
+
+# Tests on this machine, which wait for the most part.
+waits() {
+    step contract-gcc conformance_gcc
+    step contract-iwarp conformance_iwarp
+    step contract-libfabric-2.5 conformance_libfabric2
+    step contract-headers-2.1 conformance_headers2
+    step faults faults_gcc
+    step faults-iwarp faults_iwarp
+    step valgrind valgrind_copy
+    step unloading unloading
+    step copy-matrix matrix
+    step copy-matrix-iwarp-2.5 matrix_iwarp_libfabric2
+    step fi_info fi_info_checks
+    step fi_info-2.5 libfabric2_info
+    step scale scale_checks
+}
+
+# Tests in the virtual machine.
+emulated() {
+    step vm-itself vm_itself
+    step contract-siw conformance_siw
+    step contract-rxe conformance_rxe
+    step vm-programs vm_programs
+    step no-rdma-core without_rdma_core
+    step rdma-verbs rdma_verbs
+    step rdma-copies rdma_copies
+    step rdma-unplug rdma_unplug
+}
+
+# What measures, and wants the processors for itself.
+measurements() {
+    step mpi mpi
+    step perf perf_checks
+    step instructions instructions
+}
 
 echo
-! selected results || cat "$contract_table"
-((skipped == 0)) || printf '%s\n' "${reasons[@]}" | group_reasons
-for name in "${failures[@]}"; do
-    explain "$name"
-done
+provider_and_programs
+beside builds waits emulated
+measurements
+
+# ---- the end --------------------------------------------------------------------------------
+
+echo
+contract_results
+group_reasons <"$reasons"
+while read -r name result _; do
+    [[ $result != FAILED ]] || explain "$name"
+done <"$table"
 echo "took $((SECONDS / 60)) min $((SECONDS % 60)) s"
-summary="$passed passed, $failed failed"
-((skipped == 0)) || summary+=", $skipped skipped"
-echo "$summary"
-((failed == 0 && passed > 0))
+awk '
+    { passed += $3; failed += $5; skipped += $7 }
+    END {
+        printf "%d passed, %d failed", passed, failed
+        if (skipped) printf ", %d skipped", skipped
+        print ""
+        exit failed > 0 || passed == 0
+    }
+' "$table"

@@ -9,7 +9,8 @@ with_libfabric2() {
 
 # What is not of Debian 13 (rdma-core) is found where it always is.
 with_headers2() {
-    local pkgconfig=usr/lib/$(gcc -print-multiarch)/pkgconfig
+    local pkgconfig
+    pkgconfig=usr/lib/$(gcc -print-multiarch)/pkgconfig
     PKG_CONFIG_SYSROOT_DIR=$debian13 PKG_CONFIG_LIBDIR=$debian13/$pkgconfig:/$pkgconfig "$@"
 }
 
@@ -38,17 +39,17 @@ libfabric2_info() {
 conformance_headers2() {
     scripts/stacks.sh
     grep -E '^#define FI_EP_SOCK_STREAM\s+FI_EP_UNSPEC' "$debian13/usr/include/rdma/fabric.h"
-    with_headers2 make -C ffi-tests BUILD="$programs/headers2" CC=clang LDLIBS=-lfabric
+    with_headers2 make_programs headers2 CC=clang LDLIBS=-lfabric
     with_provider "$programs/headers2/conformance" -j 4
 }
 
 # Programs and provider built against 2; such a provider is not for 1.17, and does no harm there.
 conformance_built2() {
-    local provider=$PWD/target/libfabric2/debug own
+    local provider=$PWD/target/$rust_host/debug own
     own=$(own_providers)
     scripts/stacks.sh
-    with_headers2 make -C ffi-tests BUILD="$programs/built2" CC=gcc LDLIBS="$libfabric2/libfabric.so.1"
-    with_headers2 cargo build -p rstream --lib --target-dir target/libfabric2
+    with_headers2 make_programs built2 CC=gcc LDLIBS="$libfabric2/libfabric.so.1"
+    with_headers2 build cargo build -p rstream --lib --target "$rust_host"
     with_libfabric2 with_provider "$programs/built2/conformance" -j 4
     diff <(FI_PROVIDER_PATH=$own fi_info -l 2>&1) <(FI_PROVIDER_PATH=$provider:$own fi_info -l 2>&1)
 }

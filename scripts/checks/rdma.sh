@@ -14,14 +14,13 @@ on_device() {
 # The suite of the verbs core.
 rdma_verbs() {
     local program
-    program=$(cargo test --profile checks -p rdma-verbs --features ibv --test ibv --no-run --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*/ibv-[^"]*\)".*/\1/p')
+    program=$(build rust_test --test ibv --no-run --message-format=json | jq -r '.executable // empty')
     scripts/vm.sh -t 1200 "$program" --test-threads 2
 }
 
 # Its section "rdma devices" has the device refuse requests.
 conformance_on() {
-    on_device "$1" env LD_PRELOAD="$programs/gcc/refuse_posts.so" "$programs/gcc/conformance"
+    on_device "$1" env LD_PRELOAD="$programs/gcc/refuse_posts.so" "$programs/gcc/conformance" -j 2
 }
 
 conformance_siw() {
@@ -37,12 +36,11 @@ rdma_copy_cases=(
     ipv4-64-64 ipv4-4093-4093 ipv4-65536-65536 ipv6-65521-65521 iwarp-509-509 iwarp-65536-65536 uneven-65536-13
 )
 
+# On soft iWARP also where the network is slow, so that the send ring is used again while TCP still has what it held.
 rdma_copies() {
-    on_device siw "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
+    on_device siw bash -ec '"$@"; $TEST_FAULT slow; "$1" reuse-65536-65536-r8192 reuse-65536-65536-r32768' - \
+        "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
     on_device rxe "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"
-    # The send ring is used again while TCP still has what it held.
-    on_device siw bash -ec '$TEST_FAULT slow; exec "$@"' - \
-        "$programs/gcc/copy_matrix" reuse-65536-65536-r8192 reuse-65536-65536-r32768
 }
 
 # Faults of devices in the middle of a copy.
@@ -58,10 +56,13 @@ rdma_unplug() {
 # found discovery offers the embedded device, also beside an RDMA device.
 without_rdma_core() {
     local hide=$programs/hide_rdma_core.so
-    ! readelf -d "$provider/librstream_fi.so" | grep -E 'NEEDED.*(ibverbs|rdmacm)'
+    readelf -d "$provider/librstream_fi.so" >"$hide.linked"
+    grep NEEDED "$hide.linked"
     cc -shared -fPIC -D_GNU_SOURCE -Wall -Wextra -Werror -o "$hide" ffi-tests/hide_rdma_core.c
-    on_device siw "$programs/gcc/info_probe" rstream | grep 'fabric ibv domain siw0'
-    on_device siw env LD_PRELOAD="$hide" "$programs/gcc/info_probe" rstream | tee "$hide.found" |
-        grep 'fabric iwarp domain siw-0'
-    ! grep 'fabric ibv' "$hide.found"
+    on_device siw bash -ec '"$@" | sed "s/^/with: /"; LD_PRELOAD=$0 "$@" | sed "s/^/without: /"' \
+        "$hide" "$programs/gcc/info_probe" rstream >"$hide.found"
+    cat "$hide.found"
+    grep '^with: .*fabric ibv domain siw0' "$hide.found"
+    grep '^without: .*fabric iwarp domain siw-0' "$hide.found"
+    ! grep -E 'NEEDED.*(ibverbs|rdmacm)' "$hide.linked" && ! grep '^without: .*fabric ibv' "$hide.found"
 }

@@ -2,9 +2,8 @@
 # the standard library. Both compilers' code reports to one runtime, the Rust toolchain's, which the
 # C programs carry because libfabric loads the provider without one.
 
-rust_host=$(rustc -vV | sed -n 's/^host: //p')
-rust_libraries=$(rustc --print sysroot)/lib/rustlib
 sanitizer_target=$PWD/target/sanitizer
+rust_libraries=$(rustc --print sysroot)/lib/rustlib
 
 # sanitizer_runtime NAME: the archive of asan or tsan.
 sanitizer_runtime() {
@@ -22,13 +21,8 @@ lacks_sanitizer() {
 sanitizer_steps() {
     local missing
     missing=$(lacks_sanitizer "$2")
-    if [[ -n $missing ]]; then
-        omit "rust-$2" "$missing"
-        omit "contract-$2" "$missing"
-    else
-        step "rust-$2" "rust_$2"
-        step "contract-$2" "contract_$2"
-    fi
+    step_unless "$missing" "rust-$2" "rust_$2"
+    step_unless "$missing" "contract-$2" "contract_$2"
 }
 
 # Cargo with a sanitizer; optimised a little, with every debug assertion.
@@ -50,16 +44,17 @@ cargo_with() {
 # The contract with SANITIZER in provider and programs. The provider that goes with the last test build
 # stands beside the tests; both sanitizers have theirs there, in turn.
 contract_with() {
-    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug/deps
-    cargo_with "$sanitizer" test --no-run
+    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug/deps seconds=${long:+120}
+    build cargo_with "$sanitizer" test --no-run
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
-    make -C ffi-tests BUILD="$programs/$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
+    make_programs "$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance" -j 2
-    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t 10
+    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t "${seconds:-10}"
 }
 
 rust_tsan() {
+    build cargo_with thread test --no-run
     cargo_with thread test
 }
 
@@ -68,6 +63,7 @@ contract_tsan() {
 }
 
 rust_asan() {
+    build cargo_with address test --no-run
     cargo_with address test
 }
 

@@ -20,19 +20,20 @@ wakeups() {
     local how
     for how in sleep edge trywait poll; do
         scale "wakeups_$how" rounds -w "$how" -n 32 -a -b 15000 -k 64 -d 4
-        scale "echo_$how" rounds -w "$how" -n 32 -a -b 150000 -k 1000 -d 8 -e
+        [[ -z $long && $how != sleep ]] || scale "echo_$how" rounds -w "$how" -n 32 -a -b 150000 -k 1000 -d 8 -e
     done
 }
 
 # Thousands of endpoints in one process: asleep, each with an event queue of its own, polled; a
-# thousand that do nothing; and 100 000 opened and closed.
+# thousand that do nothing; and 10 000 opened and closed, or 100 000.
 many() {
+    local rounds=${long:+100}
     scale asleep rounds -n 9000 -b 1000
-    scale ten_thousand_asleep rounds -n 10000 -b 1000
+    [[ -z $long ]] || scale ten_thousand_asleep rounds -n 10000 -b 1000
     scale ten_thousand_polled rounds -n 10000 -b 1000 -w poll
     scale queue_each rounds -n 1500 -b 1000 -q
     scale idle rounds -n 1000 -b 1000 -i 9
-    scale soak rounds -n 1000 -r 100 -b 100
+    scale soak rounds -n 1000 -r "${rounds:-10}" -b 100
 }
 
 scale_checks() {

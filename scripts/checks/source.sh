@@ -1,15 +1,20 @@
-# Checks of what is written: format, lints, documentation, the generated header.
+# Checks of what is written: format, lints, documentation, shell, the generated header.
 
 formatting() {
     cargo fmt --all --check
 }
 
 lints() {
-    cargo clippy --workspace --all-targets -- -D warnings
+    build cargo clippy --workspace --all-targets -- -D warnings
 }
 
 documentation() {
-    RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps
+    RUSTDOCFLAGS=-Dwarnings build cargo doc --workspace --no-deps
+}
+
+# What .shellcheckrc asks for. Programs first; what they source is checked with them, and alone where it can be.
+shell() {
+    shellcheck --check-sourced .ci/run fabtests-config/run.sh scripts/*.sh scripts/vm/*.sh scripts/vm/init
 }
 
 # What would be published builds by itself, with the other packages as they would be published, and holds nothing but
@@ -35,6 +40,6 @@ conformance_table() {
 header() {
     local before=$logs/rstream.h.before
     cp include/rstream.h "$before"
-    cargo build --release
+    build cargo build --release
     diff -u "$before" include/rstream.h
 }

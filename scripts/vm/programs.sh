@@ -10,6 +10,7 @@
 # second device, for a server), there4 and there6 (of the first, where a client of these comes from),
 # examples (the folder with those of the project), copy (stream_copy); and pair, failing, perftest, siw_with, removal and stream below, in which
 # a SERVER or CLIENT is one program with its arguments.
+# shellcheck disable=SC2317 # commands of the manifest call the functions
 set -uo pipefail
 logs=$1
 shift
@@ -68,7 +69,7 @@ stream() {
 
 export -f listening start_server pair failing perftest siw_with removal stream
 
-export examples=target/release/examples copy=target/c/gcc/stream_copy
+export examples=target/checks/examples copy=target/c/gcc/stream_copy
 export fault=scripts/vm/fault.sh
 failed=0
 while read -r name kinds limit command; do
