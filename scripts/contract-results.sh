@@ -8,8 +8,9 @@ set -euo pipefail
 cat <<'END'
 # Contract results
 
-Made by `scripts/test.sh` from what the conformance program printed. Each line of the contract that fi_rstream(7) gives has its
-test in `ffi-tests/conformance`, and each column is one run of all of them through stock libfabric.
+Made by `scripts/test.sh` from what the conformance program printed. Each line of the contract that
+fi_rstream(7) gives has its test in `ffi-tests/conformance`, and each column is one run of all of them through
+stock libfabric.
 END
 awk '
     FNR == 1 {

@@ -37,7 +37,8 @@ make_source() {
     rm -f "$part"
     # tar is cut off when there is enough: not a failure.
     while ((length < bytes)); do
-        { tar -C / -cf - usr/bin usr/lib 2>/dev/null || true; } | head -c $((bytes - length)) >>"$part" || true
+        { tar -C / -cf - usr/bin usr/lib 2>/dev/null || true; } |
+            head -c $((bytes - length)) >>"$part" || true
         length=$(stat -c %s "$part")
     done
     mv "$part" "$source_file"

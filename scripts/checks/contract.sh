@@ -62,7 +62,8 @@ logged_info() {
 # What the runs of the program gave, as a table.
 contract_results() {
     local runs
-    mapfile -t runs < <(awk -v logs="$logs" '/^contract-/ && $2 != "skipped" { print logs "/" $1 ".log" }' "$table" | sort)
+    mapfile -t runs < <(sort "$table" |
+        awk -v logs="$logs" '/^contract-/ && $2 != "skipped" { print logs "/" $1 ".log" }')
     ((${#runs[@]} > 0)) || return 0
     scripts/contract-results.sh "${runs[@]}" >"$logs/contract-results.md"
     echo "the contract, line by line: $logs/contract-results.md"

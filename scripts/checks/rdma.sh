@@ -36,7 +36,7 @@ rdma_copy_cases=(
     ipv4-64-64 ipv4-4093-4093 ipv4-65536-65536 ipv6-65521-65521 iwarp-509-509 iwarp-65536-65536 uneven-65536-13
 )
 
-# On soft iWARP also where the network is slow, so that the send ring is used again while TCP still has what it held.
+# On soft iWARP also where the network is slow: the send ring is used again while TCP still has what it held.
 rdma_copies() {
     on_device siw bash -ec '"$@"; $TEST_FAULT slow; "$1" reuse-65536-65536-r8192 reuse-65536-65536-r32768' - \
         "$programs/gcc/copy_matrix" "${rdma_copy_cases[@]}"

@@ -16,3 +16,13 @@ models() {
     RUSTFLAGS='--cfg loom' CARGO_PROFILE_TEST_OPT_LEVEL=2 CARGO_PROFILE_TEST_DEBUG=0 \
         build cargo test -p rdma-verbs --lib --target-dir target/loom models
 }
+
+# The crates without I/O in Rust's interpreter, which sees undefined behaviour.
+miri() {
+    cargo +nightly miri test -p iwarp-wire -p rstream-protocol
+}
+
+# Why that cannot run here, if so.
+lacks_miri() {
+    cargo +nightly miri --version >/dev/null 2>&1 || echo "no nightly toolchain here has Miri"
+}

@@ -2,8 +2,8 @@
 # the standard library. Both compilers' code reports to one runtime, the Rust toolchain's, which the
 # C programs carry because libfabric loads the provider without one.
 
-sanitizer_target=$PWD/target/sanitizer
 rust_libraries=$(rustc --print sysroot)/lib/rustlib
+sanitizer_target=$PWD/target/sanitizer
 
 # sanitizer_runtime NAME: the archive of asan or tsan.
 sanitizer_runtime() {
@@ -44,7 +44,8 @@ cargo_with() {
 # The contract with SANITIZER in provider and programs. The provider that goes with the last test build
 # stands beside the tests; both sanitizers have theirs there, in turn.
 contract_with() {
-    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug/deps seconds=${long:+120}
+    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug/deps
+    local seconds=${long:+120}
     build cargo_with "$sanitizer" test --no-run
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
     make_programs "$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \

@@ -20,7 +20,8 @@ wakeups() {
     local how
     for how in sleep edge trywait poll; do
         scale "wakeups_$how" rounds -w "$how" -n 32 -a -b 15000 -k 64 -d 4
-        [[ -z $long && $how != sleep ]] || scale "echo_$how" rounds -w "$how" -n 32 -a -b 150000 -k 1000 -d 8 -e
+        [[ -z $long && $how != sleep ]] ||
+            scale "echo_$how" rounds -w "$how" -n 32 -a -b 150000 -k 1000 -d 8 -e
     done
 }
 

@@ -1,4 +1,4 @@
-# Checks of what is written: format, lints, documentation, shell, the generated header.
+# Checks of what is written: format, lints, documentation, shell, the generated header, dependencies.
 
 formatting() {
     cargo fmt --all --check
@@ -12,7 +12,7 @@ documentation() {
     RUSTDOCFLAGS=-Dwarnings build cargo doc --workspace --no-deps
 }
 
-# What .shellcheckrc asks for. Programs first; what they source is checked with them, and alone where it can be.
+# What .shellcheckrc asks for, also of the files that these source.
 shell() {
     shellcheck --check-sourced .ci/run fabtests-config/run.sh scripts/*.sh scripts/vm/*.sh scripts/vm/init
 }
@@ -42,4 +42,19 @@ header() {
     cp include/rstream.h "$before"
     build cargo build --release
     diff -u "$before" include/rstream.h
+}
+
+# Licences, sources and versions of what is built in, as deny.toml allows them; what is known against them,
+# if the database of that can be reached.
+dependencies() {
+    cargo_tool cargo-deny
+    cargo deny check licenses bans sources
+    echo "1 passed, 0 failed"
+    if cargo deny fetch db; then
+        cargo deny --offline check advisories
+        echo "1 passed, 0 failed"
+    else
+        echo "skipped advisories - the database of RustSec cannot be reached"
+        echo "0 passed, 0 failed, 1 skipped"
+    fi
 }
