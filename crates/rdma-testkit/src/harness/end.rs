@@ -147,7 +147,8 @@ impl<D: Device> End<D> {
         operation: Operation,
         bytes: &[u8],
     ) -> rdma_verbs::Result<()> {
-        let payload = Payload::Inline(&[IoSlice::new(bytes)]);
+        let pieces = [IoSlice::new(bytes)];
+        let payload = Payload::Inline(&pieces);
         self.cq.post_send(qp, &[SendRequest { id, signaled: true, operation, payload }], false)
     }
 
