@@ -24,6 +24,8 @@ pub(crate) enum Way {
     RstreamIwarp,
     Tcp,
     Unix,
+    /// The crate `rstream-ring` by itself.
+    RstreamRing,
     /// A bare ring of bytes in shared memory.
     Ring,
     /// One cache line.
@@ -44,6 +46,7 @@ const NAMES: &[(Way, &str)] = &[
     (Way::RstreamIwarp, "rstream-iwarp"),
     (Way::Tcp, "tcp"),
     (Way::Unix, "unix"),
+    (Way::RstreamRing, "rstream-ring"),
     (Way::Ring, "ring"),
     (Way::Line, "line"),
 ];
@@ -54,7 +57,7 @@ impl Candidate {
     /// Whether it can do this at all.
     pub(crate) fn suits(&self, test: Test, sleeps: bool) -> bool {
         match self.way {
-            Way::Rstream | Way::RstreamIwarp | Way::Tcp | Way::Unix => true,
+            Way::Rstream | Way::RstreamIwarp | Way::RstreamRing | Way::Tcp | Way::Unix => true,
             Way::Ring => !sleeps && test != Test::Connections,
             Way::Line => !sleeps && test == Test::Pingpong,
         }
@@ -62,7 +65,7 @@ impl Candidate {
 
     /// Whether two threads of a side can use one stream at the same time.
     pub(crate) fn has_threads(&self) -> bool {
-        !matches!(self.way, Way::Ring | Way::Line)
+        !matches!(self.way, Way::RstreamRing | Way::Ring | Way::Line)
     }
 
     /// Whether it carries from one host to another.
@@ -102,7 +105,7 @@ impl FromStr for Candidate {
         let messages = parts.next().map(|part| part.parse().context("entries of the queues")).transpose()?;
         let most = match way {
             Way::Rstream | Way::RstreamIwarp => 2,
-            Way::Ring => 1,
+            Way::RstreamRing | Way::Ring => 1,
             Way::Tcp | Way::Unix | Way::Line => 0,
         };
         ensure!(text.matches(':').count() <= most, "'{name}' has no such sizes as '{text}' gives");
@@ -124,6 +127,7 @@ mod tests {
             "rstream::64",
             "tcp",
             "unix",
+            "rstream-ring:20K",
             "ring:256K",
             "line",
         ] {

@@ -16,6 +16,7 @@ use crate::measure;
 use crate::transport::fabric::{FabricDoor, FabricWay};
 use crate::transport::line::{LineDoor, LineWay};
 use crate::transport::ring::{RingDoor, RingWay};
+use crate::transport::segment::{RingsDoor, RingsWay};
 use crate::transport::socket::{TcpDoor, TcpWay, UnixDoor, UnixWay};
 use crate::transport::{Connector, Listener};
 
@@ -37,7 +38,7 @@ pub(crate) enum Role {
 
 /// How long a measurement may take besides its own time: opening, verifying, closing, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The bare ring unless its size is given.
+/// Each ring in shared memory unless its size is given.
 const RING_BYTES: usize = 512 << 10;
 
 /// Does the work and says what came of it.
@@ -83,9 +84,14 @@ fn passive(job: &Job, address: IpAddr) -> Result<Outcome> {
         Way::Rstream | Way::RstreamIwarp => serve(job, FabricDoor::open(address, rings, job.sleeps)?),
         Way::Tcp => serve(job, TcpDoor::open(address)?),
         Way::Unix => serve(job, UnixDoor::open()?),
-        Way::Ring => serve(job, RingDoor::open(rings.bytes.unwrap_or(RING_BYTES))?),
+        Way::RstreamRing => serve(job, RingsDoor::open(ring_bytes(job), job.sleeps)?),
+        Way::Ring => serve(job, RingDoor::open(ring_bytes(job))?),
         Way::Line => serve(job, LineDoor::open()?),
     }
+}
+
+fn ring_bytes(job: &Job) -> usize {
+    job.candidate.rings.bytes.unwrap_or(RING_BYTES)
 }
 
 fn serve<L: Listener>(job: &Job, mut listener: L) -> Result<Outcome> {
@@ -102,6 +108,7 @@ fn active(job: &Job, address: IpAddr, target: &str) -> Result<Outcome> {
         }
         Way::Tcp => ask(job, TcpWay(there()?)),
         Way::Unix => ask(job, UnixWay(target.to_owned())),
+        Way::RstreamRing => ask(job, RingsWay::new(target, ring_bytes(job), job.sleeps)),
         Way::Ring => ask(job, RingWay(target.to_owned())),
         Way::Line => ask(job, LineWay(target.to_owned())),
     }

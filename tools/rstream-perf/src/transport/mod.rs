@@ -7,6 +7,7 @@ pub(crate) mod line;
 #[allow(unsafe_code, reason = "memory of two processes")]
 mod mapping;
 pub(crate) mod ring;
+pub(crate) mod segment;
 pub(crate) mod socket;
 
 use anyhow::{Result, bail};

@@ -1,0 +1,30 @@
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+// What a peer or a consumer says never panics: nothing outside tests asks for it.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
+
+mod control;
+mod error;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod memory;
+#[cfg(all(test, loom))]
+mod models;
+mod notifier;
+mod ring;
+#[cfg(not(loom))]
+mod segment;
+mod sync;
+mod wait;
+
+pub use error::{Error, Result};
+pub use notifier::{Notifier, Notify};
+pub use ring::{Reader, ReaderState, Writer, WriterState};
+#[cfg(not(loom))]
+pub use segment::{RingSizes, Segment};
+#[cfg(not(loom))]
+pub use sync::prepare;
+pub use wait::arm;

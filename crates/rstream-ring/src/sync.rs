@@ -1,0 +1,75 @@
+//! Atomics, which are loom's in the models, and the fences by which a side that goes to sleep and a side that
+//! publishes see each other.
+//!
+//! Both store one word and then load the other's. With a full fence in between, at least one of them sees
+//! what the other stored. A full fence in the side that publishes costs ten times what else a short message costs,
+//! because it waits for cache lines that the peer has. So there is a pair of unequal fences: [`light`] costs
+//! nothing, and [`heavy`] is a system call that makes every running thread of the peer's process execute the
+//! full fence that `light` leaves out.
+
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// The fence of a side whose peer uses [`heavy`].
+#[inline]
+pub(crate) fn light() {
+    #[cfg(not(loom))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    // What the two amount to when they meet.
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(not(loom))]
+pub use process::prepare;
+#[cfg(not(loom))]
+pub(crate) use process::{heavy, is_prepared};
+
+#[cfg(loom)]
+pub(crate) use model::{heavy, is_prepared};
+
+#[cfg(not(loom))]
+mod process {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    /// Whether this process, or one that it was forked from, is registered. A fork inherits the registration.
+    static PREPARED: AtomicBool = AtomicBool::new(false);
+
+    /// Lets peers spare this process a full fence for each message (`membarrier(2)`). Segments that are mapped
+    /// afterwards profit. Answers whether the system can do that.
+    ///
+    /// The first call takes less than a microsecond in a process of one thread, and tens of milliseconds in one of
+    /// several: call it early. Nothing depends on it but speed.
+    pub fn prepare() -> bool {
+        let prepared = is_prepared() || membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+        PREPARED.store(prepared, Ordering::Relaxed);
+        prepared
+    }
+
+    pub(crate) fn is_prepared() -> bool {
+        PREPARED.load(Ordering::Relaxed)
+    }
+
+    /// The fence of a side whose peer uses [`light`](super::light) and has prepared. Answers whether the system
+    /// made it.
+    pub(crate) fn heavy() -> bool {
+        membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+    }
+}
+
+#[cfg(loom)]
+mod model {
+    pub(crate) fn is_prepared() -> bool {
+        true
+    }
+
+    pub(crate) fn heavy() -> bool {
+        super::fence(super::Ordering::SeqCst);
+        true
+    }
+}
