@@ -77,9 +77,9 @@ impl Ring {
         self.size
     }
 
-    /// Copies from `bytes` to `offset` what fits before the end of the ring, and answers how much that is.
+    /// Copies `bytes` to `offset`, but for what would lie beyond the end of the ring.
     #[inline]
-    pub(crate) fn copy_in(&mut self, offset: usize, bytes: &[u8]) -> usize {
+    pub(crate) fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
         let length = bytes.len().min(self.size.saturating_sub(offset));
         if length > 0 {
             // SAFETY: `offset + length <= size`, so the target is within the ring's part of the mapping (see `map`).
@@ -87,19 +87,17 @@ impl Ring {
             // have no alignment. No other thread touches the bytes of this mapping's ring (`&mut self`).
             unsafe { self.bytes.add(offset).copy_from_nonoverlapping(NonNull::from(bytes).cast(), length) };
         }
-        length
     }
 
-    /// Copies what is at `offset`, up to the end of the ring, to `bytes`, and answers how much that is.
+    /// Copies what is at `offset` to `bytes`, but for what would lie beyond the end of the ring.
     #[inline]
-    pub(crate) fn copy_out(&mut self, offset: usize, bytes: &mut [u8]) -> usize {
+    pub(crate) fn copy_out(&mut self, offset: usize, bytes: &mut [u8]) {
         let length = bytes.len().min(self.size.saturating_sub(offset));
         if length > 0 {
             // SAFETY: as in `copy_in`; what is read is initialised, since the system gives zeros, and any value is
             // valid.
             unsafe { self.bytes.add(offset).copy_to_nonoverlapping(NonNull::from(bytes).cast(), length) };
         }
-        length
     }
 }
 

@@ -234,9 +234,11 @@ impl Writer {
     #[inline]
     fn copy_in(&mut self, bytes: &[u8]) {
         let place = &mut self.at.place;
-        let (first, second) = bytes.split_at(place.straight(bytes.len()));
-        self.ring.copy_in(place.offset, first);
-        self.ring.copy_in(0, second);
+        let straight = place.straight(bytes.len());
+        self.ring.copy_in(place.offset, &bytes[..straight]);
+        if straight < bytes.len() {
+            self.ring.copy_in(0, &bytes[straight..]);
+        }
         place.advance(bytes.len());
         self.at.written += bytes.len() as u64;
     }
@@ -272,21 +274,21 @@ impl Reader {
     /// [`Error::Position`].
     #[inline]
     pub fn read(&mut self, buffers: &mut [IoSliceMut<'_>], notifier: &impl Notify) -> Result<Option<usize>> {
+        if self.known() == 0 {
+            self.look()?;
+            if self.known() == 0 {
+                return Ok(self.nothing(notifier));
+            }
+        }
         let mut total = 0;
         for buffer in buffers {
             let mut rest: &mut [u8] = buffer;
             while !rest.is_empty() {
-                // Who has got something goes on to look only while much is missing.
-                if self.known() == 0 && (total == 0 || rest.len() >= PART) {
-                    match self.look() {
-                        Err(error) if total == 0 => return Err(error),
-                        _ => {}
-                    }
+                // Goes on to look only while much is missing. An error comes after the bytes before it.
+                if self.known() == 0 && (rest.len() < PART || self.look().is_err() || self.known() == 0) {
+                    return Ok(Some(total));
                 }
                 let (part, later) = rest.split_at_mut(self.known().min(rest.len()).min(PART));
-                if part.is_empty() {
-                    return Ok(self.without_more(total, notifier));
-                }
                 self.copy_out(self.at.place, part);
                 self.advance(part.len(), notifier);
                 total += part.len();
@@ -320,7 +322,7 @@ impl Reader {
     pub fn skip(&mut self, length: usize, notifier: &impl Notify) -> Result<Option<usize>> {
         let taken = self.look_for(length)?;
         if taken == 0 && length > 0 {
-            return Ok(self.without_more(0, notifier));
+            return Ok(self.nothing(notifier));
         }
         self.advance(taken, notifier);
         Ok(Some(taken))
@@ -386,13 +388,16 @@ impl Reader {
     /// Looks at what the writer has written.
     #[inline]
     fn look(&mut self) -> Result<()> {
+        let word = self.ring.direction().writer.0.written.load(Ordering::Acquire);
+        if word == self.at.written || self.at.ended { Ok(()) } else { self.find(word) }
+    }
+
+    /// Takes note of what the writer says it has written.
+    #[inline]
+    fn find(&mut self, word: u64) -> Result<()> {
         let at = &mut self.at;
         let writer = &self.ring.direction().writer.0;
-        let word = writer.written.load(Ordering::Acquire);
         let (said, least) = (word & !DONE, at.written);
-        if at.ended || word == least {
-            return Ok(());
-        }
         // The window changes only when everything was read.
         if at.read == at.written {
             let window = match writer.window.load(Ordering::Relaxed) as usize {
@@ -421,18 +426,21 @@ impl Reader {
         Ok(())
     }
 
-    /// The answer when there is no more, after `total` bytes.
-    fn without_more(&mut self, total: usize, notifier: &impl Notify) -> Option<usize> {
+    /// The answer when there is nothing to read.
+    #[inline]
+    fn nothing(&mut self, notifier: &impl Notify) -> Option<usize> {
         self.give_back(notifier);
-        (total > 0 || self.at.ended).then_some(total)
+        self.at.ended.then_some(0)
     }
 
     /// Copies known bytes from `place` on.
     #[inline]
     fn copy_out(&mut self, place: Place, buffer: &mut [u8]) {
-        let (first, second) = buffer.split_at_mut(place.straight(buffer.len()));
-        self.ring.copy_out(place.offset, first);
-        self.ring.copy_out(0, second);
+        let straight = place.straight(buffer.len());
+        self.ring.copy_out(place.offset, &mut buffer[..straight]);
+        if straight < buffer.len() {
+            self.ring.copy_out(0, &mut buffer[straight..]);
+        }
     }
 
     #[inline]
@@ -459,3 +467,6 @@ impl Reader {
         direction.writer_waits.0.wake(notifier);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
