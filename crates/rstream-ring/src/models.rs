@@ -10,6 +10,7 @@ use loom::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use loom::thread;
 
 use crate::control::Direction;
+use crate::sync::PREPARED;
 use crate::{Notify, Reader, Writer, arm};
 
 /// A ring in memory of this process.
@@ -181,39 +182,42 @@ fn bounded_model(model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// A reader that sleeps and is woken, also late, while a writer writes and ends: it is never asleep with a byte or the end
-/// for which no notification came, and once it has read all, each notification that is left ends one sleep. It
-/// polls at times, so that the writer makes a light fence.
+/// for which no notification came, and once it has read all, each notification that is left ends one sleep. In
+/// prepared processes it polls at times, and the writer makes a light fence.
 #[test]
 fn sleeping_readers_are_notified_and_then_sleep() {
     const COUNT: u8 = 2;
-    bounded_model(|| {
-        let (mut writer, mut reader) = ring(4);
-        let (ours, theirs) = Counter::pair();
-        let writing = thread::spawn(move || {
+    for prepared in [false, true] {
+        PREPARED.set(prepared);
+        bounded_model(|| {
+            let (mut writer, mut reader) = ring(4);
+            let (ours, theirs) = Counter::pair();
+            let writing = thread::spawn(move || {
+                let mut next = 0;
+                while next < COUNT {
+                    write(&mut writer, &mut next, 1, &theirs);
+                }
+            });
+            // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be anywhere.
             let mut next = 0;
-            while next < COUNT {
-                write(&mut writer, &mut next, 1, &theirs);
-            }
-        });
-        // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be anywhere.
-        let mut next = 0;
-        for _ in 0..2 {
-            while read(&mut reader, &mut next, 1, &ours) > 0 {}
-            while arm(&ours, Some(&mut reader), None) {
-                read(&mut reader, &mut next, 1, &ours);
-            }
-        }
-        writing.join().unwrap();
-        assert!(reader.readable().unwrap() == 0 || ours.is_readable(), "asleep with bytes");
-        for _ in 0..COUNT {
-            if ours.is_readable() {
+            for _ in 0..2 {
                 while read(&mut reader, &mut next, 1, &ours) > 0 {}
-                assert!(!arm(&ours, Some(&mut reader), None));
+                while arm(&ours, Some(&mut reader), None) {
+                    read(&mut reader, &mut next, 1, &ours);
+                }
             }
-        }
-        assert_eq!(next, COUNT);
-        assert!(!ours.is_readable(), "awake for ever");
-    });
+            writing.join().unwrap();
+            assert!(reader.readable().unwrap() == 0 || ours.is_readable(), "asleep with bytes");
+            for _ in 0..COUNT {
+                if ours.is_readable() {
+                    while read(&mut reader, &mut next, 1, &ours) > 0 {}
+                    assert!(!arm(&ours, Some(&mut reader), None));
+                }
+            }
+            assert_eq!(next, COUNT);
+            assert!(!ours.is_readable(), "awake for ever");
+        });
+    }
 }
 
 /// A reader that sleeps is notified of the end alone.

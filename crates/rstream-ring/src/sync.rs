@@ -20,7 +20,9 @@ pub(crate) fn light() {
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     // What the two amount to when they meet.
     #[cfg(loom)]
-    fence(Ordering::SeqCst);
+    if is_prepared() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 #[cfg(not(loom))]
@@ -29,7 +31,7 @@ pub use process::prepare;
 pub(crate) use process::{heavy, is_prepared};
 
 #[cfg(loom)]
-pub(crate) use model::{heavy, is_prepared};
+pub(crate) use model::{PREPARED, heavy, is_prepared};
 
 #[cfg(not(loom))]
 mod process {
@@ -64,8 +66,15 @@ mod process {
 
 #[cfg(loom)]
 mod model {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Loom runs the threads of a model in one.
+        pub(crate) static PREPARED: Cell<bool> = const { Cell::new(false) };
+    }
+
     pub(crate) fn is_prepared() -> bool {
-        true
+        PREPARED.get()
     }
 
     pub(crate) fn heavy() -> bool {

@@ -293,5 +293,8 @@ fn a_window_beyond_the_ring_is_an_error() {
     let mut ring = Fixture::new(100);
     ring.scribble(WINDOW, 101);
     ring.write(&[0; 1]).unwrap();
-    assert_eq!(ring.read(1), Err(Error::Position { what: "bytes of window", said: 101, least: 1, most: 100 }));
+    assert_eq!(
+        ring.read(1),
+        Err(Error::Position { what: "bytes of window", said: 101, least: 1, most: 100 })
+    );
 }
