@@ -1,7 +1,9 @@
-//! A peer that shares a segment and writes anything anywhere in it, between the calls of this side and during them.
+//! A peer that shares a segment and writes anything anywhere in it, between the calls of this side and during
+//! them.
 //!
-//! A file that is no segment is refused. No call of this side panics, waits, or touches what is not its own: the peer's
-//! ring and the peer's words stay as the peer left them. Until the peer first breaks the protocol, every byte arrives.
+//! A file that is no segment is refused. No call of this side panics, waits, or touches what is not its own:
+//! the peer's ring and the peer's words stay as the peer left them. Until the peer first breaks the protocol,
+//! every byte arrives.
 
 #![no_main]
 

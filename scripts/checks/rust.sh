@@ -11,10 +11,10 @@ rust_tests() {
     rust_test --no-fail-fast -- --skip every_line_of_the_contract_holds
 }
 
-# The lanes of shared memory in every order that two threads can meet, by loom.
+# Shared memory in every order that two threads can meet, by loom.
 models() {
     RUSTFLAGS='--cfg loom' CARGO_PROFILE_TEST_OPT_LEVEL=2 CARGO_PROFILE_TEST_DEBUG=0 \
-        build cargo test -p rdma-verbs --lib --target-dir target/loom models
+        build cargo test -p rdma-verbs -p rstream-ring --lib --target-dir target/loom models
 }
 
 # The crates without I/O in Rust's interpreter, which sees undefined behaviour.

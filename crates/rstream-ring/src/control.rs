@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | 0 | 8 | bytes written since the beginning; bit 63: no more will be | writer |
 //! | 8 | 4 | the window: bytes of the ring that are in use, 0 for all of them | writer |
-//! | 12 | 4 | not 0: the writer's process makes fences at the reader's request ([`prepare`](crate::prepare)) | writer |
+//! | 12 | 4 | not 0: the writer's process is registered, see [`prepare`](crate::prepare) | writer |
 //! | 128 | 8 | bytes read since the beginning; bit 63: no more will be | reader |
 //! | 136 | 4 | not 0: the reader has mapped the segment | reader |
 //! | 256 | 4 | wait word of the reader | both |
@@ -20,8 +20,8 @@ use crate::wait::WaitWord;
 /// In a position: this side is done with the direction. What was written or read before counts.
 pub(crate) const DONE: u64 = 1 << 63;
 
-/// The control of one ring. Fields that different sides write, or that change at different times, are on lines of
-/// their own.
+/// The control of one ring. Fields that different sides write, or that change at different times, are on
+/// lines of their own.
 #[repr(C)]
 pub(crate) struct Direction {
     pub(crate) writer: Line<Writer>,

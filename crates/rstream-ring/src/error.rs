@@ -30,7 +30,8 @@ pub enum Error {
     },
     /// A file that came from the peer is no segment of the size that was agreed.
     NoSegment(&'static str),
-    /// The system may refuse memory when it is first used (`vm.overcommit_memory`), and then ends the process.
+    /// The system may refuse memory when it is first used (`vm.overcommit_memory`), and then ends the
+    /// process.
     UncertainMemory,
     /// The system refused a call.
     Io {

@@ -12,6 +12,7 @@ mod error;
 #[allow(unsafe_code)]
 mod memory;
 #[cfg(all(test, loom))]
+#[allow(unsafe_code)]
 mod models;
 mod notifier;
 mod ring;

@@ -1,12 +1,13 @@
 //! The protocol under loom, which runs each model in every order that the memory model allows.
 //!
-//! Bytes are atomics without any order of their own: a byte that is read before it was written, or written before
-//! it was read, shows by its value.
+//! Loom watches the bytes as well: it reports one that is read before it was written, or written before it was
+//! read, by the order that the protocol gives and not by chance.
 
 use std::io::{IoSlice, IoSliceMut};
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
 use crate::control::Direction;
@@ -18,8 +19,13 @@ pub(crate) struct Ring(Arc<Memory>);
 
 struct Memory {
     direction: Direction,
-    bytes: Vec<AtomicU8>,
+    bytes: Vec<Byte>,
 }
+
+struct Byte(UnsafeCell<u8>);
+
+// SAFETY: loom ends a model in which accesses to an `UnsafeCell` race.
+unsafe impl Sync for Byte {}
 
 impl Ring {
     pub(crate) fn direction(&self) -> &Direction {
@@ -32,19 +38,21 @@ impl Ring {
 
     pub(crate) fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
         for (place, byte) in self.0.bytes[offset..].iter().zip(bytes) {
-            place.store(*byte, Ordering::Relaxed);
+            // SAFETY: the pointer is valid within the closure, and loom watches for races.
+            place.0.with_mut(|place| unsafe { *place = *byte });
         }
     }
 
     pub(crate) fn copy_out(&mut self, offset: usize, bytes: &mut [u8]) {
         for (place, byte) in self.0.bytes[offset..].iter().zip(bytes) {
-            *byte = place.load(Ordering::Relaxed);
+            // SAFETY: as in `copy_in`.
+            *byte = place.0.with(|place| unsafe { *place });
         }
     }
 }
 
 fn ring(size: usize) -> (Writer, Reader) {
-    let bytes = (0..size).map(|_| AtomicU8::new(0)).collect();
+    let bytes = (0..size).map(|_| Byte(UnsafeCell::new(0))).collect();
     let memory = Arc::new(Memory { direction: Direction::default(), bytes });
     (Writer::new(Ring(Arc::clone(&memory))), Reader::new(Ring(memory)))
 }
@@ -88,7 +96,8 @@ fn write(writer: &mut Writer, next: &mut u8, length: u8, notifier: &Counter) -> 
     taken
 }
 
-/// Reads what there is, at most `length` bytes, and checks that these are the ones that come next. Answers how many.
+/// Reads what there is, at most `length` bytes, and checks that these are the ones that come next. Returns
+/// how many.
 fn read(reader: &mut Reader, next: &mut u8, length: usize, notifier: &Counter) -> u8 {
     let mut bytes = vec![0; length];
     let given = reader.read(&mut [IoSliceMut::new(&mut bytes)], notifier).unwrap().unwrap_or(0);
@@ -99,8 +108,8 @@ fn read(reader: &mut Reader, next: &mut u8, length: usize, notifier: &Counter) -
     given as u8
 }
 
-/// More bytes than the ring has, in calls of more than a part: each is read whole, once and in order, and none is
-/// overwritten unread.
+/// More bytes than the ring has, in calls of more than a part: each is read whole, once and in order, and
+/// none is overwritten unread.
 #[test]
 fn bytes_are_neither_lost_nor_torn() {
     const COUNT: u8 = 3;
@@ -174,16 +183,17 @@ fn the_window_changes_between_bytes() {
     });
 }
 
-/// As [`loom::model`], for models of many steps: with at most so many switches between threads that need not be.
+/// As [`loom::model`], for models of many steps: with at most so many switches between threads that need not
+/// be.
 fn bounded_model(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(5);
     builder.check(model);
 }
 
-/// A reader that sleeps and is woken, also late, while a writer writes and ends: it is never asleep with a byte or the end
-/// for which no notification came, and once it has read all, each notification that is left ends one sleep. In
-/// prepared processes it polls at times, and the writer makes a light fence.
+/// A reader that sleeps and is woken, also late, while a writer writes and ends: it is never asleep with a
+/// byte or the end for which no notification came, and once it has read all, each notification that is left
+/// ends one sleep. In prepared processes it polls at times, and the writer makes a light fence.
 #[test]
 fn sleeping_readers_are_notified_and_then_sleep() {
     const COUNT: u8 = 2;
@@ -198,7 +208,8 @@ fn sleeping_readers_are_notified_and_then_sleep() {
                     write(&mut writer, &mut next, 1, &theirs);
                 }
             });
-            // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be anywhere.
+            // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be
+            // anywhere.
             let mut next = 0;
             for _ in 0..2 {
                 while read(&mut reader, &mut next, 1, &ours) > 0 {}
@@ -266,7 +277,8 @@ fn sleeping_writers_are_notified() {
     }
 }
 
-/// A side that sleeps for both directions at once misses neither, although one notification may be taken for the other.
+/// A side that sleeps for both directions at once misses neither, although one notification may be taken for
+/// the other.
 #[test]
 fn both_directions_share_a_notifier() {
     bounded_model(|| {

@@ -22,8 +22,8 @@ pub trait Notify {
     fn take(&self);
 }
 
-/// An end of a connected Unix socket that keeps messages apart (`SOCK_SEQPACKET`). Its descriptor is readable while
-/// a notification is there, and once the other end is closed.
+/// An end of a connected Unix socket that keeps messages apart (`SOCK_SEQPACKET`). Its descriptor is readable
+/// while a notification is there, and once the other end is closed.
 #[derive(Debug)]
 pub struct Notifier {
     socket: OwnedFd,
@@ -31,8 +31,9 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// The notifier on a socket that **this process** made, by `connect`, `accept` or `socketpair`. A socket that was
-    /// handed over by a peer shares its file description with the peer, who could have it raise signals here.
+    /// The notifier on a socket that **this process** made, by `connect`, `accept` or `socketpair`. A socket
+    /// that was handed over by a peer shares its file description with the peer, who could have it raise
+    /// signals here.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self { socket, ended: AtomicBool::new(false) }

@@ -1,12 +1,13 @@
 //! One direction: a byte ring with one writer and one reader.
 //!
-//! Each side counts the bytes that it wrote or read since the beginning. The writer looks at the reader's count
-//! only when the room that it knows of is used up, the reader at the writer's only when the bytes that it knows of
-//! are. So a short message moves the line of the writer's count and the lines of its bytes, and no other.
+//! Each side counts the bytes that it wrote or read since the beginning. The writer looks at the reader's
+//! count only when the room that it knows of is used up, the reader at the writer's only when the bytes that
+//! it knows of are. So a short message moves the line of the writer's count and the lines of its bytes, and
+//! no other.
 //!
-//! The writer publishes a large call in parts, so that the reader copies one out while the next is copied in. The
-//! reader gives room back by the quarter of a ring, or when it finds nothing left to read: a writer that sleeps is
-//! not woken for every byte.
+//! The writer publishes a large call in parts, so that the reader copies one out while the next is copied in.
+//! The reader gives room back by the quarter of a ring, or when it finds nothing left to read: a writer that
+//! sleeps is not woken for every byte.
 //!
 //! Nothing that the other side wrote is trusted: a count that cannot be is an [`Error::Position`].
 
@@ -25,8 +26,8 @@ use crate::{Error, Result};
 const PART: usize = if cfg!(loom) { 2 } else { 16 << 10 };
 /// The reader gives room back by this fraction of the ring.
 const GIVEN_BACK: u64 = 4;
-/// Looks that find something, without a sleep in between, after which the reader counts as polling. The heavy fence
-/// before its next sleep costs as much as about so many full fences of the writer.
+/// Looks that find something, without a sleep in between, after which the reader counts as polling. The heavy
+/// fence before its next sleep costs as much as about so many full fences of the writer.
 const POLLS: u32 = if cfg!(loom) { 1 } else { 256 };
 
 /// The end that writes a ring.
@@ -41,7 +42,8 @@ pub struct Reader {
     at: ReaderState,
 }
 
-/// Where a writer stands: plain data. Processes that share a [`Writer`] by `fork` hand it on, see [`Writer::resume`].
+/// Where a writer stands: plain data. Processes that share a [`Writer`] by `fork` hand it on, see
+/// [`Writer::resume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct WriterState {
@@ -54,11 +56,12 @@ pub struct WriterState {
     place: Place,
 }
 
-/// Where a reader stands: plain data. Processes that share a [`Reader`] by `fork` hand it on, see [`Reader::resume`].
+/// Where a reader stands: plain data. Processes that share a [`Reader`] by `fork` hand it on, see
+/// [`Reader::resume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct ReaderState {
-    /// Bytes read, and those of them that the writer was told of.
+    /// Bytes read, and those of them that the writer was told.
     read: u64,
     given_back: u64,
     /// [`DONE`] once this side reads no more, else 0.
@@ -106,7 +109,7 @@ impl Writer {
         Self { ring, at: WriterState { written: 0, done: 0, read: 0, place } }
     }
 
-    /// Copies from `slices`, in turn, as much as there is room for, and answers how many bytes that is.
+    /// Copies from `slices`, in turn, as much as there is room for, and returns how many bytes that is.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Position`].
@@ -147,8 +150,8 @@ impl Writer {
         self.room_for(usize::MAX)
     }
 
-    /// Whether `length` bytes fit now, for calls that take all or nothing. The reader may keep back room until it has
-    /// read a quarter of the window, or finds the ring empty.
+    /// Whether `length` bytes fit now, for calls that take all or nothing. The reader may keep back room
+    /// until it has read a quarter of the window, or finds the ring empty.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Position`].
@@ -163,11 +166,12 @@ impl Writer {
         self.publish(notifier);
     }
 
-    /// Uses the first `window` bytes of the ring from now on: memory behind them is not touched, and a small window
-    /// stays in the caches. This can be done while the ring is empty; answers whether it is.
+    /// Uses the first `window` bytes of the ring from now on: memory behind them is not touched, and a small
+    /// window stays in the caches. This can be done while the ring is empty; answers whether it is.
     ///
     /// # Errors
-    /// [`Error::RingSize`] for a window that is empty or larger than the ring, [`Error::Closed`], [`Error::Position`].
+    /// [`Error::RingSize`] for a window that is empty or larger than the ring, [`Error::Closed`],
+    /// [`Error::Position`].
     pub fn set_window(&mut self, window: usize) -> Result<bool> {
         let most = self.ring.size();
         if !(1..=most).contains(&window) {
@@ -194,12 +198,14 @@ impl Writer {
         self.at
     }
 
-    /// Goes on where a copy of this `Writer` in another process stands. Only one of them may be in a call at a time.
+    /// Goes on where a copy of this `Writer` in another process stands. Only one of them may be in a call at
+    /// a time.
     pub fn resume(&mut self, state: WriterState) {
         self.at = state;
     }
 
-    /// Asks for a notification when there is room for `length` bytes, or an error. Answers whether there is already.
+    /// Asks for a notification when there is room for `length` bytes, or an error. Returns whether there is
+    /// already.
     pub(crate) fn arm(&mut self, length: usize) -> bool {
         self.ring.direction().writer_waits.0.ask(false);
         let least = length.clamp(1, self.at.place.window);
@@ -267,8 +273,8 @@ impl Reader {
         Self { ring, at }
     }
 
-    /// Copies to `buffers`, in turn, and answers how many bytes; `None` if there is nothing now, and `Some(0)` at the end
-    /// of the stream, or if there is no room in `buffers`.
+    /// Copies to `buffers`, in turn, and returns how many bytes: `None` if there is nothing now, and
+    /// `Some(0)` at the end of the stream, or if there is no room in `buffers`.
     ///
     /// # Errors
     /// [`Error::Position`].
@@ -315,7 +321,8 @@ impl Reader {
         Ok((total > 0 || wanted == 0 || self.at.ended).then_some(total))
     }
 
-    /// Takes `length` bytes, or as many as there are, without copying them. The answer is as that of [`Reader::read`].
+    /// Takes `length` bytes, or as many as there are, without copying them. The result is as that of
+    /// [`Reader::read`].
     ///
     /// # Errors
     /// [`Error::Position`].
@@ -342,7 +349,7 @@ impl Reader {
         self.at.ended && self.known() == 0
     }
 
-    /// Reads no more: the writer's calls answer [`Error::Closed`].
+    /// Reads no more: the writer's calls return [`Error::Closed`].
     pub fn close(&mut self, notifier: &impl Notify) {
         self.at.done = DONE;
         self.publish(notifier);
@@ -354,12 +361,14 @@ impl Reader {
         self.at
     }
 
-    /// Goes on where a copy of this `Reader` in another process stands. Only one of them may be in a call at a time.
+    /// Goes on where a copy of this `Reader` in another process stands. Only one of them may be in a call at
+    /// a time.
     pub fn resume(&mut self, state: ReaderState) {
         self.at = state;
     }
 
-    /// Asks for a notification when there is something to read, the end, or an error. Answers whether there is already.
+    /// Asks for a notification when there is something to read, the end, or an error. Returns whether there
+    /// is already.
     pub(crate) fn arm(&mut self, notifier: &impl Notify) -> bool {
         self.give_back(notifier);
         let asked = self.ring.direction().reader_waits.0.ask(self.at.polling);
@@ -426,7 +435,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The answer when there is nothing to read.
+    /// What a call returns when there is nothing to read.
     #[inline]
     fn nothing(&mut self, notifier: &impl Notify) -> Option<usize> {
         self.give_back(notifier);
@@ -452,7 +461,7 @@ impl Reader {
         }
     }
 
-    /// Tells the writer of the room that was read.
+    /// Reports to the writer what was read.
     #[inline]
     fn give_back(&mut self, notifier: &impl Notify) {
         if self.at.given_back != self.at.read {

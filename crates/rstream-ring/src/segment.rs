@@ -4,8 +4,9 @@
 //! control page │ ring that the creator writes │ ring that the peer writes
 //! ```
 //!
-//! Each part begins at a multiple of 4096. The file is sealed against any change of its size before anybody maps it,
-//! and lies in memory that the system gives when it is first used, so that no access to it can fail later.
+//! Each part begins at a multiple of 4096. The file is sealed against any change of its size before anybody
+//! maps it, and lies in memory that the system gives when it is first used, so that no access to it can fail
+//! later.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -60,8 +61,8 @@ impl Segment {
     /// Makes a segment of zeros.
     ///
     /// # Errors
-    /// [`Error::RingSize`]; [`Error::UncertainMemory`]; [`Error::Io`] with what the system says, also if the process
-    /// may not make so long a file (`RLIMIT_FSIZE`).
+    /// [`Error::RingSize`]; [`Error::UncertainMemory`]; [`Error::Io`] with what the system says, also if the
+    /// process may not make so long a file (`RLIMIT_FSIZE`).
     pub fn create(sizes: RingSizes) -> Result<Self> {
         let layout = Layout::new([sizes.output, sizes.input])?;
         check_memory()?;
@@ -80,8 +81,8 @@ impl Segment {
     /// The segment in a file that came from the peer who created it. `sizes` are this side's, as both agreed.
     ///
     /// # Errors
-    /// [`Error::NoSegment`] unless the file is memory whose size is right and cannot change; [`Error::RingSize`];
-    /// [`Error::UncertainMemory`].
+    /// [`Error::NoSegment`] unless the file is memory whose size is right and cannot change;
+    /// [`Error::RingSize`]; [`Error::UncertainMemory`].
     pub fn from_peer(file: OwnedFd, sizes: RingSizes) -> Result<Self> {
         let layout = Layout::new([sizes.input, sizes.output])?;
         check_memory()?;
@@ -145,8 +146,8 @@ impl Layout {
     }
 }
 
-/// The pages of a file in memory are committed when they are first used. A system that commits no more than it has
-/// may refuse one then, and end the process that used it.
+/// The pages of a file in memory are committed when they are first used. A system that commits no more than
+/// it has may refuse one then, and end the process that used it.
 fn check_memory() -> Result<()> {
     const STRICT: &str = "2";
     match std::fs::read_to_string("/proc/sys/vm/overcommit_memory") {

@@ -2,10 +2,10 @@
 //! publishes see each other.
 //!
 //! Both store one word and then load the other's. With a full fence in between, at least one of them sees
-//! what the other stored. A full fence in the side that publishes costs ten times what else a short message costs,
-//! because it waits for cache lines that the peer has. So there is a pair of unequal fences: [`light`] costs
-//! nothing, and [`heavy`] is a system call that makes every running thread of the peer's process execute the
-//! full fence that `light` leaves out.
+//! what the other stored. A full fence in the side that publishes costs ten times what else a short message
+//! costs, because it waits for cache lines that the peer has. So there is a pair of unequal fences: [`light`]
+//! costs nothing, and [`heavy`] is a system call that makes every running thread of the peer's process
+//! execute the full fence that `light` leaves out.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -42,11 +42,11 @@ mod process {
     /// Whether this process, or one that it was forked from, is registered. A fork inherits the registration.
     static PREPARED: AtomicBool = AtomicBool::new(false);
 
-    /// Lets peers spare this process a full fence for each message (`membarrier(2)`). Segments that are mapped
-    /// afterwards profit. Answers whether the system can do that.
+    /// Lets peers spare this process a full fence for each message (`membarrier(2)`). Segments that are
+    /// mapped afterwards profit. Returns whether the system can do that.
     ///
-    /// The first call takes less than a microsecond in a process of one thread, and tens of milliseconds in one of
-    /// several: call it early. Nothing depends on it but speed.
+    /// The first call takes less than a microsecond in a process of one thread, and tens of milliseconds in
+    /// one of several: call it early. Nothing depends on it but speed.
     pub fn prepare() -> bool {
         let prepared = is_prepared() || membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
         PREPARED.store(prepared, Ordering::Relaxed);
@@ -57,8 +57,8 @@ mod process {
         PREPARED.load(Ordering::Relaxed)
     }
 
-    /// The fence of a side whose peer uses [`light`](super::light) and has prepared. Answers whether the system
-    /// made it.
+    /// The fence of a side whose peer uses [`light`](super::light) and has prepared. Returns whether the
+    /// system made it.
     pub(crate) fn heavy() -> bool {
         membarrier(MembarrierCommand::GlobalExpedited).is_ok()
     }

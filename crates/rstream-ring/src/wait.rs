@@ -1,11 +1,11 @@
 //! How a side that waits for its peer sleeps, and how the peer wakes it.
 //!
-//! The side that waits says so in its wait word, then looks once more. The peer publishes, then looks at the wait
-//! word. With the fences of [`sync`](crate::sync) in between at least one of them sees the other.
+//! The side that waits says so in its wait word, then looks once more. The peer publishes, then looks at the
+//! wait word. With the fences of [`sync`](crate::sync) in between at least one of them sees the other.
 //!
-//! The peer takes the word back and then notifies. In between anything may happen: the side that waited may find
-//! by itself what it waited for, and sleep again, before the notification comes. So a notification may end a
-//! sleep for nothing, but never two: [`arm`](crate::arm) takes one each time.
+//! The peer takes the word back and then notifies. In between anything may happen: the side that waited may
+//! find by itself what it waited for, and sleep again, before the notification comes. So a notification may
+//! end a sleep for nothing, but never two: [`arm`](crate::arm) takes one each time.
 
 use crate::notifier::Notify;
 use crate::ring::{Reader, Writer};
@@ -23,18 +23,18 @@ const POLLING: u32 = 2;
 pub(crate) struct WaitWord(AtomicU32);
 
 impl WaitWord {
-    /// For the side that waits: asks for a notification. The next look sees what was published before, or the peer
-    /// sees the question. `polled`: whether [`WaitWord::poll`] was called since the last time. Answers whether this holds; if
-    /// not, it holds the next time.
+    /// For the side that waits: asks for a notification. The next look sees what was published before, or the
+    /// peer sees the question. `polled`: whether [`WaitWord::poll`] was called since the last time. Returns
+    /// whether this holds; if not, it holds the next time.
     pub(crate) fn ask(&self, polled: bool) -> bool {
         self.0.store(ASLEEP, Ordering::Relaxed);
         if !polled {
             fence(Ordering::SeqCst);
             return true;
         }
-        // It fails in a process that was forbidden the call since it mapped the segment. Then the peer may have
-        // published what no look can see yet, and not have seen the question. That is over within the time for
-        // which a processor keeps a store to itself, much less than this call took.
+        // It fails in a process that was forbidden the call since it mapped the segment. Then the peer may
+        // have published what no look can see yet, and not have seen the question. That is over within the
+        // time for which a processor keeps a store to itself, much less than this call took.
         heavy()
     }
 
@@ -63,12 +63,12 @@ impl WaitWord {
     }
 }
 
-/// Before a sleep: takes one notification, and asks the peer for the next. It comes when `input` has something to read,
-/// the end or an error, or `output` has room for so many bytes or an error. Answers whether that is so already: then
-/// nobody may notify.
+/// Before a sleep: takes one notification, and asks the peer for the next. It comes when `input` has
+/// something to read, the end or an error, or `output` has room for so many bytes or an error. Returns
+/// whether that is so already: then nobody may notify.
 ///
-/// One call names everything that this side sleeps for, in any of its threads, because it may take the notification that
-/// was meant for another.
+/// One call names everything that this side sleeps for, in any of its threads, because it may take the
+/// notification that was meant for another.
 pub fn arm(notifier: &impl Notify, input: Option<&mut Reader>, output: Option<(&mut Writer, usize)>) -> bool {
     notifier.take();
     let input = input.is_some_and(|reader| reader.arm(notifier));

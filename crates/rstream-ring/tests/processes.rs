@@ -27,7 +27,8 @@ fn send(writer: &mut Writer, notifier: &Notifier, range: std::ops::Range<usize>,
     }
 }
 
-/// Reads until the end or `most` bytes, sleeping when there is nothing, and checks each. Answers how many there were.
+/// Reads until the end or `most` bytes, sleeping when there is nothing, and checks each. Returns how many
+/// there were.
 fn receive(reader: &mut Reader, notifier: &Notifier, from: usize, most: usize, length: usize) -> usize {
     let (mut next, mut buffer) = (from, vec![0; length]);
     while next < from + most {

@@ -1,5 +1,5 @@
-//! The crate `rstream-ring` as it is: what two processes of one host could have without libfabric and without a
-//! connection beside it.
+//! The crate `rstream-ring` alone: what two processes of one host have without libfabric and without a
+//! connection beside the rings.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
