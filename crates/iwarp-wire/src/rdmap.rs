@@ -1,8 +1,9 @@
-//! RDMAP (RFC 5040) with the immediate data of RFC 7306: what the segments of DDP carry.
+//! RDMAP (RFC 5040) with the immediate data and atomics of RFC 7306: what the segments of DDP carry.
 
 use core::fmt;
 
-use crate::ddp::{long, word};
+use crate::ddp::{self, long, word};
+use crate::mpa;
 
 /// Queue of sends and immediate data (RFC 5040 4.1, RFC 7306 6).
 pub const SEND_QUEUE: u32 = 0;
@@ -10,10 +11,16 @@ pub const SEND_QUEUE: u32 = 0;
 pub const READ_QUEUE: u32 = 1;
 /// Queue of Terminate.
 pub const TERMINATE_QUEUE: u32 = 2;
+/// Queue of Atomic Responses (RFC 7306 5.2).
+pub const ATOMIC_RESPONSE_QUEUE: u32 = 3;
 /// Bytes of an Immediate Data message.
 pub const IMMEDIATE: usize = 8;
 /// Bytes of a [`ReadRequest`].
 pub const READ_REQUEST: usize = 28;
+/// Bytes of an [`AtomicRequest`].
+pub const ATOMIC_REQUEST: usize = 52;
+/// Bytes of an [`AtomicResponse`].
+pub const ATOMIC_RESPONSE: usize = 12;
 /// Bytes of a Terminate's fixed part.
 pub const TERMINATE: usize = 4;
 
@@ -43,6 +50,10 @@ pub enum Opcode {
     Immediate = 8,
     /// Immediate Data with Solicited Event.
     ImmediateSolicited = 9,
+    /// Atomic Request.
+    AtomicRequest = 10,
+    /// Atomic Response.
+    AtomicResponse = 11,
 }
 
 /// Why a control byte is not one.
@@ -58,7 +69,7 @@ impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version(found) => write!(f, "RDMAP version {found} instead of {VERSION}"),
-            Self::Opcode(found) => write!(f, "RDMAP opcode {found:#x}, where 0x0 to 0x9 are known"),
+            Self::Opcode(found) => write!(f, "RDMAP opcode {found:#x}, where 0x0 to 0xb are known"),
         }
     }
 }
@@ -87,6 +98,8 @@ impl Opcode {
             7 => Self::Terminate,
             8 => Self::Immediate,
             9 => Self::ImmediateSolicited,
+            10 => Self::AtomicRequest,
+            11 => Self::AtomicResponse,
             other => return Err(ControlError::Opcode(other)),
         })
     }
@@ -155,6 +168,98 @@ impl ReadRequest {
     }
 }
 
+/// What an [`AtomicRequest`] does (RFC 7306 5.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtomicKind {
+    /// Adds to what is there.
+    FetchAdd,
+    /// Replaces what is there if it equals a value.
+    CompareSwap,
+}
+
+/// An Atomic Request (RFC 7306 5.2.1). The masks, which choose the bits that take part, are all ones where
+/// the whole double word does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// What to do.
+    pub kind: AtomicKind,
+    /// Repeated in the response.
+    pub id: u32,
+    /// The responder's region.
+    pub stag: u32,
+    /// Where in it.
+    pub offset: u64,
+    /// Value to add or to swap in.
+    pub operand: u64,
+    /// Bits of it that count; for [`AtomicKind::FetchAdd`] the bits that pass on no carry.
+    pub operand_mask: u64,
+    /// Value to compare with.
+    pub compare: u64,
+    /// Bits that are compared.
+    pub compare_mask: u64,
+}
+
+impl AtomicRequest {
+    /// Reads a request; `None`: another kind of operation.
+    #[must_use]
+    pub fn parse(bytes: &[u8; ATOMIC_REQUEST]) -> Option<Self> {
+        let kind = match word(bytes, 0) & 0xf {
+            0 => AtomicKind::FetchAdd,
+            2 => AtomicKind::CompareSwap,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            id: word(bytes, 4),
+            stag: word(bytes, 8),
+            offset: long(bytes, 12),
+            operand: long(bytes, 20),
+            operand_mask: long(bytes, 28),
+            compare: long(bytes, 36),
+            compare_mask: long(bytes, 44),
+        })
+    }
+
+    /// Writes a request.
+    pub fn emit(&self, bytes: &mut [u8; ATOMIC_REQUEST]) {
+        let kind: u32 = match self.kind {
+            AtomicKind::FetchAdd => 0,
+            AtomicKind::CompareSwap => 2,
+        };
+        let (words, longs) = bytes.split_at_mut(12);
+        for (place, value) in words.chunks_exact_mut(4).zip([kind, self.id, self.stag]) {
+            place.copy_from_slice(&value.to_be_bytes());
+        }
+        let values = [self.offset, self.operand, self.operand_mask, self.compare, self.compare_mask];
+        for (place, value) in longs.chunks_exact_mut(8).zip(values) {
+            place.copy_from_slice(&value.to_be_bytes());
+        }
+    }
+}
+
+/// An Atomic Response (RFC 7306 5.2.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AtomicResponse {
+    /// The request's.
+    pub id: u32,
+    /// What was there before.
+    pub original: u64,
+}
+
+impl AtomicResponse {
+    /// Reads a response.
+    #[must_use]
+    pub fn parse(bytes: &[u8; ATOMIC_RESPONSE]) -> Self {
+        Self { id: word(bytes, 0), original: long(bytes, 4) }
+    }
+
+    /// Writes a response.
+    pub fn emit(&self, bytes: &mut [u8; ATOMIC_RESPONSE]) {
+        bytes[..4].copy_from_slice(&self.id.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.original.to_be_bytes());
+    }
+}
+
 /// The bytes of an Immediate Data message with this word: in network order, then zeros [RFC 7306 6.3-5].
 #[must_use]
 #[inline]
@@ -188,6 +293,24 @@ pub struct About<'b> {
     pub head: &'b [u8],
     /// The [`ReadRequest`] in it, if it is one; not without a head.
     pub request: Option<&'b [u8; READ_REQUEST]>,
+}
+
+impl<'b> About<'b> {
+    /// Reads what a Terminate repeats, as far as it is there; its bits may be mirrored, see [`Terminate::parse`].
+    #[must_use]
+    pub fn parse(terminate: &'b [u8]) -> Self {
+        let Some((fixed, rest)) = terminate.split_first_chunk::<TERMINATE>() else { return Self::default() };
+        let announced = if is_mirrored(fixed) { fixed[2].reverse_bits() } else { fixed[2] };
+        if announced & HEAD_REPEATED != HEAD_REPEATED {
+            return Self::default();
+        }
+        let header = rest.get(mpa::FPDU_LENGTH_FIELD).copied().map_or(0, ddp::header_length);
+        let Some((head, rest)) = rest.split_at_checked(mpa::FPDU_LENGTH_FIELD + header) else {
+            return Self::default();
+        };
+        let request = if announced & REQUEST_REPEATED == 0 { None } else { rest.first_chunk() };
+        Self { head, request }
+    }
 }
 
 /// DDP segment length and DDP header are repeated: bits M and D of a Terminate's header control.
@@ -254,8 +377,7 @@ impl Terminate {
     #[must_use]
     pub fn parse(bytes: &[u8; TERMINATE]) -> Self {
         let (high, low) = (bytes[0] >> 4, bytes[0] & 0x0f);
-        let mirrored = bytes[2] & 0xe0 == 0 && bytes[2] & 0x07 != 0;
-        let (layer, kind) = if mirrored { (low, high) } else { (high, low) };
+        let (layer, kind) = if is_mirrored(bytes) { (low, high) } else { (high, low) };
         Self::new(layer, kind, bytes[1])
     }
 
@@ -316,6 +438,11 @@ impl Terminate {
     }
 }
 
+/// Whether the bits of a Terminate's header control stand where the RFC has zeros.
+fn is_mirrored(bytes: &[u8; TERMINATE]) -> bool {
+    bytes[2] & 0xe0 == 0 && bytes[2] & 0x07 != 0
+}
+
 impl fmt::Display for Terminate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { layer, kind, code } = self;
@@ -339,7 +466,7 @@ mod tests {
                 }
                 Err(ControlError::Opcode(opcode)) => {
                     assert_eq!(control >> 6, 1);
-                    assert!(opcode > 9 && opcode == control & 0xf);
+                    assert!(opcode > 11 && opcode == control & 0xf);
                 }
             }
         }
@@ -370,6 +497,54 @@ mod tests {
         let mut again = [0; READ_REQUEST];
         request.emit(&mut again);
         assert_eq!(again, bytes);
+    }
+
+    #[test]
+    fn atomics_follow_the_layout() {
+        let mut bytes: [u8; ATOMIC_REQUEST] = core::array::from_fn(|index| index as u8);
+        bytes[3] = 2;
+        let request = AtomicRequest::parse(&bytes).unwrap();
+        assert_eq!(
+            (request.kind, request.id, request.stag),
+            (AtomicKind::CompareSwap, 0x0405_0607, 0x0809_0a0b)
+        );
+        assert_eq!((request.offset, request.operand), (0x0c0d_0e0f_1011_1213, 0x1415_1617_1819_1a1b));
+        assert_eq!((request.operand_mask, request.compare), (0x1c1d_1e1f_2021_2223, 0x2425_2627_2829_2a2b));
+        assert_eq!(request.compare_mask, 0x2c2d_2e2f_3031_3233);
+        let mut again = [0; ATOMIC_REQUEST];
+        request.emit(&mut again);
+        assert_eq!((again[..4].to_vec(), &again[4..]), (vec![0, 0, 0, 2], &bytes[4..]));
+        bytes[3] = 0;
+        assert_eq!(AtomicRequest::parse(&bytes).unwrap().kind, AtomicKind::FetchAdd);
+        bytes[3] = 1;
+        assert_eq!(AtomicRequest::parse(&bytes), None);
+        let bytes: [u8; ATOMIC_RESPONSE] = core::array::from_fn(|index| index as u8);
+        let response = AtomicResponse::parse(&bytes);
+        assert_eq!(response, AtomicResponse { id: 0x0001_0203, original: 0x0405_0607_0809_0a0b });
+        let mut again = [0; ATOMIC_RESPONSE];
+        response.emit(&mut again);
+        assert_eq!(again, bytes);
+    }
+
+    #[test]
+    fn what_a_terminate_repeats_is_read_back() {
+        let head = [0, 30, 0xc1, 0x40, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        let request = [6; READ_REQUEST];
+        for about in [
+            About::default(),
+            About { head: &head, request: None },
+            About { head: &head, request: Some(&request) },
+        ] {
+            let mut bytes = [0; 64];
+            let length = Terminate::ACCESS.emit(&about, &mut bytes);
+            assert_eq!(About::parse(&bytes[..length]), about);
+            for cut in 0..length {
+                assert!(about.head.starts_with(About::parse(&bytes[..cut]).head));
+            }
+            // As siw sends it.
+            bytes[2] = bytes[2].reverse_bits();
+            assert_eq!(About::parse(&bytes[..length]), about);
+        }
     }
 
     #[test]

@@ -86,7 +86,9 @@ impl Receiver {
             }
             Opcode::ReadRequest => (rdmap::READ_QUEUE, self.read_sequence, Some(rdmap::READ_REQUEST)),
             Opcode::Terminate => (rdmap::TERMINATE_QUEUE, 1, Some(length.max(rdmap::TERMINATE))),
-            Opcode::Write | Opcode::ReadResponse => return Err(Violation::Opcode { opcode, tagged: false }),
+            Opcode::Write | Opcode::ReadResponse | Opcode::AtomicRequest | Opcode::AtomicResponse => {
+                return Err(Violation::Opcode { opcode, tagged: false });
+            }
         };
         let begun = if queue == rdmap::SEND_QUEUE { self.message } else { 0 };
         check_order(opcode, header, queue, sequence, begun)?;
