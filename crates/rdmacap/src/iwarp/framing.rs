@@ -1,0 +1,620 @@
+//! From a TCP stream with holes to MPA's frames (FPDUs), with and without markers and checksums; and back into
+//! step where the beginning or a part of the stream is missing.
+//!
+//! Where the boundaries are lost, a place counts as the start of a frame if its checksum is right, or if a chain of
+//! frames begins there whose headers all make sense.
+
+use iwarp_wire::ddp::{self, Header};
+use iwarp_wire::mpa;
+use iwarp_wire::rdmap::{self, Opcode};
+
+use crate::context::Budget;
+use crate::tcp::Piece;
+
+/// Distance of MPA's markers, and their length (RFC 5044 4.3).
+const MARKER_DISTANCE: u64 = 512;
+const MARKER: u64 = 4;
+/// Frames in a row that must make sense where no checksum says so.
+const CHAIN: usize = 3;
+/// How far a stream is searched for a frame before it counts as something else.
+const SEARCHED: usize = 256 << 10;
+
+/// Whether checksums are in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Checksums {
+    /// The handshake is not there: the first frame shows it.
+    Unknown,
+    On,
+    Off,
+}
+
+/// A frame of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fpdu<'a> {
+    /// Its ULPDU, with zeros where bytes are missing.
+    pub(crate) ulpdu: &'a [u8],
+    /// Where in the ULPDU bytes are missing.
+    pub(crate) gaps: &'a [(usize, usize)],
+    /// Whether the missing bytes were all cut off by the capture, rather than lost.
+    pub(crate) cut: bool,
+    /// Stream offsets of its start and its end.
+    pub(crate) span: (u64, u64),
+    /// First and last frame of the capture that carried it, and the time of the first.
+    pub(crate) frames: (u64, u64),
+    pub(crate) time: u64,
+}
+
+/// What the framing found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event<'a> {
+    /// A request or reply: what there is of it, zeros where bytes are missing, and how much of that is certain.
+    Handshake { bytes: &'a [u8], certain: usize },
+    /// A frame whose checksum is right or not in use.
+    Fpdu(Fpdu<'a>),
+    /// A frame whose checksum is wrong.
+    BadChecksum { found: u32, computed: u32 },
+    /// So many bytes were passed over, because they could not be framed.
+    Passed(u64),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// A request or reply comes first.
+    Handshake(mpa::FrameKind),
+    /// At the start of a frame, or in one.
+    Framed,
+    /// Searching for the start of a frame.
+    Searching,
+    /// Not MPA.
+    Foreign,
+}
+
+/// The framing of one direction.
+#[derive(Debug)]
+pub(crate) struct Framer {
+    state: State,
+    checksums: Checksums,
+    /// Offset of the first marker, where markers are in use.
+    markers: Option<u64>,
+    /// Frames begin at this offset modulo 4, if that is known.
+    phase: Option<u64>,
+    /// Where the first frame begins, if the handshake is there.
+    first: u64,
+    /// Offset of the next byte that comes.
+    at: u64,
+    /// Bytes of a frame that is not whole, or that are searched; zeros where bytes are missing.
+    held: Vec<u8>,
+    gaps: Vec<(usize, usize)>,
+    cut: bool,
+    /// Where in `held` segments began.
+    starts: Vec<usize>,
+    /// Frames of the capture: where in `held` each one's bytes begin.
+    sources: Vec<(usize, u64, u64)>,
+    /// Searching: candidates before this place are known not to start a frame.
+    rejected: usize,
+    /// Whether a frame was ever found.
+    found: bool,
+}
+
+impl Framer {
+    /// A direction whose first bytes are a request or reply.
+    pub(crate) fn with_handshake(kind: mpa::FrameKind) -> Self {
+        Self { state: State::Handshake(kind), ..Self::in_mid_stream() }
+    }
+
+    /// A direction whose beginning is not there.
+    pub(crate) fn in_mid_stream() -> Self {
+        Self {
+            state: State::Searching,
+            checksums: Checksums::Unknown,
+            markers: None,
+            phase: None,
+            first: 0,
+            at: 0,
+            held: Vec::new(),
+            gaps: Vec::new(),
+            cut: false,
+            starts: Vec::new(),
+            sources: Vec::new(),
+            rejected: 0,
+            found: false,
+        }
+    }
+
+    /// The handshake says how frames are.
+    pub(crate) fn agree(&mut self, checksums: bool, markers: bool) {
+        self.checksums = if checksums { Checksums::On } else { Checksums::Off };
+        // The first marker is the first thing after the handshake.
+        self.markers = markers.then_some(self.first);
+    }
+
+    /// Whether the stream is not MPA's, as far as it was seen.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.state == State::Foreign
+    }
+
+    /// Takes the next piece of the stream.
+    pub(crate) fn feed(&mut self, piece: Piece<'_>, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
+        let held = self.held.len();
+        match piece {
+            Piece::Bytes { bytes, frame, time, start } => self.take(bytes, frame, time, start, out),
+            Piece::Cut(length) => self.miss(length, true, out),
+            Piece::Lost(length) => self.miss(length, false, out),
+        }
+        let now = self.held.len();
+        if now > held && !budget.take(now - held) {
+            // What was held is given up, and its place in the budget with it.
+            budget.give(held);
+            self.lose(out);
+        } else {
+            budget.give(held.saturating_sub(now));
+        }
+    }
+
+    /// No more comes.
+    pub(crate) fn finish(&mut self, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
+        budget.give(self.held.len());
+        if self.state == State::Searching {
+            self.search(true, out);
+        }
+        if self.state != State::Foreign && !self.held.is_empty() {
+            out(Event::Passed(self.held.len() as u64));
+        }
+        self.clear();
+        self.state = State::Foreign;
+    }
+
+    fn clear(&mut self) {
+        self.held.clear();
+        self.gaps.clear();
+        self.starts.clear();
+        self.sources.clear();
+        self.cut = false;
+        self.rejected = 0;
+    }
+
+    /// The boundaries are lost, and what is held with them.
+    fn lose(&mut self, out: &mut dyn FnMut(Event<'_>)) {
+        if !self.held.is_empty() {
+            out(Event::Passed(self.held.len() as u64));
+        }
+        self.clear();
+        self.state = State::Searching;
+    }
+
+    fn take(&mut self, mut bytes: &[u8], frame: u64, time: u64, start: bool, out: &mut dyn FnMut(Event<'_>)) {
+        let mut start = start;
+        while !bytes.is_empty() {
+            match self.state {
+                State::Foreign => return,
+                State::Searching => {
+                    self.hold(bytes, frame, time, start);
+                    self.search(false, out);
+                    return;
+                }
+                State::Handshake(kind) => {
+                    let needed = self.handshake_length();
+                    let take = bytes.len().min(needed - self.held.len());
+                    self.hold(&bytes[..take], frame, time, start);
+                    bytes = &bytes[take..];
+                    self.handshake(kind, out);
+                }
+                State::Framed if self.held.is_empty() && self.markers.is_none() => {
+                    let taken = self.direct(bytes, frame, time, out);
+                    bytes = &bytes[taken..];
+                    if taken == 0 {
+                        let needed = frame_length(bytes).unwrap_or(mpa::FPDU_LENGTH_FIELD);
+                        let take = bytes.len().min(needed);
+                        self.hold(&bytes[..take], frame, time, start);
+                        bytes = &bytes[take..];
+                    }
+                }
+                State::Framed => {
+                    let needed = self.held_length();
+                    let take = bytes.len().min(needed - self.held.len());
+                    self.hold(&bytes[..take], frame, time, start);
+                    bytes = &bytes[take..];
+                    self.held_frame(out);
+                }
+            }
+            start = false;
+        }
+    }
+
+    /// Bytes are missing here.
+    fn miss(&mut self, length: u64, cut: bool, out: &mut dyn FnMut(Event<'_>)) {
+        match self.state {
+            State::Foreign => self.at += length,
+            State::Handshake(kind) => {
+                if self.held.len() < mpa::FRAME_HEADER {
+                    // Without the fixed part nothing is known of the rest of the stream.
+                    self.lose(out);
+                    self.at += length;
+                    return;
+                }
+                let rest = length.min((self.handshake_length() - self.held.len()) as u64);
+                self.hold_nothing(rest as usize, cut);
+                self.handshake(kind, out);
+                self.miss_rest(length - rest, cut, out);
+            }
+            State::Framed => {
+                let needed = self.held_length();
+                let header = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
+                if self.held.len() < header.min(needed) || self.markers.is_some() {
+                    out(Event::Passed(length));
+                    self.lose(out);
+                    self.at += length;
+                    return;
+                }
+                let rest = length.min((needed - self.held.len()) as u64);
+                self.hold_nothing(rest as usize, cut);
+                self.held_frame(out);
+                self.miss_rest(length - rest, cut, out);
+            }
+            State::Searching => {
+                // A chain is followed over what the capture cut, not over what it lost.
+                if cut && !self.held.is_empty() && length <= mpa::MAX_ULPDU as u64 {
+                    self.hold_nothing(length as usize, true);
+                    self.search(false, out);
+                } else {
+                    out(Event::Passed(length));
+                    self.lose(out);
+                    self.at += length;
+                }
+            }
+        }
+    }
+
+    fn miss_rest(&mut self, length: u64, cut: bool, out: &mut dyn FnMut(Event<'_>)) {
+        if length > 0 {
+            self.miss(length, cut, out);
+        }
+    }
+
+    fn hold(&mut self, bytes: &[u8], frame: u64, time: u64, start: bool) {
+        let place = self.held.len();
+        if start {
+            self.starts.push(place);
+        }
+        if self.sources.last().is_none_or(|source| source.1 != frame) {
+            self.sources.push((place, frame, time));
+        }
+        self.held.extend_from_slice(bytes);
+        self.at += bytes.len() as u64;
+    }
+
+    fn hold_nothing(&mut self, length: usize, cut: bool) {
+        let place = self.held.len();
+        if length > 0 {
+            self.cut = if self.gaps.is_empty() { cut } else { self.cut && cut };
+            self.gaps.push((place, place + length));
+            self.held.resize(place + length, 0);
+            self.at += length as u64;
+        }
+    }
+
+    // ---- handshake --------------------------------------------------------------------------
+
+    /// Bytes of the request or reply, as far as what is held tells.
+    fn handshake_length(&self) -> usize {
+        match self.held.first_chunk::<{ mpa::FRAME_HEADER }>() {
+            Some(header) => {
+                let length = usize::from(u16::from_be_bytes([header[18], header[19]]));
+                mpa::FRAME_HEADER + length.min(mpa::MAX_PRIVATE_DATA)
+            }
+            None => mpa::FRAME_HEADER,
+        }
+    }
+
+    fn handshake(&mut self, kind: mpa::FrameKind, out: &mut dyn FnMut(Event<'_>)) {
+        if mpa::Frame::check_key(&self.held, kind).is_err() {
+            self.clear();
+            self.state = State::Foreign;
+            return;
+        }
+        if self.held.len() < mpa::FRAME_HEADER || self.held.len() < self.handshake_length() {
+            return;
+        }
+        let certain = self.gaps.first().map_or(self.held.len(), |gap| gap.0);
+        let held = std::mem::take(&mut self.held);
+        self.clear();
+        self.phase = Some(self.at % 4);
+        self.first = self.at;
+        self.state = State::Framed;
+        out(Event::Handshake { bytes: &held, certain });
+    }
+
+    // ---- frames -----------------------------------------------------------------------------
+
+    /// Takes whole frames from the front of `bytes`, without a copy.
+    fn direct(&mut self, bytes: &[u8], frame: u64, time: u64, out: &mut dyn FnMut(Event<'_>)) -> usize {
+        let mut taken = 0;
+        while let Some(length) = frame_length(&bytes[taken..]) {
+            let Some(whole) = bytes[taken..].get(..length) else { break };
+            let span = (self.at, self.at + length as u64);
+            let fpdu =
+                Fpdu { ulpdu: ulpdu(whole), gaps: &[], cut: false, span, frames: (frame, frame), time };
+            if !makes_sense(fpdu.ulpdu) {
+                out(Event::Passed((bytes.len() - taken) as u64));
+                self.at += (bytes.len() - taken) as u64;
+                self.lose(out);
+                return bytes.len();
+            }
+            self.at += length as u64;
+            taken += length;
+            self.check(whole, whole, fpdu, out);
+        }
+        taken
+    }
+
+    /// Bytes of the frame that begins with what is held, as far as that tells.
+    fn held_length(&self) -> usize {
+        let begin = self.at - self.held.len() as u64;
+        match self.markers {
+            None => frame_length(&self.held).unwrap_or(mpa::FPDU_LENGTH_FIELD),
+            Some(origin) => {
+                let first = with_markers(begin, mpa::FPDU_LENGTH_FIELD, origin);
+                match self.held.get(first - mpa::FPDU_LENGTH_FIELD..first) {
+                    Some(&[high, low]) => {
+                        with_markers(begin, mpa::fpdu(usize::from(u16::from_be_bytes([high, low]))), origin)
+                    }
+                    _ => first,
+                }
+            }
+        }
+    }
+
+    /// Hands on the frame that is held, if it is whole.
+    fn held_frame(&mut self, out: &mut dyn FnMut(Event<'_>)) {
+        if self.held.len() < self.held_length() {
+            return;
+        }
+        let begin = self.at - self.held.len() as u64;
+        let held = std::mem::take(&mut self.held);
+        let stripped;
+        let frame = match self.markers {
+            None => &held,
+            Some(origin) => {
+                stripped = without_markers(&held, begin, origin);
+                &stripped
+            }
+        };
+        let ulpdu = ulpdu(frame);
+        let clip = |place: usize| place.saturating_sub(mpa::FPDU_LENGTH_FIELD).min(ulpdu.len());
+        let gaps: Vec<(usize, usize)> = self
+            .gaps
+            .iter()
+            .map(|&(from, to)| (clip(from), clip(to)))
+            .filter(|(from, to)| from < to)
+            .collect();
+        let whole = self.gaps.is_empty();
+        let (first, last) = (self.sources.first(), self.sources.last());
+        let fpdu = Fpdu {
+            ulpdu,
+            gaps: &gaps,
+            cut: self.cut,
+            span: (begin, self.at),
+            frames: (first.map_or(0, |source| source.1), last.map_or(0, |source| source.1)),
+            time: first.map_or(0, |source| source.2),
+        };
+        self.clear();
+        if !makes_sense(ulpdu) {
+            out(Event::Passed(held.len() as u64));
+            self.state = State::Searching;
+        } else if whole {
+            self.check(&held, frame, fpdu, out);
+        } else {
+            self.found = true;
+            out(Event::Fpdu(fpdu));
+        }
+    }
+
+    /// Hands on a whole frame, if its checksum is right or not in use. `covered` has the markers in it.
+    fn check(&mut self, covered: &[u8], frame: &[u8], fpdu: Fpdu<'_>, out: &mut dyn FnMut(Event<'_>)) {
+        let found = frame.last_chunk().map_or(0, |field| u32::from_le_bytes(*field));
+        if self.checksums == Checksums::Unknown {
+            self.checksums = if found == 0 { Checksums::Off } else { Checksums::On };
+        }
+        if self.checksums == Checksums::On {
+            let computed = crc32c::crc32c(&covered[..covered.len() - mpa::CRC]);
+            if computed != found {
+                out(Event::BadChecksum { found, computed });
+                return;
+            }
+        }
+        self.found = true;
+        out(Event::Fpdu(fpdu));
+    }
+
+    // ---- search -----------------------------------------------------------------------------
+
+    /// Looks for the start of a frame in what is held; `last`: nothing more comes.
+    fn search(&mut self, last: bool, out: &mut dyn FnMut(Event<'_>)) {
+        let begin = self.at - self.held.len() as u64;
+        let mut undecided = None;
+        for place in self.rejected..self.held.len() {
+            if self.phase.is_some_and(|phase| (begin + place as u64) % 4 != phase) {
+                continue;
+            }
+            match self.chain(place, last) {
+                Verdict::Frame => return self.lock(place, out),
+                Verdict::Undecided => undecided = undecided.or(Some(place)),
+                Verdict::No => {}
+            }
+        }
+        self.rejected = undecided.unwrap_or(self.held.len());
+        if self.held.len() > SEARCHED {
+            if !self.found && self.phase.is_none() {
+                self.clear();
+                self.state = State::Foreign;
+                return;
+            }
+            out(Event::Passed(self.held.len() as u64));
+            self.clear();
+        }
+    }
+
+    /// Frames begin at this place of what is held: goes on from there.
+    fn lock(&mut self, place: usize, out: &mut dyn FnMut(Event<'_>)) {
+        if place > 0 {
+            out(Event::Passed(place as u64));
+        }
+        let held = std::mem::take(&mut self.held);
+        let (gaps, sources) = (std::mem::take(&mut self.gaps), std::mem::take(&mut self.sources));
+        let starts = std::mem::take(&mut self.starts);
+        self.clear();
+        self.at -= (held.len() - place) as u64;
+        self.phase = Some(self.at % 4);
+        self.state = State::Framed;
+        // The same pieces again, in which a frame now begins.
+        let mut at = place;
+        while at < held.len() {
+            if let Some(gap) = gaps.iter().find(|gap| gap.0 <= at && at < gap.1) {
+                self.miss((gap.1 - at) as u64, true, out);
+                at = gap.1;
+                continue;
+            }
+            let source = sources.iter().rfind(|source| source.0 <= at);
+            let (_, frame, time) = source.copied().unwrap_or_default();
+            let ends = gaps.iter().map(|gap| gap.0).chain(sources.iter().map(|source| source.0));
+            let end = ends.filter(|end| *end > at).min().unwrap_or(held.len());
+            self.take(&held[at..end], frame, time, starts.contains(&at), out);
+            at = end;
+        }
+    }
+
+    /// Whether a frame begins at this place.
+    fn chain(&self, place: usize, last: bool) -> Verdict {
+        let (mut at, mut count) = (place, 0);
+        let starts_segment = self.starts.binary_search(&place).is_ok();
+        loop {
+            if at >= self.held.len() {
+                let fits = last && at == self.held.len() && count > 0;
+                return if fits { Verdict::Frame } else { Verdict::Undecided };
+            }
+            let rest = &self.held[at..];
+            let gap = self.gaps.get(self.gaps.partition_point(|gap| gap.1 <= at));
+            let known = gap.map_or(rest.len(), |gap| gap.0.saturating_sub(at));
+            if let Some(gap) = gap.filter(|_| known == 0) {
+                // Several frames in one segment, of which only the first was captured: the next segment has to
+                // begin with one as well.
+                if count == 0 || !starts_segment {
+                    return Verdict::No;
+                }
+                at = gap.1;
+                continue;
+            }
+            let Some(length) = frame_length(&rest[..known]) else { return Verdict::Undecided };
+            let visible = known.min(length - mpa::CRC);
+            match sense(&rest[mpa::FPDU_LENGTH_FIELD..visible.max(mpa::FPDU_LENGTH_FIELD)], length) {
+                Some(true) => {}
+                Some(false) => return Verdict::No,
+                None => return if gap.is_some() { Verdict::No } else { Verdict::Undecided },
+            }
+            if let Some(frame) = rest[..known].get(..length) {
+                let (covered, field) = frame.split_at(length - mpa::CRC);
+                let padding = mpa::padding(length_field(frame));
+                let field = field.first_chunk().map_or(0, |field| u32::from_le_bytes(*field));
+                let in_use = match self.checksums {
+                    Checksums::Unknown => field != 0,
+                    Checksums::On => true,
+                    Checksums::Off => false,
+                };
+                if in_use {
+                    return if crc32c::crc32c(covered) == field { Verdict::Frame } else { Verdict::No };
+                }
+                if covered[covered.len() - padding..].iter().any(|byte| *byte != 0) {
+                    return Verdict::No;
+                }
+            }
+            count += 1;
+            at += length;
+            if count == CHAIN && at <= self.held.len() {
+                return Verdict::Frame;
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Frame,
+    No,
+    /// More bytes would tell.
+    Undecided,
+}
+
+fn length_field(frame: &[u8]) -> usize {
+    frame.first_chunk().map_or(0, |field| usize::from(u16::from_be_bytes(*field)))
+}
+
+/// Bytes of the frame that `bytes` begin with, if its length field is there.
+fn frame_length(bytes: &[u8]) -> Option<usize> {
+    (bytes.len() >= mpa::FPDU_LENGTH_FIELD).then(|| mpa::fpdu(length_field(bytes)))
+}
+
+/// The ULPDU of a frame without markers.
+fn ulpdu(frame: &[u8]) -> &[u8] {
+    &frame[mpa::FPDU_LENGTH_FIELD..][..length_field(frame)]
+}
+
+/// Bytes on the wire of `length` bytes from stream offset `begin` on, with the markers among and before them.
+fn with_markers(begin: u64, length: usize, origin: u64) -> usize {
+    let (mut at, mut left) = (begin, length as u64);
+    while left > 0 {
+        let phase = at.wrapping_sub(origin) % MARKER_DISTANCE;
+        if phase == 0 {
+            at += MARKER;
+            continue;
+        }
+        let step = left.min(MARKER_DISTANCE - phase);
+        at += step;
+        left -= step;
+    }
+    (at - begin) as usize
+}
+
+fn without_markers(bytes: &[u8], begin: u64, origin: u64) -> Vec<u8> {
+    let is_data = |index: &usize| (begin + *index as u64).wrapping_sub(origin) % MARKER_DISTANCE >= MARKER;
+    (0..bytes.len()).filter(is_data).map(|index| bytes[index]).collect()
+}
+
+/// Whether a ULPDU begins as a segment of DDP and RDMAP does, or is the empty one that may open a connection
+/// (RFC 6581 4.5).
+fn makes_sense(ulpdu: &[u8]) -> bool {
+    ulpdu.is_empty() || sense(ulpdu, mpa::fpdu(ulpdu.len())) == Some(true)
+}
+
+/// The same of what is there of the ULPDU in a frame of `length` bytes; `None`: too little is there.
+fn sense(ulpdu: &[u8], length: usize) -> Option<bool> {
+    let &control = ulpdu.first()?;
+    let header = ddp::header_length(control);
+    if length < mpa::fpdu(header) {
+        return Some(false);
+    }
+    let known = ulpdu.get(..header)?;
+    let Ok(header) = Header::parse(known) else { return Some(false) };
+    // Four bits of DDP's control and two of RDMAP's are reserved.
+    if control & 0x3c != 0 || known[1] & 0x30 != 0 {
+        return Some(false);
+    }
+    Some(match header {
+        Header::Tagged(tagged) => {
+            matches!(Opcode::parse(tagged.ulp), Ok(Opcode::Write | Opcode::ReadResponse))
+        }
+        Header::Untagged(untagged) => match Opcode::parse(untagged.ulp) {
+            Ok(Opcode::Write | Opcode::ReadResponse) | Err(_) => false,
+            Ok(opcode) => untagged.queue == queue(opcode) && untagged.sequence != 0,
+        },
+    })
+}
+
+/// The queue on which untagged messages of an opcode travel.
+pub(crate) fn queue(opcode: Opcode) -> u32 {
+    match opcode {
+        Opcode::ReadRequest | Opcode::AtomicRequest => rdmap::READ_QUEUE,
+        Opcode::Terminate => rdmap::TERMINATE_QUEUE,
+        Opcode::AtomicResponse => rdmap::ATOMIC_RESPONSE_QUEUE,
+        _ => rdmap::SEND_QUEUE,
+    }
+}

@@ -1,0 +1,23 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod bytes;
+mod context;
+pub mod file;
+mod iwarp;
+mod link;
+mod operation;
+mod ranges;
+mod roce;
+mod session;
+mod tcp;
+
+pub use assemble::{Assembler, Content};
+pub use link::{Encapsulation, ROCE_PORT, digest};
+pub use operation::{
+    Access, Atomic, Carrier, Connection, Endpoint, Finding, Kind, Known, Operation, Outcome, Placement,
+    Region, Severity, Side, Sink, Target, Topic,
+};
+pub use ranges::Ranges;
+pub use session::{Config, Session};

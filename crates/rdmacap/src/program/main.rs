@@ -1,0 +1,74 @@
+//! The program: captures in, tables or JSON out.
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod info;
+mod input;
+mod messages;
+mod ops;
+mod options;
+mod regions;
+mod stats;
+mod text;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use options::{Command, Options, Otherwise};
+
+/// Neither the options nor a file could be read.
+const NOT_READABLE: u8 = 3;
+
+fn main() -> ExitCode {
+    let options = match options::parse(lexopt::Parser::from_env()) {
+        Ok(options) => options,
+        Err(Otherwise::Help) => return said(options::HELP),
+        Err(Otherwise::Version) => return said(concat!("rdmacap ", env!("CARGO_PKG_VERSION"), "\n")),
+        Err(Otherwise::Wrong(what)) => return failed(&format!("{what}; see rdmacap --help")),
+    };
+    match run(&options) {
+        Ok(code) => ExitCode::from(code),
+        // Who reads it has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => failed(&error.to_string()),
+    }
+}
+
+fn said(text: &str) -> ExitCode {
+    match io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn failed(what: &str) -> ExitCode {
+    let _ = writeln!(io::stderr(), "rdmacap: {what}");
+    ExitCode::from(NOT_READABLE)
+}
+
+/// Why a command did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Input(#[from] input::InputError),
+    #[error("output: {0}")]
+    Output(#[from] io::Error),
+    #[error("{0}")]
+    Usage(&'static str),
+}
+
+fn run(options: &Options) -> Result<u8, Failure> {
+    let mut out = text::Output::new(options)?;
+    let code = match options.command {
+        Command::Info => info::run(options, &mut out)?,
+        Command::Ops => ops::run(options, &mut out)?,
+        Command::Regions => regions::run(options, &mut out)?,
+        Command::Messages => messages::run(options, &mut out)?,
+        Command::Stats => stats::run(options, &mut out)?,
+        Command::Check => check::run(options, &mut out)?,
+        Command::Streams | Command::Rpc => return Err(Failure::Usage("not yet")),
+    };
+    out.end()?;
+    Ok(code)
+}

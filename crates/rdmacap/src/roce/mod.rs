@@ -1,0 +1,480 @@
+//! Queue pairs in InfiniBand's transport: which two belong together, and the requests of both.
+//!
+//! A packet names only the queue pair that it goes to. The connection manager's messages say which queue pair is at
+//! the other end. Without them the packets between two hosts are kept until an answer's number shows whose request
+//! it answers; what stays unknown is reported one direction at a time.
+
+mod packet;
+mod requests;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::context::Context;
+use crate::link::{Encapsulation, Transport};
+use crate::operation::{Carrier, Connection, Endpoint, Known, Side, Topic};
+use packet::{Management, Packet, Service, Syndrome};
+use requests::Requests;
+
+/// The packets that go to one queue pair from one host.
+type Half = (IpAddr, IpAddr, u32);
+
+/// Packets between two hosts that are kept until it shows who answers whom.
+const MOST_KEPT: usize = 256;
+/// Answers that have to agree before that.
+const CONFIRMATIONS: u32 = 3;
+/// What a packet takes of the budget beside its bytes.
+const KEPT: usize = 128;
+
+/// A connection of two queue pairs.
+#[derive(Debug)]
+struct Pair {
+    info: Connection,
+    /// What each side asks for.
+    requests: [Requests; 2],
+    /// The packets that go to each side.
+    halves: [Option<Half>; 2],
+    /// What the connection manager's messages call it.
+    managed: Vec<(IpAddr, u32)>,
+    /// Packets seen with the mark of congestion, and notifications of it.
+    congestion: u64,
+    /// Whether a side said that it is over.
+    disconnected: bool,
+    used: u64,
+}
+
+/// A request of the connection manager that has not been answered.
+#[derive(Debug)]
+struct Asked {
+    number: u32,
+    psn: u32,
+    pmtu: u32,
+    port: Option<u16>,
+    private_data: Option<Vec<u8>>,
+    frame: u64,
+    time: u64,
+}
+
+/// A packet that is kept.
+#[derive(Debug)]
+struct Kept {
+    half: Half,
+    encapsulation: Encapsulation,
+    bytes: Vec<u8>,
+    length: usize,
+    congested: bool,
+    frame: u64,
+    time: u64,
+}
+
+/// All queue pairs of a capture.
+#[derive(Debug, Default)]
+pub(crate) struct Roce {
+    pairs: HashMap<u32, Pair>,
+    halves: HashMap<Half, (u32, Side)>,
+    /// By the asking host, the asked one, and the asking one's identifier.
+    asked: HashMap<(IpAddr, IpAddr, u32), Asked>,
+    /// By host and its identifier: the connection that the manager's messages name so.
+    managed: HashMap<(IpAddr, u32), u32>,
+    /// By pair of hosts, the smaller address first.
+    kept: HashMap<(IpAddr, IpAddr), Vec<Kept>>,
+    check: bool,
+    most: usize,
+}
+
+impl Roce {
+    /// No queue pairs yet. At most so many are known at a time; `check`: invariant CRCs are checked.
+    pub(crate) fn new(most: usize, check: bool) -> Self {
+        Self { most, check, ..Self::default() }
+    }
+
+    /// Takes a packet.
+    pub(crate) fn packet(&mut self, transport: &Transport<'_>, context: &mut Context<'_>) {
+        let Some(packet) = Packet::parse(transport) else { return };
+        let half = (transport.source, transport.destination, packet.destination);
+        if self.check
+            && let Some((found, computed)) = packet::checksums(transport)
+            && found != computed
+        {
+            let connection = self.halves.get(&half).map(|(id, _)| *id);
+            let text = format!("invariant CRC {found:#010x} instead of {computed:#010x}");
+            context.finding(Topic::Checksum, connection, text);
+            return;
+        }
+        match packet.service {
+            Service::Datagram => {
+                if let Some(message) = Management::parse(&packet) {
+                    self.manage(transport, &message, context);
+                }
+            }
+            Service::Congestion => self.congestion(half, context),
+            Service::Reliable | Service::Unreliable => {
+                if self.halves.contains_key(&half) {
+                    self.take(half, &packet, transport.congested, context);
+                } else {
+                    self.keep(half, transport, context);
+                }
+            }
+        }
+    }
+
+    /// Nothing more comes.
+    pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
+        let mut hosts: Vec<_> = self.kept.keys().copied().collect();
+        hosts.sort_unstable();
+        for hosts in hosts {
+            self.settle(hosts, true, context);
+        }
+        let mut ids: Vec<u32> = self.pairs.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.end(id, context);
+        }
+    }
+
+    // ---- packets of known queue pairs -------------------------------------------------------
+
+    fn take(&mut self, half: Half, packet: &Packet<'_>, congested: bool, context: &mut Context<'_>) {
+        let Some((id, to)) = self.halves.get(&half).copied() else { return };
+        let Some(pair) = self.pairs.get_mut(&id) else { return };
+        pair.used = context.frame;
+        if congested || packet.backward_congestion {
+            pair.congestion += 1;
+        }
+        if packet.is_request() {
+            let requests = &mut pair.requests[to.other().index()];
+            requests.unreliable |= packet.service == Service::Unreliable;
+            requests.request(packet, context);
+        } else {
+            pair.requests[to.index()].answer(packet, context);
+        }
+        // Both directions have one packet size.
+        let pmtu = pair.requests[0].pmtu.max(pair.requests[1].pmtu);
+        pair.requests.iter_mut().for_each(|requests| requests.pmtu = pmtu);
+    }
+
+    fn congestion(&mut self, half: Half, context: &mut Context<'_>) {
+        let Some((id, to)) = self.halves.get(&half).copied() else { return };
+        if let Some(pair) = self.pairs.get_mut(&id) {
+            pair.congestion += 1;
+            let text = format!("{} notified {to} of congestion", to.other());
+            context.finding(Topic::Congestion, Some(id), text);
+        }
+    }
+
+    // ---- connection manager -----------------------------------------------------------------
+
+    fn manage(&mut self, transport: &Transport<'_>, message: &Management<'_>, context: &mut Context<'_>) {
+        let (source, destination) = (transport.source, transport.destination);
+        match *message {
+            Management::Request { local, number, psn, pmtu, port, private_data } => {
+                if self.asked.len() >= self.most {
+                    self.asked.clear();
+                }
+                let asked = Asked {
+                    number,
+                    psn,
+                    pmtu,
+                    port,
+                    private_data: private_data.map(<[u8]>::to_vec),
+                    frame: context.frame,
+                    time: context.time,
+                };
+                self.asked.entry((source, destination, local)).or_insert(asked);
+            }
+            Management::Reply { local, remote, number, psn, private_data } => {
+                let Some(asked) = self.asked.remove(&(destination, source, remote)) else { return };
+                let ends = [(destination, asked.number), (source, number)];
+                let info = asked.connection(ends, transport.encapsulation, private_data, context);
+                // Each side says with which number the other is to begin (12.7.13).
+                let id = self.open(info, [Some(psn), Some(asked.psn)], context);
+                for name in [(source, local), (destination, remote)] {
+                    self.managed.insert(name, id);
+                    self.pairs.get_mut(&id).into_iter().for_each(|pair| pair.managed.push(name));
+                }
+            }
+            Management::Reject { remote, reason, private_data } => {
+                let Some(asked) = self.asked.remove(&(destination, source, remote)) else { return };
+                let ends = [(destination, asked.number), (source, 0)];
+                let mut info = asked.connection(ends, transport.encapsulation, private_data, context);
+                info.refused = true;
+                info.ends[1].number = None;
+                let id = info.id;
+                context.sink.connection(&info);
+                // 28: the application's own refusal.
+                let text = format!("the passive side refused it, reason {reason}");
+                context.finding(Topic::Connection, Some(id), text);
+                context.closed(id);
+            }
+            Management::Disconnect { local, remote } => {
+                let id =
+                    self.managed.get(&(source, local)).or_else(|| self.managed.get(&(destination, remote)));
+                // What is under way may still be acknowledged: the queue pairs are known until they are used anew.
+                if let Some(pair) = id.and_then(|id| self.pairs.get_mut(id)) {
+                    pair.disconnected = true;
+                }
+            }
+        }
+    }
+
+    /// Begins a connection; what used its queue pairs before is over.
+    fn open(&mut self, info: Connection, psns: [Option<u32>; 2], context: &mut Context<'_>) -> u32 {
+        let id = info.id;
+        let [a, b] = info.ends;
+        let halves = [
+            a.number.map(|number| (b.host, a.host, number)),
+            b.number.map(|number| (a.host, b.host, number)),
+        ];
+        for (side, half) in [Side::A, Side::B].into_iter().zip(halves) {
+            let Some(half) = half else { continue };
+            if let Some((before, _)) = self.halves.remove(&half) {
+                self.end(before, context);
+            }
+            self.halves.insert(half, (id, side));
+        }
+        self.make_room(context);
+        context.sink.connection(&info);
+        let of = |side: Side, responder: Endpoint| {
+            let mut requests = Requests::new(side, responder.host, id, info.pmtu, psns[side.index()]);
+            requests.unreliable = info.known == Known::OneSided;
+            requests
+        };
+        let requests = [of(Side::A, b), of(Side::B, a)];
+        let used = context.frame;
+        let (managed, congestion, disconnected) = (Vec::new(), 0, false);
+        self.pairs.insert(id, Pair { info, requests, halves, managed, congestion, disconnected, used });
+        id
+    }
+
+    /// Ends the connections that were not used for longest, if there are too many.
+    fn make_room(&mut self, context: &mut Context<'_>) {
+        if self.pairs.len() < self.most {
+            return;
+        }
+        let mut used: Vec<(u64, u32)> = self.pairs.iter().map(|(id, pair)| (pair.used, *id)).collect();
+        used.sort_unstable();
+        for (_, id) in used.into_iter().take(self.most / 8 + 1) {
+            self.end(id, context);
+        }
+        context.finding(Topic::GaveUp, None, format!("more than {} queue pairs at a time", self.most));
+    }
+
+    fn end(&mut self, id: u32, context: &mut Context<'_>) {
+        let Some(mut pair) = self.pairs.remove(&id) else { return };
+        for half in pair.halves.iter().flatten() {
+            if self.halves.get(half).is_some_and(|(of, _)| *of == id) {
+                self.halves.remove(half);
+            }
+        }
+        for name in &pair.managed {
+            self.managed.remove(name);
+        }
+        for requests in &mut pair.requests {
+            requests.finish(context);
+        }
+        if pair.congestion > 0 {
+            let text = format!("{} packets with a mark of congestion", pair.congestion);
+            context.finding(Topic::Congestion, Some(id), text);
+        }
+        if pair.info.known != Known::Cm {
+            context.finding(Topic::Partial, Some(id), "its beginning is not in the capture".into());
+        }
+        if !pair.disconnected {
+            context.finding(Topic::Partial, Some(id), "its end is not in the capture".into());
+        }
+        context.closed(id);
+    }
+
+    // ---- queue pairs without a handshake ----------------------------------------------------
+
+    /// Keeps a packet of an unknown queue pair, and looks whether it is known now.
+    fn keep(&mut self, half: Half, transport: &Transport<'_>, context: &mut Context<'_>) {
+        let hosts = (half.0.min(half.1), half.0.max(half.1));
+        if self.kept.len() >= self.most && !self.kept.contains_key(&hosts) {
+            return;
+        }
+        let room = context.budget.take(KEPT + transport.bytes.len());
+        let kept = self.kept.entry(hosts).or_default();
+        if room {
+            kept.push(Kept {
+                half,
+                encapsulation: transport.encapsulation,
+                bytes: transport.bytes.to_vec(),
+                length: transport.length,
+                congested: transport.congested,
+                frame: context.frame,
+                time: context.time,
+            });
+        }
+        let full = !room || kept.len() >= MOST_KEPT;
+        let is_answer = Packet::parse(transport).is_some_and(|packet| !packet.is_request());
+        if full || is_answer {
+            self.settle(hosts, full, context);
+        }
+    }
+
+    /// Finds out which of the unknown queue pairs between two hosts belong together; `all`: decides about the rest
+    /// as well.
+    fn settle(&mut self, hosts: (IpAddr, IpAddr), all: bool, context: &mut Context<'_>) {
+        let Some(kept) = self.kept.get(&hosts) else { return };
+        let mut opened = false;
+        for (requester, responder, first) in couples(kept, if all { 1 } else { CONFIRMATIONS }) {
+            let [a, b] = if first { [requester, responder] } else { [responder, requester] };
+            // Each side's packets go to the other's queue pair.
+            let ends = [(a.0, b.2), (b.0, a.2)];
+            opened |= self.open_guessed(ends.map(|(host, number)| (host, Some(number))), hosts, context);
+        }
+        if all {
+            let kept = self.kept.get(&hosts).into_iter().flatten();
+            let mut rest: Vec<Half> = kept.map(|kept| kept.half).collect();
+            rest.sort_unstable();
+            rest.dedup();
+            for half in rest {
+                if !self.halves.contains_key(&half) {
+                    let ends = [(half.0, None), (half.1, Some(half.2))];
+                    opened |= self.open_guessed(ends, hosts, context);
+                }
+            }
+        }
+        if opened {
+            self.replay(hosts, context);
+        }
+    }
+
+    fn open_guessed(
+        &mut self,
+        ends: [(IpAddr, Option<u32>); 2],
+        hosts: (IpAddr, IpAddr),
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(first) = self.kept.get(&hosts).and_then(|kept| kept.first()) else { return false };
+        let info = Connection {
+            id: context.connection_id(),
+            carrier: Carrier::InfiniBand(first.encapsulation),
+            known: if ends[0].1.is_some() { Known::Guessed } else { Known::OneSided },
+            ends: ends.map(|(host, number)| Endpoint { host, number }),
+            frame: first.frame,
+            time: first.time,
+            service: None,
+            private_data: [None, None],
+            refused: false,
+            pmtu: 0,
+        };
+        self.open(info, [None, None], context);
+        true
+    }
+
+    /// Takes the kept packets whose queue pairs are known now.
+    fn replay(&mut self, hosts: (IpAddr, IpAddr), context: &mut Context<'_>) {
+        let kept = self.kept.remove(&hosts).unwrap_or_default();
+        let now = (context.frame, context.time);
+        let mut rest = Vec::new();
+        for packet in kept {
+            if !self.halves.contains_key(&packet.half) {
+                rest.push(packet);
+                continue;
+            }
+            context.budget.give(KEPT + packet.bytes.len());
+            (context.frame, context.time) = (packet.frame, packet.time);
+            if let Some(parsed) = packet.parse() {
+                self.take(packet.half, &parsed, packet.congested, context);
+            }
+        }
+        (context.frame, context.time) = now;
+        if !rest.is_empty() {
+            self.kept.insert(hosts, rest);
+        }
+    }
+}
+
+impl Asked {
+    fn connection(
+        &self,
+        ends: [(IpAddr, u32); 2],
+        encapsulation: Encapsulation,
+        private_data: Option<&[u8]>,
+        context: &mut Context<'_>,
+    ) -> Connection {
+        Connection {
+            id: context.connection_id(),
+            carrier: Carrier::InfiniBand(encapsulation),
+            known: Known::Cm,
+            ends: ends.map(|(host, number)| Endpoint { host, number: Some(number) }),
+            frame: self.frame,
+            time: self.time,
+            service: self.port,
+            private_data: [self.private_data.clone(), private_data.map(<[u8]>::to_vec)],
+            refused: false,
+            pmtu: self.pmtu,
+        }
+    }
+}
+
+impl Kept {
+    fn parse(&self) -> Option<Packet<'_>> {
+        Packet::parse(&Transport {
+            encapsulation: self.encapsulation,
+            source: self.half.0,
+            destination: self.half.1,
+            congested: self.congested,
+            cover: &[],
+            bytes: &self.bytes,
+            length: self.length,
+        })
+    }
+}
+
+/// Halves that belong together, because so many answers in one have numbers of requests in the other and of no
+/// third: who asks, who answers, and whether the asking one was seen first.
+fn couples(kept: &[Kept], confirmations: u32) -> Vec<(Half, Half, bool)> {
+    /// Distance from a request's number in which an answer counts as its own.
+    const NEAR: u32 = 1 << 12;
+    let mut asked: HashMap<Half, (u32, u32)> = HashMap::new();
+    let mut votes: HashMap<(Half, Half), u32> = HashMap::new();
+    for kept in kept {
+        let Some(packet) = kept.parse() else { continue };
+        let half = kept.half;
+        if packet.is_request() {
+            let (_, last) = asked.entry(half).or_insert((packet.psn, packet.psn));
+            *last = packet.psn;
+            continue;
+        }
+        if packet.syndrome == Some(Syndrome::Reserved) {
+            continue;
+        }
+        // An answer to `half` comes from where the requests of its couple go to.
+        let within = |&(from, to): &(u32, u32)| {
+            let beyond = packet.psn.wrapping_sub(from) & 0xff_ffff;
+            beyond <= (to.wrapping_sub(from) & 0xff_ffff) + NEAR
+        };
+        let mut candidates = asked
+            .iter()
+            .filter(|(request, range)| (request.0, request.1) == (half.1, half.0) && within(range))
+            .map(|(request, _)| *request);
+        if let (Some(request), None) = (candidates.next(), candidates.next()) {
+            *votes.entry((request, half)).or_default() += 1;
+        }
+    }
+    let mut found: Vec<(Half, Half)> =
+        votes.iter().filter(|(_, count)| **count >= confirmations).map(|(couple, _)| *couple).collect();
+    found.sort_unstable();
+    // A half that could be two's is nobody's.
+    let unique = |couple: &&(Half, Half)| {
+        let shares = |other: &&(Half, Half)| {
+            let halves = [couple.0, couple.1];
+            **other != **couple
+                && **other != (couple.1, couple.0)
+                && (halves.contains(&other.0) || halves.contains(&other.1))
+        };
+        !found.iter().any(|other| shares(&other))
+    };
+    let mut couples: Vec<(Half, Half, bool)> = Vec::new();
+    for &(request, answer) in found.iter().filter(unique) {
+        if couples.iter().any(|couple| couple.0 == answer) {
+            continue;
+        }
+        let place = |half: Half| kept.iter().position(|kept| kept.half == half);
+        couples.push((request, answer, place(request) <= place(answer)));
+    }
+    couples
+}

@@ -1,0 +1,355 @@
+//! Packets of InfiniBand's transport: base and extended headers (InfiniBand Architecture, volume 1, chapter 9), and
+//! the invariant CRC (7.8.1, and RoCE's annexes for what it covers).
+
+use crate::bytes::{u8_at, u16_at, u24_at, u32_at, u64_at};
+use crate::link::{Encapsulation, Transport};
+
+const BTH: usize = 12;
+const ICRC: usize = 4;
+
+/// The transport that an opcode belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Reliable connection; extended reliable connection as well.
+    Reliable,
+    /// Unreliable connection.
+    Unreliable,
+    /// Unreliable datagram.
+    Datagram,
+    /// A congestion notification of RoCE v2.
+    Congestion,
+}
+
+/// Which packet of its message it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    First,
+    Middle,
+    Last,
+    Only,
+}
+
+impl Part {
+    pub(crate) fn begins(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    pub(crate) fn ends(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+}
+
+/// What a packet does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opcode {
+    Send(Part),
+    Write(Part),
+    ReadRequest,
+    ReadResponse(Part),
+    Acknowledge,
+    AtomicAcknowledge,
+    CompareSwap,
+    FetchAdd,
+    /// Not known here.
+    Other(u8),
+}
+
+/// What an acknowledgement says (9.7.5.2.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Syndrome {
+    Ack,
+    /// Receiver not ready, with its timer's code.
+    NotReady(u8),
+    /// Packets are missing before this one.
+    Sequence,
+    /// The request is refused.
+    Refused(&'static str),
+    Reserved,
+}
+
+impl Syndrome {
+    fn parse(byte: u8) -> Self {
+        match (byte >> 5 & 3, byte & 0x1f) {
+            (0, _) => Self::Ack,
+            (1, timer) => Self::NotReady(timer),
+            (3, 0) => Self::Sequence,
+            (3, 1) => Self::Refused("invalid-request"),
+            (3, 2) => Self::Refused("remote-access"),
+            (3, 3) => Self::Refused("remote-operational"),
+            (3, 4) => Self::Refused("invalid-rd-request"),
+            _ => Self::Reserved,
+        }
+    }
+}
+
+/// What a write or read is about: RETH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    pub(crate) length: u32,
+}
+
+/// What an atomic is about: AtomicETH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AtomicHeader {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    /// Value to swap in or to add.
+    pub(crate) operand: u64,
+    pub(crate) compare: u64,
+}
+
+/// A packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Packet<'a> {
+    pub(crate) service: Service,
+    pub(crate) opcode: Opcode,
+    pub(crate) solicited: bool,
+    pub(crate) backward_congestion: bool,
+    pub(crate) destination: u32,
+    pub(crate) psn: u32,
+    pub(crate) remote: Option<Remote>,
+    pub(crate) atomic: Option<AtomicHeader>,
+    pub(crate) syndrome: Option<Syndrome>,
+    /// Value that an atomic operation found.
+    pub(crate) original: Option<u64>,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) invalidate: Option<u32>,
+    /// What was captured of the payload.
+    pub(crate) payload: &'a [u8],
+    /// Its length on the wire.
+    pub(crate) length: usize,
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet; `None`: cut before the end of its headers, or another version.
+    pub(crate) fn parse(transport: &Transport<'a>) -> Option<Self> {
+        let bytes = transport.bytes;
+        let (code, flags) = (u8_at(bytes, 0)?, u8_at(bytes, 1)?);
+        if flags & 0x0f != 0 {
+            return None;
+        }
+        let (service, operation) = match code >> 5 {
+            _ if code == 0x81 => (Service::Congestion, 0x1f),
+            0 | 5 => (Service::Reliable, code & 0x1f),
+            1 => (Service::Unreliable, code & 0x1f),
+            3 => (Service::Datagram, code & 0x1f),
+            _ => return None,
+        };
+        let mut at = BTH;
+        // Extended reliable connections name the shared receive queue, datagrams their queue pair.
+        at += match code >> 5 {
+            5 => 4,
+            3 => 8,
+            _ => 0,
+        };
+        let mut packet = Self {
+            service,
+            opcode: opcode(operation),
+            solicited: flags & 0x80 != 0,
+            backward_congestion: u8_at(bytes, 4)? & 0x40 != 0,
+            destination: u24_at(bytes, 5)?,
+            psn: u24_at(bytes, 9)?,
+            remote: None,
+            atomic: None,
+            syndrome: None,
+            original: None,
+            immediate: None,
+            invalidate: None,
+            payload: &[],
+            length: 0,
+        };
+        if matches!(operation, 6 | 10 | 11 | 12) {
+            let (address, key) = (u64_at(bytes, at)?, u32_at(bytes, at + 8)?);
+            packet.remote = Some(Remote { address, key, length: u32_at(bytes, at + 12)? });
+            at += 16;
+        }
+        if matches!(operation, 19 | 20) {
+            packet.atomic = Some(AtomicHeader {
+                address: u64_at(bytes, at)?,
+                key: u32_at(bytes, at + 8)?,
+                operand: u64_at(bytes, at + 12)?,
+                compare: u64_at(bytes, at + 20)?,
+            });
+            at += 28;
+        }
+        if matches!(operation, 13 | 15..=18) {
+            packet.syndrome = Some(Syndrome::parse(u8_at(bytes, at)?));
+            at += 4;
+        }
+        if operation == 18 {
+            packet.original = Some(u64_at(bytes, at)?);
+            at += 8;
+        }
+        if matches!(operation, 3 | 5 | 9 | 11) {
+            packet.immediate = Some(u32_at(bytes, at)?);
+            at += 4;
+        }
+        if matches!(operation, 22 | 23) {
+            packet.invalidate = Some(u32_at(bytes, at)?);
+            at += 4;
+        }
+        if service == Service::Congestion {
+            return Some(packet);
+        }
+        let padding = usize::from(flags >> 4 & 3);
+        packet.length = transport.length.checked_sub(at + padding + ICRC)?;
+        packet.payload = bytes.get(at..).map_or(&[], |rest| &rest[..rest.len().min(packet.length)]);
+        Some(packet)
+    }
+
+    /// Whether a requester sends it.
+    pub(crate) fn is_request(&self) -> bool {
+        !matches!(
+            self.opcode,
+            Opcode::ReadResponse(_) | Opcode::Acknowledge | Opcode::AtomicAcknowledge | Opcode::Other(_)
+        )
+    }
+}
+
+fn opcode(operation: u8) -> Opcode {
+    match operation {
+        0 => Opcode::Send(Part::First),
+        1 => Opcode::Send(Part::Middle),
+        2 | 3 | 22 => Opcode::Send(Part::Last),
+        4 | 5 | 23 => Opcode::Send(Part::Only),
+        6 => Opcode::Write(Part::First),
+        7 => Opcode::Write(Part::Middle),
+        8 | 9 => Opcode::Write(Part::Last),
+        10 | 11 => Opcode::Write(Part::Only),
+        12 => Opcode::ReadRequest,
+        13 => Opcode::ReadResponse(Part::First),
+        14 => Opcode::ReadResponse(Part::Middle),
+        15 => Opcode::ReadResponse(Part::Last),
+        16 => Opcode::ReadResponse(Part::Only),
+        17 => Opcode::Acknowledge,
+        18 => Opcode::AtomicAcknowledge,
+        19 => Opcode::CompareSwap,
+        20 => Opcode::FetchAdd,
+        other => Opcode::Other(other),
+    }
+}
+
+/// The invariant CRC of a whole packet: the one it has and the one it should have. `None`: it is not whole, or its
+/// link has other rules.
+pub(crate) fn checksums(transport: &Transport<'_>) -> Option<(u32, u32)> {
+    if transport.bytes.len() != transport.length || transport.length < BTH + ICRC {
+        return None;
+    }
+    let mut header = [0xff; 8 + 60 + 8 + 40];
+    let cover = transport.cover;
+    let place = header.get_mut(8..8 + cover.len())?;
+    place.copy_from_slice(cover);
+    // What routers may change counts as ones, and so does the local route header in front, of which RoCE has none.
+    match (transport.encapsulation, cover.first()? >> 4) {
+        (Encapsulation::InfiniBand, _) => return None,
+        (Encapsulation::RoceV2, 4) => {
+            let udp = cover.len().checked_sub(8)?;
+            place[1] = 0xff;
+            place[8] = 0xff;
+            place[10..12].fill(0xff);
+            place[udp + 6..udp + 8].fill(0xff);
+        }
+        (Encapsulation::RoceV2, _) => {
+            let udp = cover.len().checked_sub(8)?;
+            place[0] |= 0x0f;
+            place[1..4].fill(0xff);
+            place[7] = 0xff;
+            place[udp + 6..udp + 8].fill(0xff);
+        }
+        (Encapsulation::RoceV1, _) => {
+            place[0] |= 0x0f;
+            place[1..4].fill(0xff);
+            place[7] = 0xff;
+        }
+    }
+    let (covered, field) = transport.bytes.split_at(transport.length - ICRC);
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&header[..8 + cover.len()]);
+    crc.update(&covered[..4]);
+    crc.update(&[0xff]);
+    crc.update(&covered[5..]);
+    Some((u32::from_le_bytes(*field.first_chunk()?), crc.finalize()))
+}
+
+/// Port of a service identifier that librdmacm made, with its port space.
+fn service_port(service: u64) -> Option<u16> {
+    (service >> 24 == 1).then_some(service as u16)
+}
+
+/// A message of the connection manager (chapter 12.6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Management<'a> {
+    Request {
+        local: u32,
+        number: u32,
+        psn: u32,
+        pmtu: u32,
+        port: Option<u16>,
+        private_data: Option<&'a [u8]>,
+    },
+    Reply {
+        local: u32,
+        remote: u32,
+        number: u32,
+        psn: u32,
+        private_data: Option<&'a [u8]>,
+    },
+    Reject {
+        remote: u32,
+        reason: u16,
+        private_data: Option<&'a [u8]>,
+    },
+    Disconnect {
+        local: u32,
+        remote: u32,
+    },
+}
+
+/// Bytes that librdmacm puts before the private data of a request.
+const RDMACM_HEADER: usize = 36;
+
+impl<'a> Management<'a> {
+    /// Reads a datagram for queue pair 1; `None`: something else.
+    pub(crate) fn parse(packet: &Packet<'a>) -> Option<Self> {
+        const HEADER: usize = 24;
+        if packet.service != Service::Datagram || packet.destination != 1 {
+            return None;
+        }
+        let mad = packet.payload;
+        let class = u8_at(mad, 1)?;
+        let (attribute, body) = (u16_at(mad, 16)?, mad.get(HEADER..)?);
+        let (local, remote) = (u32_at(body, 0)?, u32_at(body, 4)?);
+        let data = |from: usize, length: usize| body.get(from..from + length);
+        match (class, attribute) {
+            (7, 0x10) => {
+                let port = u64_at(body, 8).and_then(service_port);
+                let skip = if port.is_some() { RDMACM_HEADER } else { 0 };
+                Some(Self::Request {
+                    local,
+                    number: u24_at(body, 32)?,
+                    psn: u24_at(body, 44)?,
+                    pmtu: match u8_at(body, 50)? >> 4 {
+                        code @ 1..=5 => 128 << code,
+                        _ => 0,
+                    },
+                    port,
+                    private_data: data(140 + skip, 92 - skip),
+                })
+            }
+            (7, 0x13) => Some(Self::Reply {
+                local,
+                remote,
+                number: u24_at(body, 12)?,
+                psn: u24_at(body, 20)?,
+                private_data: data(36, 196),
+            }),
+            (7, 0x12) => {
+                Some(Self::Reject { remote, reason: u16_at(body, 10)?, private_data: data(84, 148) })
+            }
+            (7, 0x15) => Some(Self::Disconnect { local, remote }),
+            _ => None,
+        }
+    }
+}
