@@ -16,6 +16,8 @@ const MARKER_DISTANCE: u64 = 512;
 const MARKER: u64 = 4;
 /// Frames in a row that must make sense where no checksum says so.
 const CHAIN: usize = 3;
+/// Places that may start a frame, at a time: more are not plausible.
+const MOST_UNDECIDED: usize = 64;
 /// How far a stream is searched for a frame before it counts as something else.
 const SEARCHED: usize = 256 << 10;
 
@@ -90,8 +92,9 @@ pub(crate) struct Framer {
     starts: Vec<usize>,
     /// Frames of the capture: where in `held` each one's bytes begin.
     sources: Vec<(usize, u64, u64)>,
-    /// Searching: candidates before this place are known not to start a frame.
-    rejected: usize,
+    /// Searching: places before this one were looked at, and these may start a frame.
+    scanned: usize,
+    undecided: Vec<usize>,
     /// Whether a frame was ever found.
     found: bool,
 }
@@ -116,7 +119,8 @@ impl Framer {
             cut: false,
             starts: Vec::new(),
             sources: Vec::new(),
-            rejected: 0,
+            scanned: 0,
+            undecided: Vec::new(),
             found: false,
         }
     }
@@ -170,7 +174,8 @@ impl Framer {
         self.starts.clear();
         self.sources.clear();
         self.cut = false;
-        self.rejected = 0;
+        self.scanned = 0;
+        self.undecided.clear();
     }
 
     /// The boundaries are lost, and what is held with them.
@@ -431,18 +436,18 @@ impl Framer {
     /// Looks for the start of a frame in what is held; `last`: nothing more comes.
     fn search(&mut self, last: bool, out: &mut dyn FnMut(Event<'_>)) {
         let begin = self.at - self.held.len() as u64;
-        let mut undecided = None;
-        for place in self.rejected..self.held.len() {
-            if self.phase.is_some_and(|phase| (begin + place as u64) % 4 != phase) {
-                continue;
-            }
+        let mut again = std::mem::take(&mut self.undecided);
+        let new = self.scanned..self.held.len();
+        let phase = self.phase;
+        let fits = |place: &usize| phase.is_none_or(|phase| (begin + *place as u64) % 4 == phase);
+        for place in again.drain(..).chain(new.filter(fits)) {
             match self.chain(place, last) {
                 Verdict::Frame => return self.lock(place, out),
-                Verdict::Undecided => undecided = undecided.or(Some(place)),
-                Verdict::No => {}
+                Verdict::Undecided if self.undecided.len() < MOST_UNDECIDED => self.undecided.push(place),
+                _ => {}
             }
         }
-        self.rejected = undecided.unwrap_or(self.held.len());
+        self.scanned = self.held.len();
         if self.held.len() > SEARCHED {
             if !self.found && self.phase.is_none() {
                 self.clear();

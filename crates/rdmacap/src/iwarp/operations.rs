@@ -220,8 +220,11 @@ impl Operations {
                 if let Some(request) = payload.first_chunk().filter(|_| whole).map(ReadRequest::parse) {
                     self.read_request(side, request, fpdu, context);
                 } else {
+                    // What it asks for was cut off.
+                    self.close_open(side, context);
                     self.begin(side, Kind::Read, fpdu, context);
                     self.mark_sent(side, context);
+                    self.halves[side.index()].lossy = true;
                 }
             }
             Opcode::AtomicRequest => {
