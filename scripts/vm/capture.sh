@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# Makes the captures of tests/fixtures/captures again. Runs inside the virtual machine:
+# Makes the captures of tests/fixtures/captures again, or those that are named. Runs inside the virtual machine:
 #
-#   cargo build --release && make -C ffi-tests
-#   scripts/vm.sh -w tests/fixtures/captures scripts/vm/capture.sh tests/fixtures/captures
+#   cargo build --release && cargo build --release -p rdma-verbs --examples && make -C ffi-tests
+#   scripts/vm.sh -w tests/fixtures/captures scripts/vm/capture.sh tests/fixtures/captures [NAME]...
 set -euo pipefail
 folder=$(realpath "$1")
+wanted=" ${*:2} "
 source "$(dirname "$0")/devices.sh"
 source "$(dirname "$0")/pair.sh"
 cd "$(dirname "$0")/../.."
 export FI_PROVIDER_PATH=$PWD/target/release FI_PROVIDER=rstream
 
-# capture NAME DEVICE COMMAND...: what passes a network device while the command runs. Names of programs and
-# machines are left out, and times count from the first packet.
+# capture NAME DEVICE COMMAND...: what passes a network device while the command runs, of each packet $snaplen bytes.
+# Names of programs and machines are left out, and times count from the first packet.
 capture() {
     local name=$1 device=$2 raw=/tmp/$1.pcapng dumpcap start
+    [[ $wanted == "  " || $wanted == *" $name "* ]] || return 0
     shift 2
-    dumpcap -q -i "$device" -f 'tcp or udp port 4791' -w "$raw" 2>"/tmp/$name.log" &
+    dumpcap -q -i "$device" -s "${snaplen:-262144}" -f 'tcp or udp port 4791' -w "$raw" 2>"/tmp/$name.log" &
     dumpcap=$!
     until grep -q '^File:' "/tmp/$name.log"; do sleep 0.1; done
     sleep 0.5
@@ -51,3 +53,34 @@ capture rxe-rping rxe-0 pings rxe 4 -C 2 -S 2000
 capture rxe-rping-segments rxe-0 pings rxe 6 -C 1 -S 10000
 capture embedded-copy lo copy
 FI_RSTREAM_IWARP_CRC=1 capture embedded-copy-iwarp lo copy -P iwarp
+echo 0 >/sys/module/siw/parameters/mpa_crc_required
+
+# lossy COMMAND...: while one of so many packets from either device is lost.
+lossy() {
+    local end status=0
+    modprobe sch_netem
+    for end in 0 1; do tc qdisc add dev "rxe-$end" root netem loss 8% seed 7 || tc qdisc add dev "rxe-$end" root netem loss 8%; done
+    "$@" || status=$?
+    for end in 0 1; do tc qdisc del dev "rxe-$end" root; done
+    return "$status"
+}
+
+# perftest KIND PROGRAM OPTION...: a pair of one of perftest's programs.
+perftest() {
+    local server
+    server=$(address 4 "$1" 1)
+    pair "$2 -R ${*:3}" "$2 -R ${*:3} $server"
+}
+
+# wrong_key: a read of a key that names nothing. The client that is refused fails.
+wrong_key() {
+    local server
+    server=$(address 4 siw 1)
+    pair "rping -s -a $server -C 1" "target/release/examples/rping -c -a $server -C 1 --wrong-key" || true
+}
+
+snaplen=128 capture rxe-headers rxe-0 pings rxe 4 -C 1 -S 10000
+capture rxe-lossy rxe-0 lossy pings rxe 4 -C 4 -S 9000
+capture rxe-atomics rxe-0 perftest rxe ib_atomic_lat -n 10
+capture siw-perftest siw-0 perftest siw ib_write_bw -n 10 -s 4096
+capture siw-terminate siw-0 wrong_key

@@ -10,6 +10,8 @@ mod link;
 mod operation;
 mod ranges;
 mod roce;
+pub mod rpc;
+pub mod rstream;
 mod session;
 mod tcp;
 

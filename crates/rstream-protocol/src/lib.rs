@@ -50,4 +50,4 @@ pub use side::Side;
 pub use slots::{CONTROL_ENTRIES, Ticket};
 pub use traffic::Traffic;
 pub use violation::Violation;
-pub use words::{SHORT_DATA_MOST, WordFormat};
+pub use words::{Control, SHORT_DATA_MOST, Word, WordFormat};

@@ -62,15 +62,15 @@ pub(super) const CLOSE_BIT: u32 = 1 << 30;
 
 /// A control word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Control {
-    /// Bytes of the sender's ring that are free again, at most [`BYTES_MASK`].
-    pub(super) bytes: u32,
-    /// Receives that the sender has posted again, at most [`RECEIVES_MAX`].
-    pub(super) receives: u16,
+pub struct Control {
+    /// Bytes of the sender's ring that are free again, 20 bits.
+    pub bytes: u32,
+    /// Receives that the sender has posted again, 9 bits.
+    pub receives: u16,
     /// The sender will write no more.
-    pub(super) end: bool,
+    pub end: bool,
     /// The sender has closed both directions.
-    pub(super) close: bool,
+    pub close: bool,
 }
 
 impl Control {
@@ -89,7 +89,10 @@ impl Control {
 
     /// Reads a control word. `endings` tells whether both sides named the end-of-stream feature;
     /// without it bits 29 and 30 are as unknown as bit 31.
-    pub(super) fn decode(word: u32, endings: bool) -> Result<Self, Violation> {
+    ///
+    /// # Errors
+    /// [`Violation`] for bits without a meaning, and for a word that says nothing.
+    pub fn decode(word: u32, endings: bool) -> Result<Self, Violation> {
         let receives = word >> RECEIVES_SHIFT & u32::from(RECEIVES_MAX);
         let known = BYTES_MASK
             | u32::from(RECEIVES_MAX) << RECEIVES_SHIFT
@@ -111,7 +114,7 @@ impl Control {
 
 /// What a four-byte word announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub enum Word {
     /// The write before it placed this many bytes.
     Data {
         /// Length in bytes.
@@ -123,7 +126,10 @@ pub(super) enum Word {
 
 impl Word {
     /// Reads a four-byte word; see [`Control::decode`] for `endings`.
-    pub(super) fn decode(word: u32, endings: bool) -> Result<Self, Violation> {
+    ///
+    /// # Errors
+    /// [`Violation`] for bits without a meaning, and for a word that says nothing.
+    pub fn decode(word: u32, endings: bool) -> Result<Self, Violation> {
         if word & DATA_BIT == 0 {
             return Control::decode(word, endings).map(Self::Control);
         }

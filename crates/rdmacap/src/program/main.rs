@@ -8,8 +8,11 @@ mod input;
 mod messages;
 mod ops;
 mod options;
+mod pcapng;
 mod regions;
+mod rpc;
 mod stats;
+mod streams;
 mod text;
 
 use std::io::{self, Write};
@@ -67,7 +70,8 @@ fn run(options: &Options) -> Result<u8, Failure> {
         Command::Messages => messages::run(options, &mut out)?,
         Command::Stats => stats::run(options, &mut out)?,
         Command::Check => check::run(options, &mut out)?,
-        Command::Streams | Command::Rpc => return Err(Failure::Usage("not yet")),
+        Command::Streams => streams::run(options, &mut out)?,
+        Command::Rpc => rpc::run(options, &mut out)?,
     };
     out.end()?;
     Ok(code)
