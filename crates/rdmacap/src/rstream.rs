@@ -87,10 +87,12 @@ struct Link {
     /// Where each side's ring is.
     rings: [u64; 2],
     ways: [Way; 2],
-    /// Packets are missing: what the sides may do is not known.
+    /// Packets are missing, or the protocol was broken: what the sides may do is not known.
     uncertain: bool,
-    /// A breach was found; what follows means nothing.
-    broken: bool,
+    /// Packets are missing.
+    lossy: bool,
+    /// The first breach. That packets are missing may only show later, and would explain it.
+    breach: Option<Finding>,
 }
 
 /// One direction: from a side into the other's ring.
@@ -138,7 +140,8 @@ impl<S: StreamSink> Streams<S> {
             self.links.clear();
         }
         let rings = offers.map(|offer| offer.ring_address);
-        let link = Link { agreed, rings, ways: Default::default(), uncertain: false, broken: false };
+        let link =
+            Link { agreed, rings, ways: Default::default(), uncertain: false, lossy: false, breach: None };
         self.links.insert(connection.id, link);
         self.sink.opened(connection.id, &agreed);
         if features.contains(Features::SHARED_MEMORY) {
@@ -152,22 +155,18 @@ impl<S: StreamSink> Streams<S> {
     fn take(&mut self, operation: &Operation) {
         let content = self.contents.take(operation.id);
         let Some(link) = self.links.get_mut(&operation.connection) else { return };
-        if link.broken {
-            return;
-        }
-        let whole =
-            operation.missing.is_empty() && operation.cut == 0 && operation.outcome != Outcome::Incomplete;
-        link.uncertain |= !whole;
+        let whole = operation.missing.is_empty() && operation.cut == 0;
+        link.lossy |= !whole || operation.outcome == Outcome::Incomplete;
+        link.uncertain |= link.lossy;
         let mut out = Out { sink: &mut self.sink, connection: operation.connection, from: operation.from };
         if let Err(violation) = link.message(operation, content, &mut out) {
-            link.broken = true;
-            let finding = Finding {
+            link.uncertain = true;
+            link.breach.get_or_insert_with(|| Finding {
                 topic: Topic::UpperLayer,
                 connection: Some(operation.connection),
                 frame: operation.frames.1,
                 text: format!("{} breaks the protocol of rstream: {violation}", operation.from),
-            };
-            self.sink.finding(&finding);
+            });
         }
     }
 }
@@ -373,11 +372,14 @@ impl<S: StreamSink> Sink for Streams<S> {
         if matches!(finding.topic, Topic::CaptureLoss | Topic::GaveUp | Topic::Checksum)
             && let Some(link) = finding.connection.and_then(|connection| self.links.get_mut(&connection))
         {
-            link.uncertain = true;
+            (link.lossy, link.uncertain) = (true, true);
         }
     }
 
     fn closed(&mut self, connection: u32) {
-        self.links.remove(&connection);
+        let link = self.links.remove(&connection).filter(|link| !link.lossy);
+        if let Some(breach) = link.and_then(|link| link.breach) {
+            self.sink.finding(&breach);
+        }
     }
 }

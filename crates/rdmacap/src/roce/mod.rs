@@ -47,7 +47,7 @@ struct Pair {
 #[derive(Debug)]
 struct Asked {
     number: u32,
-    psn: u32,
+    psn: Option<u32>,
     pmtu: u32,
     port: Option<u16>,
     private_data: Option<Vec<u8>>,
@@ -187,7 +187,7 @@ impl Roce {
                 let ends = [(destination, asked.number), (source, number)];
                 let info = asked.connection(ends, transport.encapsulation, private_data, context);
                 // Each side says with which number the other is to begin (12.7.13).
-                let id = self.open(info, [Some(psn), Some(asked.psn)], context);
+                let id = self.open(info, [Some(psn), asked.psn], context);
                 for name in [(source, local), (destination, remote)] {
                     self.managed.insert(name, id);
                     self.pairs.get_mut(&id).into_iter().for_each(|pair| pair.managed.push(name));

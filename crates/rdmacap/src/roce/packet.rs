@@ -284,7 +284,8 @@ pub(crate) enum Management<'a> {
     Request {
         local: u32,
         number: u32,
-        psn: u32,
+        /// Unknown where the capture cut it off, as the private data may be.
+        psn: Option<u32>,
         pmtu: u32,
         port: Option<u16>,
         private_data: Option<&'a [u8]>,
@@ -329,9 +330,9 @@ impl<'a> Management<'a> {
                 Some(Self::Request {
                     local,
                     number: u24_at(body, 32)?,
-                    psn: u24_at(body, 44)?,
-                    pmtu: match u8_at(body, 50)? >> 4 {
-                        code @ 1..=5 => 128 << code,
+                    psn: u24_at(body, 44),
+                    pmtu: match u8_at(body, 50).map(|byte| byte >> 4) {
+                        Some(code @ 1..=5) => 128 << code,
                         _ => 0,
                     },
                     port,

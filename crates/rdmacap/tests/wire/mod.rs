@@ -1,6 +1,7 @@
 //! Frames made by hand: what tests feed a session with, and what the session says.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+pub(crate) mod fixture;
 pub(crate) mod infiniband;
 pub(crate) mod iwarp;
 

@@ -1,0 +1,315 @@
+//! The captures that are checked in: what they hold, as their README says and as tshark counts, and what is left of
+//! them when frames are missing.
+
+mod wire;
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use rdmacap::rstream::{StreamSink, Streams};
+use rdmacap::{Access, Config, Finding, Kind, Known, Operation, Outcome, Session, Side, Topic};
+use wire::fixture::{ALL, frames, path, read};
+use wire::{Frame, Seen};
+
+/// How often each kind of operation is there.
+fn counts(seen: &Seen) -> Vec<(Kind, usize)> {
+    let mut counts = Vec::new();
+    for kind in [Kind::Send, Kind::Write, Kind::Read, Kind::CompareSwap, Kind::FetchAdd, Kind::Immediate] {
+        let count = seen.operations.iter().filter(|operation| operation.kind == kind).count();
+        if count > 0 {
+            counts.push((kind, count));
+        }
+    }
+    counts
+}
+
+/// rping's counting pattern for this round: a name, then letters that go around.
+fn pattern(round: usize, length: usize) -> Vec<u8> {
+    let start = format!("rdma-ping-{round}: ");
+    let letters = (0..).map(|at| b'A' + ((round + at) % 58) as u8);
+    let mut bytes: Vec<u8> = start.bytes().chain(letters).take(length - 1).collect();
+    bytes.push(0);
+    bytes
+}
+
+/// Reads and writes of rping carry its pattern, round for round.
+fn check_rping(seen: &Seen, rounds: usize, length: usize) {
+    assert_eq!(counts(seen), [(Kind::Send, 4 * rounds), (Kind::Write, rounds), (Kind::Read, rounds)]);
+    for kind in [Kind::Read, Kind::Write] {
+        let of_kind = seen.operations.iter().filter(|operation| operation.kind == kind);
+        for (round, operation) in of_kind.enumerate() {
+            let content = seen.content(operation.id, length as u64).expect("all of it");
+            assert_eq!(content, pattern(round, length), "{operation:?}");
+        }
+    }
+}
+
+#[test]
+fn rping_over_siw_and_rxe() {
+    for (name, rounds, length) in [
+        ("siw-rping", 2, 2000),
+        ("siw-rping-crc", 1, 10_000),
+        ("rxe-rping", 2, 2000),
+        ("rxe-rping-segments", 1, 10_000),
+    ] {
+        let seen = read(name);
+        assert_eq!(seen.findings, [], "{name}");
+        assert_eq!(seen.connections.len(), 1, "{name}");
+        assert_eq!(seen.connections[0].service, Some(7174), "{name}");
+        check_rping(&seen, rounds, length);
+        let over = |operation: &Operation| matches!(operation.outcome, Outcome::Acked | Outcome::Answered);
+        assert!(seen.operations.iter().all(over), "{name}");
+    }
+}
+
+#[test]
+fn losses_of_rxe_are_told_and_every_byte_is_there() {
+    let seen = read("rxe-lossy");
+    assert!(seen.has(Topic::NetworkLoss) && !seen.has(Topic::CaptureLoss), "{:?}", seen.findings);
+    assert!(seen.operations.iter().any(|operation| operation.resent > 0));
+    check_rping(&seen, 3, 6000);
+}
+
+#[test]
+fn atomics_of_rxe_count() {
+    let seen = read("rxe-atomics");
+    assert_eq!(seen.findings, []);
+    let old: Vec<u64> = seen.operations.iter().filter_map(|operation| operation.atomic?.old).collect();
+    assert_eq!(old.len(), 10);
+    assert!(old.windows(2).all(|pair| pair[1] == pair[0].wrapping_add(1)), "{old:?}");
+}
+
+#[test]
+fn headers_of_rxe_name_every_operation() {
+    let seen = read("rxe-headers");
+    assert_eq!(seen.findings, []);
+    assert_eq!(seen.connections[0].known, Known::Cm);
+    assert_eq!(counts(&seen), [(Kind::Send, 4), (Kind::Write, 1), (Kind::Read, 1)]);
+    for operation in seen.operations.iter().filter(|operation| operation.kind != Kind::Send) {
+        assert_eq!((operation.length, &*operation.missing), (10_000, &[][..]));
+        assert_eq!(seen.there(operation.id).total() + operation.cut, 10_000);
+    }
+}
+
+#[test]
+fn a_terminate_names_the_read_that_it_is_about() {
+    let seen = read("siw-terminate");
+    let failed: Vec<&Operation> =
+        seen.operations.iter().filter(|operation| operation.outcome.failed()).collect();
+    assert_eq!(failed.len(), 1, "{:#?}", seen.operations);
+    assert_eq!(failed[0].outcome, Outcome::Terminated("invalid STag".into()));
+    assert_eq!(failed[0].kind, Kind::Read);
+    assert!(seen.has(Topic::Terminate));
+}
+
+#[test]
+fn perftest_over_siw() {
+    let seen = read("siw-perftest");
+    assert_eq!(seen.findings, []);
+    assert_eq!(seen.connections.len(), 2);
+    let writes: Vec<&Operation> =
+        seen.operations.iter().filter(|operation| operation.kind == Kind::Write).collect();
+    assert_eq!(writes.len(), 10);
+    assert!(writes.iter().all(|write| write.length == 4096));
+    // All into the same memory.
+    assert!(writes.windows(2).all(|pair| pair[0].target == pair[1].target));
+}
+
+#[test]
+fn reads_of_iwarp_have_both_ends() {
+    let seen = read("siw-rping-crc");
+    let of = |access| {
+        let placed = seen.placements.iter().filter_map(move |placement| placement.memory);
+        placed.filter(move |(_, found)| *found == access).map(|(target, _)| target)
+    };
+    let regions: HashMap<u32, String> =
+        seen.regions.iter().map(|region| (region.id, region.host.to_string())).collect();
+    assert!(of(Access::Read).all(|target| regions[&target.region] == "fd01::1"));
+    assert!(of(Access::Filled).all(|target| regions[&target.region] == "fd01::2"));
+    assert_eq!(of(Access::Read).count(), of(Access::Filled).count());
+}
+
+#[derive(Default)]
+struct Collected {
+    streams: [Vec<u8>; 2],
+    ended: [bool; 2],
+    findings: Vec<Finding>,
+    holes: usize,
+}
+
+impl StreamSink for Collected {
+    fn data(&mut self, _connection: u32, from: Side, offset: u64, bytes: &[u8]) {
+        let stream = &mut self.streams[from as usize];
+        stream.resize(stream.len().max(offset as usize), 0);
+        assert_eq!(stream.len(), offset as usize);
+        stream.extend_from_slice(bytes);
+    }
+
+    fn hole(&mut self, _connection: u32, _from: Side, _offset: u64, _length: u64) {
+        self.holes += 1;
+    }
+
+    fn told(&mut self, _connection: u32, from: Side, told: &rdmacap::rstream::Told) {
+        self.ended[from as usize] = told.end;
+    }
+
+    fn finding(&mut self, finding: &Finding) {
+        self.findings.push(finding.clone());
+    }
+}
+
+fn streams(frames: &[Frame]) -> Collected {
+    let mut streams = Streams::new(Collected::default(), 1 << 20);
+    let mut session = Session::new(Config::default());
+    for frame in frames {
+        let Frame { time, ref bytes, original_length } = *frame;
+        session.feed(&rdmacap::file::Record { time, link: 1, original_length, bytes }, &mut streams);
+    }
+    session.finish(&mut streams);
+    streams.sink
+}
+
+#[test]
+fn streams_of_the_embedded_device_are_read_back() {
+    let license = include_bytes!("../../../LICENSE-APACHE");
+    for name in ["embedded-copy", "embedded-copy-iwarp"] {
+        let found = streams(&frames(name));
+        let sent = &found.streams[0];
+        assert!(sent.windows(5000).any(|window| window == &license[..5000]), "{name}: {} bytes", sent.len());
+        assert_eq!((found.streams[1].len(), found.ended), (24, [true, true]), "{name}");
+        assert!(found.findings.is_empty() && found.holes == 0, "{name}: {:?}", found.findings);
+    }
+}
+
+#[test]
+fn a_stream_with_a_lost_frame_has_a_hole_and_no_breach() {
+    for name in ["embedded-copy", "embedded-copy-iwarp"] {
+        let all = frames(name);
+        let whole = streams(&all).streams;
+        let mut holes = 0;
+        for left_out in 7..all.len() {
+            let mut rest = all.clone();
+            rest.remove(left_out);
+            let found = streams(&rest);
+            assert!(found.findings.is_empty(), "{name} without frame {}: {:?}", left_out + 1, found.findings);
+            for (stream, whole) in found.streams.iter().zip(&whole) {
+                assert!(stream.iter().zip(whole).all(|(found, sent)| found == sent || *found == 0));
+            }
+            holes += found.holes;
+        }
+        assert!(holes > 0, "{name}");
+    }
+}
+
+/// Values of a field that tshark finds, each occurrence one.
+fn tshark(name: &str, filter: &str, field: &str) -> Option<Vec<String>> {
+    let guesses = ["--disable-heuristic", "rpcrdma_iwarp", "--disable-heuristic", "smb_direct_iwarp"];
+    let output = Command::new("tshark")
+        .arg("-r")
+        .arg(path(name))
+        .args(guesses)
+        .args(["-Y", filter, "-T", "fields", "-e", field])
+        .output()
+        .ok()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Some(text.split([',', '\n']).filter(|value| !value.is_empty()).map(str::to_owned).collect())
+}
+
+#[test]
+fn tshark_counts_the_same_in_roce() {
+    for name in ["rxe-atomics", "rxe-rping", "rxe-rping-segments", "rxe-headers"] {
+        let Some(opcodes) = tshark(name, "infiniband.bth.destqp != 1", "infiniband.bth.opcode") else {
+            eprintln!("skipped: no tshark");
+            return;
+        };
+        let seen = read(name);
+        let of = |codes: &[&str]| opcodes.iter().filter(|code| codes.contains(&code.as_str())).count();
+        let kinds: HashMap<Kind, usize> = counts(&seen).into_iter().collect();
+        let count = |kind| kinds.get(&kind).copied().unwrap_or(0);
+        assert_eq!(count(Kind::Send), of(&["0", "4", "5"]), "{name}");
+        assert_eq!(count(Kind::Write), of(&["6", "10", "11"]), "{name}");
+        assert_eq!(count(Kind::Read), of(&["12"]), "{name}");
+        assert_eq!(count(Kind::FetchAdd), of(&["20"]), "{name}");
+        let packets: u32 = seen.operations.iter().map(|operation| operation.packets).sum();
+        assert_eq!(packets as usize, opcodes.len() - of(&["17"]), "{name}");
+        let lengths = tshark(name, "infiniband.reth", "infiniband.reth.dmalen").expect("tshark");
+        let asked: u64 = lengths.iter().map(|length| length.parse::<u64>().expect("a length")).sum();
+        let named = seen
+            .operations
+            .iter()
+            .filter(|operation| operation.target.is_some() && operation.atomic.is_none());
+        assert_eq!(named.map(|operation| operation.length).sum::<u64>(), asked, "{name}");
+    }
+}
+
+#[test]
+fn tshark_counts_the_same_in_iwarp() {
+    for name in ["embedded-copy", "embedded-copy-iwarp", "siw-perftest", "siw-rping", "siw-rping-crc"] {
+        let Some(opcodes) = tshark(name, "iwarp_ddp_rdmap", "iwarp_rdma.opcode") else {
+            eprintln!("skipped: no tshark");
+            return;
+        };
+        let seen = read(name);
+        let segments: u32 = seen.operations.iter().map(|operation| operation.packets).sum();
+        assert_eq!(segments as usize, opcodes.len(), "{name}");
+        let lengths = tshark(name, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength").expect("tshark");
+        let ulpdus: usize = lengths.iter().map(|length| length.parse::<usize>().expect("a length")).sum();
+        // Headers of 14 bytes with a key, else of 18, and the bodies of requests and immediates.
+        let tagged = opcodes.iter().filter(|code| ["0x00", "0x02"].contains(&code.as_str())).count();
+        let bodies = opcodes.iter().map(|code| match code.as_str() {
+            "0x01" => 28,
+            "0x08" => 8,
+            _ => 0,
+        });
+        let headers = 14 * tagged + 18 * (opcodes.len() - tagged) + bodies.sum::<usize>();
+        let carried: u64 = seen.operations.iter().map(|operation| operation.length).sum();
+        assert_eq!(carried as usize + headers, ulpdus, "{name}");
+    }
+}
+
+/// The bytes that a capture has of each operation that names memory, by key and address.
+fn by_address(seen: &Seen) -> HashMap<(u32, u64, u64), u8> {
+    let mut bytes = HashMap::new();
+    for operation in seen.operations.iter().filter(|operation| operation.atomic.is_none()) {
+        let (Some(target), Some((content, there))) = (operation.target, seen.contents.get(&operation.id))
+        else {
+            continue;
+        };
+        for &(start, end) in there.as_slice() {
+            for at in start..end {
+                bytes.insert((target.key, target.address + at, operation.time), content[at as usize]);
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn no_byte_is_wrong_when_a_frame_is_missing_or_the_capture_begins_late() {
+    for name in ALL {
+        let all = frames(name);
+        let whole = by_address(&read(name));
+        let values: std::collections::HashSet<(u32, u64, u8)> =
+            whole.iter().map(|((key, address, _), byte)| (*key, *address, *byte)).collect();
+        let check = |frames: &[Frame]| {
+            let seen = wire::read(frames);
+            for ((key, address, _), byte) in by_address(&seen) {
+                assert!(values.contains(&(key, address, byte)), "{name}: {byte} at {address:#x} of {key:#x}");
+            }
+            seen
+        };
+        for left_out in (0..all.len()).step_by(all.len() / 40 + 1) {
+            let mut rest = all.clone();
+            rest.remove(left_out);
+            check(&rest);
+        }
+        for at in (1..all.len()).step_by(all.len() / 16) {
+            check(&all[at..]);
+            check(&all[..at]);
+        }
+        for snaplen in [64, 90, 128, 256] {
+            check(&all.iter().map(|frame| frame.cut(snaplen)).collect::<Vec<_>>());
+        }
+    }
+}
