@@ -1,0 +1,239 @@
+//! The program: its commands, what it says as JSON, and its exit status.
+
+mod wire;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use wire::fixture::{frames, path};
+use wire::pcap;
+
+fn rdmacap(arguments: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_rdmacap")).args(arguments).output();
+    output.expect("the program starts")
+}
+
+fn fixture(name: &str) -> String {
+    path(name).display().to_string()
+}
+
+/// The lines of JSON behind the first, which says what they are.
+fn json(arguments: &[&str]) -> Vec<Value> {
+    let output = rdmacap(&[arguments, &["--json"]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let head: Value = lines.next().expect("a first line");
+    assert_eq!(
+        (&head["format"], &head["version"], &head["command"]),
+        (&"rdmacap".into(), &1.into(), &arguments[0].into())
+    );
+    lines.collect()
+}
+
+/// A folder for this test's files.
+fn scratch(test: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+#[test]
+fn check_says_by_its_status_what_a_capture_is() {
+    for (name, status, text) in [
+        ("siw-rping", 0, "clean: 1 connections, 12 operations, 0 of them faulty"),
+        ("siw-perftest", 0, "clean"),
+        ("rxe-rping-segments", 0, "clean"),
+        ("rxe-atomics", 0, "clean"),
+        ("rxe-headers", 0, "clean"),
+        ("embedded-copy", 0, "clean"),
+        ("embedded-copy-iwarp", 0, "clean"),
+        ("rxe-lossy", 1, "error: network-loss"),
+        ("siw-terminate", 1, "terminated the connection: invalid STag"),
+    ] {
+        let output = rdmacap(&["check", &fixture(name)]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(status), "{name}: {said}");
+        assert!(said.contains(text), "{name}: {said}");
+    }
+    assert_eq!(rdmacap(&["check", "--expect-clean", &fixture("rxe-rping")]).status.code(), Some(0));
+}
+
+#[test]
+fn a_capture_that_is_not_whole_is_incomplete() {
+    let folder = scratch("incomplete");
+    let all = frames("rxe-rping-segments");
+    // The middle packet of the write.
+    let mut rest = all.clone();
+    rest.remove(14);
+    let file = folder.join("lost.pcap");
+    std::fs::write(&file, pcap(&rest)).expect("a file");
+    let output = rdmacap(&["check", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("1 packets of the write of frame 14"), "{said}");
+    let lines = json(&["ops", file.to_str().unwrap(), "--failed"]);
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["missing"], serde_json::json!([[4096, 8192]]));
+    // A file that is cut in a record.
+    let bytes = pcap(&all);
+    std::fs::write(&file, &bytes[..bytes.len() - 3]).expect("a file");
+    assert_eq!(rdmacap(&["check", file.to_str().unwrap()]).status.code(), Some(2));
+    // One that begins after the handshake is clean, and not what --expect-clean expects.
+    std::fs::write(&file, pcap(&all[5..])).expect("a file");
+    assert_eq!(rdmacap(&["check", file.to_str().unwrap()]).status.code(), Some(0));
+    assert_eq!(rdmacap(&["check", "--expect-clean", file.to_str().unwrap()]).status.code(), Some(2));
+}
+
+#[test]
+fn what_cannot_be_read_is_status_3() {
+    let folder = scratch("unreadable");
+    let file = folder.join("text");
+    std::fs::write(&file, "this is no capture").expect("a file");
+    for arguments in [
+        vec!["check", file.to_str().unwrap()],
+        vec!["check", "/nowhere"],
+        vec!["chek", "x"],
+        vec!["ops"],
+        vec![],
+    ] {
+        let output = rdmacap(&arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn operations_as_json() {
+    let lines = json(&["ops", &fixture("rxe-rping-segments")]);
+    assert_eq!(lines.len(), 6);
+    let write = lines.iter().find(|line| line["op"] == "write").expect("a write");
+    for (field, value) in [
+        ("conn", serde_json::json!(1)),
+        ("from", "b".into()),
+        ("frames", serde_json::json!([14, 17])),
+        ("key", "0x817".into()),
+        ("addr", "0x560f0c750ca0".into()),
+        ("len", 10_000.into()),
+        ("imm", Value::Null),
+        ("packets", 3.into()),
+        ("resent", 0.into()),
+        ("end", "acked".into()),
+        ("missing", serde_json::json!([])),
+    ] {
+        assert_eq!(write[field], value, "{field}");
+    }
+    assert_eq!(json(&["ops", &fixture("rxe-rping-segments"), "--key", "0x979"]).len(), 1);
+    assert_eq!(json(&["ops", &fixture("siw-perftest"), "--conn", "2"]).len(), 10);
+}
+
+#[test]
+fn standard_input_and_several_files_are_one_capture() {
+    let folder = scratch("merged");
+    let all = frames("siw-rping-crc");
+    // Each of two hosts has what it sends twice as often captured as not; together it is whole.
+    let [a, b] = ["a", "b"].map(|name| folder.join(name));
+    let of = |missing: usize| -> Vec<_> {
+        all.iter().enumerate().filter(|(at, _)| at % 3 != missing).map(|(_, frame)| frame.clone()).collect()
+    };
+    std::fs::write(&a, pcap(&of(0))).expect("a file");
+    std::fs::write(&b, pcap(&of(1))).expect("a file");
+    let merged = json(&["ops", a.to_str().unwrap(), b.to_str().unwrap()]);
+    let alone = json(&["ops", &fixture("siw-rping-crc")]);
+    assert_eq!(merged, alone);
+
+    let file = std::fs::File::open(path("siw-rping-crc")).expect("a file");
+    let output = Command::new(env!("CARGO_BIN_EXE_rdmacap"))
+        .args(["ops", "--json", "-"])
+        .stdin(Stdio::from(file))
+        .output()
+        .expect("the program starts");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), alone.len() + 1);
+}
+
+#[test]
+fn regions_are_written_with_maps() {
+    let folder = scratch("regions");
+    let output = rdmacap(&["regions", "-w", folder.to_str().unwrap(), &fixture("siw-rping-crc")]);
+    assert!(output.status.success());
+    let written = std::fs::read(folder.join("000003-fd01--1-0xf0206900-1.bin")).expect("the write's");
+    assert_eq!(written.len(), 10_000);
+    assert!(written.starts_with(b"rdma-ping-0: ABCDEFGH"));
+    let map = std::fs::read_to_string(folder.join("000003-fd01--1-0xf0206900-1.map")).expect("its map");
+    assert!(map.contains("0 8908 18 written\n8908 1092 19 written\n"), "{map}");
+    // Before the second segment came.
+    let lines = json(&["regions", "--at", "18", &fixture("siw-rping-crc")]);
+    let line = lines.iter().find(|line| line["key"] == "0xf0206900").expect("the region");
+    assert_eq!((line["written"].as_u64(), line["span"].as_u64()), (Some(8908), Some(8908)));
+}
+
+#[test]
+fn streams_and_messages_are_written() {
+    let folder = scratch("streams");
+    let lines = json(&["streams", "-w", folder.to_str().unwrap(), &fixture("embedded-copy-iwarp")]);
+    assert_eq!(lines.len(), 2);
+    assert_eq!(
+        (&lines[0]["words"], &lines[0]["bytes"], &lines[0]["end"]),
+        (&"iwarp".into(), &5040.into(), &true.into())
+    );
+    assert_eq!(std::fs::read(folder.join("1-a.bin")).expect("a stream").len(), 5040);
+    let lines = json(&["messages", "-w", folder.to_str().unwrap(), &fixture("siw-rping")]);
+    assert_eq!(lines.len(), 8);
+    assert_eq!(lines[0]["payload"], "0000561a9f7ae250d60a2f00000007d0");
+    assert_eq!(std::fs::read(folder.join("1-a-00000009.bin")).expect("a message").len(), 16);
+}
+
+#[test]
+fn figures_and_connections() {
+    let lines = json(&["stats", &fixture("rxe-lossy")]);
+    let resent: u64 = lines.iter().filter_map(|line| line["resent"].as_u64()).sum();
+    assert!(resent > 0);
+    assert!(lines.last().unwrap()["findings"]["network-loss"].as_u64().unwrap() > 0);
+    let lines = json(&["info", &fixture("embedded-copy")]);
+    assert_eq!((&lines[0]["known"], &lines[0]["upper"]), (&"mpa".into(), &"rstream".into()));
+}
+
+#[test]
+fn rpc_goes_to_other_tools() {
+    use iwarp_wire::rdmap::Opcode;
+    let folder = scratch("rpc");
+    let plan = wire::iwarp::Plan {
+        seed: 0,
+        operations: 0,
+        checksums: true,
+        markers: false,
+        mulpdu: 1400,
+        mss: 1448,
+        aligned: true,
+    };
+    let mut connection = wire::iwarp::Wire::new(plan);
+    connection.open([b"", b""]);
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+    // NULL of NFS version 3, inline.
+    let header = [7, 1, 32, 0, 0, 0, 0];
+    let call = words(&[&header[..], &[7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]].concat());
+    let reply = words(&[&header[..], &[7, 1, 0, 0, 0, 0]].concat());
+    connection.untagged(0, Opcode::Send, 0, &call);
+    connection.untagged(1, Opcode::Send, 0, &reply);
+    connection.acknowledge(0);
+    connection.acknowledge(1);
+    connection.close();
+    let frames: Vec<_> = connection.frames.into_iter().map(|segment| segment.frame).collect();
+    let (file, out) = (folder.join("rdma.pcap"), folder.join("tcp.pcapng"));
+    std::fs::write(&file, pcap(&frames)).expect("a file");
+    let lines = json(&["rpc", "--pcap", out.to_str().unwrap(), file.to_str().unwrap()]);
+    assert_eq!(lines.len(), 1);
+    assert_eq!((&lines[0]["program"], &lines[0]["procedure"]), (&100_003.into(), &0.into()));
+    let arguments = ["-n", "-o", "tcp.check_checksum:TRUE", "-Y", "rpc", "-T", "fields"];
+    let fields = ["-e", "rpc.xid", "-e", "rpc.program", "-e", "tcp.checksum.status", "-e", "frame.comment"];
+    let tshark = Command::new("tshark").arg("-r").arg(&out).args(arguments).args(fields).output();
+    let Ok(tshark) = tshark else {
+        eprintln!("skipped: no tshark");
+        return;
+    };
+    let text = String::from_utf8_lossy(&tshark.stdout);
+    let expected =
+        "0x00000007\t100003\t1\tconnection 1, frame 6\n0x00000007\t100003\t1\tconnection 1, frame 7\n";
+    assert_eq!(text, expected, "{}", String::from_utf8_lossy(&tshark.stderr));
+}
