@@ -1,5 +1,5 @@
 //! What the embedded device puts on the wire, as Wireshark reads it: MPA, DDP and RDMAP as their
-//! RFCs have them, with good CRCs when they are on.
+//! RFCs have them, with good CRCs when they are on. And as `rdmacap` reads it: the stream that was sent.
 
 mod support;
 
@@ -10,6 +10,9 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use rdma_testkit::skip;
+use rdmacap::file::{Decoder, Item, Step};
+use rdmacap::rstream::{StreamSink, Streams};
+use rdmacap::{Config, Finding, Session, Side};
 use rustix::process::{Pid, Signal, kill_process};
 use support::tshark::{checksums, packets, values};
 use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum};
@@ -84,8 +87,53 @@ fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> 
     Some(capture.finish())
 }
 
+/// What `rdmacap` reads.
+#[derive(Default)]
+struct Copied {
+    sent: Vec<u8>,
+    ended: [bool; 2],
+    findings: Vec<Finding>,
+}
+
+impl StreamSink for Copied {
+    fn data(&mut self, _connection: u32, from: Side, offset: u64, bytes: &[u8]) {
+        if from == Side::A {
+            assert_eq!(offset, self.sent.len() as u64, "no hole");
+            self.sent.extend_from_slice(bytes);
+        }
+    }
+
+    fn told(&mut self, _connection: u32, from: Side, told: &rdmacap::rstream::Told) {
+        self.ended[from as usize] = told.end;
+    }
+
+    fn finding(&mut self, finding: &Finding) {
+        self.findings.push(finding.clone());
+    }
+}
+
+/// The stream in the capture is the file that was sent, and nothing broke the protocol.
+fn check_stream(file: &Path) {
+    let bytes = fs::read(file).expect("the capture");
+    let (mut decoder, mut at) = (Decoder::new(), 0);
+    let (mut session, mut streams) =
+        (Session::new(Config::default()), Streams::new(Copied::default(), 64 << 20));
+    while let Step::Took(length, item) = decoder.step(&bytes[at..]).expect("a capture") {
+        if let Some(Item::Record(record)) = item {
+            session.feed(&record, &mut streams);
+        }
+        at += length;
+    }
+    session.finish(&mut streams);
+    let Copied { sent, ended, findings } = streams.sink;
+    assert_eq!((findings, ended), (Vec::new(), [true, true]));
+    let sample = fs::read(file.with_file_name("sample")).expect("the sample");
+    assert!(sent.windows(LENGTH).any(|window| window == sample), "{} bytes were sent", sent.len());
+}
+
 /// What holds with and without checksums.
 fn check_frames(file: &Path) {
+    check_stream(file);
     assert_eq!(packets(file, "iwarp_mpa.req"), 1);
     assert_eq!(packets(file, "iwarp_mpa.rep"), 1);
     assert_eq!(packets(file, "iwarp_mpa.rej_flag == 1"), 0);

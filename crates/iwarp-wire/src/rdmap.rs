@@ -203,20 +203,20 @@ impl AtomicRequest {
     /// Reads a request; `None`: another kind of operation.
     #[must_use]
     pub fn parse(bytes: &[u8; ATOMIC_REQUEST]) -> Option<Self> {
-        let kind = match word(bytes, 0) & 0xf {
+        let kind = match word::<0, _>(bytes) & 0xf {
             0 => AtomicKind::FetchAdd,
             2 => AtomicKind::CompareSwap,
             _ => return None,
         };
         Some(Self {
             kind,
-            id: word(bytes, 4),
-            stag: word(bytes, 8),
-            offset: long(bytes, 12),
-            operand: long(bytes, 20),
-            operand_mask: long(bytes, 28),
-            compare: long(bytes, 36),
-            compare_mask: long(bytes, 44),
+            id: word::<4, _>(bytes),
+            stag: word::<8, _>(bytes),
+            offset: long::<12, _>(bytes),
+            operand: long::<20, _>(bytes),
+            operand_mask: long::<28, _>(bytes),
+            compare: long::<36, _>(bytes),
+            compare_mask: long::<44, _>(bytes),
         })
     }
 
@@ -250,7 +250,7 @@ impl AtomicResponse {
     /// Reads a response.
     #[must_use]
     pub fn parse(bytes: &[u8; ATOMIC_RESPONSE]) -> Self {
-        Self { id: word(bytes, 0), original: long(bytes, 4) }
+        Self { id: word::<0, _>(bytes), original: long::<4, _>(bytes) }
     }
 
     /// Writes a response.

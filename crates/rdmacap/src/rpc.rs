@@ -79,7 +79,8 @@ impl Header {
         if matches!(procedure, Procedure::Message | Procedure::NoMessage) {
             if code == 2 {
                 // Alignment and threshold of a padded message.
-                (word()?, word()?);
+                word()?;
+                word()?;
             }
             header.lists(bytes, &mut at)?;
         }
@@ -480,11 +481,10 @@ fn assemble_reply(operation: &Operation, header: &Header, content: &Content, cal
 /// Puts the data of a write chunk where XDR most probably has it.
 fn place_chunk(message: &mut Message, mut chunk: Vec<u8>) {
     let length = chunk.len() as u32;
-    let words = message.bytes.chunks_exact(4).map(|word| u32_at(word, 0));
-    let behind = words.enumerate().filter(|(_, word)| *word == Some(length)).last();
+    let behind = message.bytes.chunks_exact(4).rposition(|word| u32_at(word, 0) == Some(length));
     pad(&mut chunk);
     let (at, placed) = match behind {
-        Some((word, _)) => (word * 4 + 4, Placed::BehindLength),
+        Some(word) => (word * 4 + 4, Placed::BehindLength),
         None => (message.bytes.len(), Placed::AtEnd),
     };
     message.bytes.splice(at..at, chunk);

@@ -645,7 +645,8 @@ fn report(pending: Pending, context: &mut Context<'_>) {
     context.budget.give(charge);
     let whole = got.contains(0, operation.length);
     let seen_nothing = matches!(over, None | Some((Outcome::Terminated(_), _)));
-    if !whole && !(seen_nothing && got.total() == 0) {
+    let never_answered = seen_nothing && got.total() == 0;
+    if !whole && !never_answered {
         operation.missing.extend(got.missing(0, operation.length));
         operation.missing.sort_unstable();
         operation.missing.dedup();

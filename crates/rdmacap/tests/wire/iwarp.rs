@@ -94,11 +94,22 @@ impl Wire {
         self.frames.push(Segment { frame, carries });
     }
 
-    /// The handshakes of TCP and MPA.
-    pub(crate) fn open(&mut self, private_data: [&[u8]; 2]) {
+    /// The handshake of TCP.
+    pub(crate) fn open_tcp(&mut self) {
         self.segment(0, SYN, 0, &[]);
         self.segment(1, SYN | ACK, 0, &[]);
         self.segment(0, ACK, 0, &[]);
+    }
+
+    /// Bytes of the stream as they are.
+    pub(crate) fn raw(&mut self, from: usize, bytes: &[u8]) {
+        self.queued[from].extend_from_slice(bytes);
+        self.flush(from);
+    }
+
+    /// The handshakes of TCP and MPA.
+    pub(crate) fn open(&mut self, private_data: [&[u8]; 2]) {
+        self.open_tcp();
         for (from, kind) in [FrameKind::Request, FrameKind::Reply].into_iter().enumerate() {
             let frame = Mpa {
                 kind,
