@@ -124,8 +124,8 @@ fn an_unknown_opcode_of_a_foreign_peer_is_terminated() {
     let mut b = Side::new(Config::default());
     b.post_receives(1);
     let mut peer = Peer::active(&mut b, V4);
-    peer.0.write_all(&untagged(Untagged { ulp: 0x4b, ..send_header(1) }, b"?")).unwrap();
-    let reason = BreakReason::Protocol(Violation::Control(ControlError::Opcode(0xb)).into());
+    peer.0.write_all(&untagged(Untagged { ulp: 0x4c, ..send_header(1) }, b"?")).unwrap();
+    let reason = BreakReason::Protocol(Violation::Control(ControlError::Opcode(0xc)).into());
     assert_eq!(b.event(), ConnectionEvent::Broken(reason));
     assert_eq!(peer.read_terminate(), (0, 2, 6));
     assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);

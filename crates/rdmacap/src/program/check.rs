@@ -59,11 +59,10 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         if *severity == Severity::Note { out.line(&line) } else { out.bad(&line) }
     }
     let worst = check.findings.keys().map(|(severity, ..)| *severity).max();
+    let unclean = worst == Some(Severity::Note) || check.connections == 0;
     let code = if worst == Some(Severity::Traffic) || check.failed > 0 {
         ERRORS
-    } else if worst == Some(Severity::Capture) || check.incomplete > 0 {
-        INCOMPLETE
-    } else if options.expect_clean && (worst == Some(Severity::Note) || check.connections == 0) {
+    } else if worst == Some(Severity::Capture) || check.incomplete > 0 || options.expect_clean && unclean {
         INCOMPLETE
     } else {
         CLEAN

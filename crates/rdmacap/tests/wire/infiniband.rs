@@ -179,7 +179,7 @@ fn random_operation(dice: &mut Dice, id: u32, pmtu: usize) -> Meant {
         _ => dice.below(6 * pmtu as u64),
     } as usize;
     let data = matches!(kind, Kind::Send | Kind::Write);
-    let immediate = (data && dice.once_in(3)).then(|| id | 0x4000_0000);
+    let immediate = (data && dice.once_in(3)).then_some(id | 0x4000_0000);
     let invalidate =
         (kind == Kind::Send && immediate.is_none() && dice.once_in(3)).then_some(0xdead_0000 | id);
     Meant {

@@ -163,7 +163,7 @@ impl Wire {
         let origin = self.begun[from];
         let marker = |bytes: &mut Vec<u8>| {
             let at = start + bytes.len() as u64 - origin;
-            if self.plan.markers && at % 512 == 0 {
+            if self.plan.markers && at.is_multiple_of(512) {
                 // How far back the length field is; 0 in front of it.
                 let back = bytes.len() as u16;
                 bytes.extend([0, 0]);
