@@ -69,8 +69,8 @@ fn embedded_iwarp() {
 
 #[test]
 fn soft_roce() {
-    // Send only 4, acknowledge 17, read request 12; of reads (13 to 16) and writes (6, 7, 8, 10): first, middle,
-    // last, only.
+    // Send only 4, acknowledge 17, read request 12; of reads (13 to 16) and writes (6, 7, 8, 10): first,
+    // middle, last, only.
     check_roce("rxe-rping", &[("4", 8), ("10", 2), ("12", 2), ("16", 2), ("17", 10)]);
     check_roce(
         "rxe-rping-segments",

@@ -1,5 +1,5 @@
-//! The edge between the two modules of the provider: `src/abi` wraps libfabric's C types and uses nothing else of this
-//! project, and `src/provider` uses no raw C types. Cargo checks the edges between crates.
+//! The edge between the two modules of the provider: `src/abi` wraps libfabric's C types and uses nothing
+//! else of this project, and `src/provider` uses no raw C types. Cargo checks the edges between crates.
 
 use std::fs;
 use std::path::{Path, PathBuf};

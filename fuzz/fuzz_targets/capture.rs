@@ -1,5 +1,5 @@
-//! A capture file of any bytes: it is read to its end or refused, by every reader of upper layers as well, and each
-//! operation that is reported was sent before it ended.
+//! A capture file of any bytes: it is read to its end or refused, by every reader of upper layers as well,
+//! and each operation that is reported was sent before it ended.
 
 #![no_main]
 

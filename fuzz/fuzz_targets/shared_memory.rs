@@ -1,9 +1,10 @@
-//! A peer on the same host, played from `docs/shared-memory.md`: what it hands over when it visits, and what it
-//! writes to the memory that it shares.
+//! A peer on the same host, played from `docs/shared-memory.md`: what it hands over when it visits, and what
+//! it writes to the memory that it shares.
 //!
 //! A visit that is right is accepted, and one with another secret or for another connection is not. Whatever
 //! the peer writes afterwards, what this side takes from it lies within its own ring, and what this side
-//! posts lies where it said in the peer's. No call waits, whatever the peer does with the socket that notifies.
+//! posts lies where it said in the peer's. No call waits, whatever the peer does with the socket that
+//! notifies.
 
 #![no_main]
 
@@ -119,8 +120,8 @@ fn greeting(invitation: &Invitation) -> Vec<u8> {
 }
 
 impl Visit {
-    /// Hands a segment over. Answers it, the socket that notifies from now on, and whether it has to be accepted
-    /// or refused, if that is certain.
+    /// Hands a segment over. Answers it, the socket that notifies from now on, and whether it has to be
+    /// accepted or refused, if that is certain.
     fn make(&self, invitation: &Invitation) -> (OwnedFd, OwnedFd, Option<bool>) {
         let all = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let mut greeting = greeting(invitation);

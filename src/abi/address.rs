@@ -1,4 +1,5 @@
-//! Conversion of socket addresses between C (`struct sockaddr_in`, `struct sockaddr_in6`) and Rust. See [`fi_cm(3)`](https://ofiwg.github.io/libfabric/main/man/fi_cm.3.html).
+//! Conversion of socket addresses between C (`struct sockaddr_in`, `struct sockaddr_in6`) and Rust. See
+//! [`fi_cm(3)`](https://ofiwg.github.io/libfabric/main/man/fi_cm.3.html).
 
 use std::ffi::c_void;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};

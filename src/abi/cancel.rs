@@ -1,6 +1,6 @@
-//! Cancellation of threads (`pthread_cancel`). It unwinds the stack from inside calls of the C library, and Rust aborts
-//! the process when such an unwinding reaches it. So cancellation is deferred while a call is inside the provider. It
-//! takes effect at the next cancellation point of the application.
+//! Cancellation of threads (`pthread_cancel`). It unwinds the stack from inside calls of the C library, and
+//! Rust aborts the process when such an unwinding reaches it. So cancellation is deferred while a call is
+//! inside the provider. It takes effect at the next cancellation point of the application.
 
 use std::ffi::c_int;
 use std::ptr;

@@ -1,5 +1,5 @@
-//! libfabric's constants that a provider uses: flags, attribute values and option names, as in its manual. The C
-//! types that belong to them stay inside the FFI boundary.
+//! libfabric's constants that a provider uses: flags, attribute values and option names, as in its manual.
+//! The C types that belong to them stay inside the FFI boundary.
 
 pub use super::sys::{
     FI_COMPLETION, FI_EP_SOCK_STREAM, FI_EP_UNSPEC, FI_FORMAT_UNSPEC, FI_INJECT, FI_INJECT_COMPLETE,

@@ -1,9 +1,9 @@
 //! The FFI boundary: every call from C enters Rust here, and every result returns to C here.
 //!
 //! [`call`] recovers the value behind a fid, runs the body, and converts its outcome to the return type of
-//! the slot. [`protect`] has the only `catch_unwind`. A panic in a call is logged and poisons the object: this call and
-//! all later calls on the object return `-FI_EIO`. In a child of the process that created an object, every call
-//! on it returns `-FI_EOPBADSTATE`. In both cases the object can still be closed.
+//! the slot. [`protect`] has the only `catch_unwind`. A panic in a call is logged and poisons the object:
+//! this call and all later calls on the object return `-FI_EIO`. In a child of the process that created an
+//! object, every call on it returns `-FI_EOPBADSTATE`. In both cases the object can still be closed.
 
 use std::any::Any;
 use std::ffi::{c_char, c_int};

@@ -1,5 +1,6 @@
-//! Forks of the process. The C library calls the handlers here around each `fork`. They count forks, and they hold the
-//! registry's lock during the fork, so that no child starts with a lock that another thread of its parent held.
+//! Forks of the process. The C library calls the handlers here around each `fork`. They count forks, and they
+//! hold the registry's lock during the fork, so that no child starts with a lock that another thread of its
+//! parent held.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -2,8 +2,8 @@
 //! `FI_LOG_SUBSYS`. See [`fi_provider(3)`](https://ofiwg.github.io/libfabric/main/man/fi_provider.3.html).
 //!
 //! The target of a record selects libfabric's subsystem: one of the names in [`SUBSYSTEMS`], or the path of a
-//! module of the crates below ([`MODULES`]). Any other target selects `core`. A record that is not enabled is not
-//! formatted.
+//! module of the crates below ([`MODULES`]). Any other target selects `core`. A record that is not enabled is
+//! not formatted.
 
 use std::ffi::CString;
 
@@ -24,7 +24,8 @@ const SUBSYSTEMS: [(&str, sys::fi_log_subsys); 8] = [
     ("mr", sys::FI_LOG_MR),
 ];
 
-/// Subsystems of the crates below, whose records have module paths as targets. The first matching prefix counts.
+/// Subsystems of the crates below, whose records have module paths as targets. The first matching prefix
+/// counts.
 const MODULES: [(&str, sys::fi_log_subsys); 6] = [
     ("rdma_verbs::ibv::completion_queue", sys::FI_LOG_CQ),
     ("rdma_verbs::ibv::device", sys::FI_LOG_DOMAIN),

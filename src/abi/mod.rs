@@ -1,5 +1,5 @@
-//! The FFI boundary of a libfabric provider. All C types and pointers stay inside this module; its public interface
-//! is safe.
+//! The FFI boundary of a libfabric provider. All C types and pointers stay inside this module; its public
+//! interface is safe.
 //!
 //! | file | content |
 //! |---|---|

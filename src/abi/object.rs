@@ -1,8 +1,8 @@
 //! Objects that an application holds by pointer: a C fid struct, followed by the Rust value.
 //!
-//! A constructor of [`New`] creates an object in a box, whose address is the C pointer. The object lives until
-//! `fi_close` succeeds. The value lives as long as an [`Arc`] refers to it. Where C code passes a pointer as an argument,
-//! [`AnyFid`] looks it up in the registry of live objects before reading through it.
+//! A constructor of [`New`] creates an object in a box, whose address is the C pointer. The object lives
+//! until `fi_close` succeeds. The value lives as long as an [`Arc`] refers to it. Where C code passes a
+//! pointer as an argument, [`AnyFid`] looks it up in the registry of live objects before reading through it.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -250,8 +250,8 @@ impl std::fmt::Debug for AnyFid {
 /// `fi_info.handle` ([`super::Info::set_handle`]) and passes it to `fi_endpoint` and `fi_reject`
 /// ([`AnyFid::downcast`]).
 ///
-/// The application cannot close it. The owner of this value decides how long the handle is valid; dropping the
-/// value invalidates the handle.
+/// The application cannot close it. The owner of this value decides how long the handle is valid; dropping
+/// the value invalidates the handle.
 #[derive(Debug)]
 pub struct ConnectionHandle(NonNull<sys::fid>);
 

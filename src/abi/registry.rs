@@ -1,8 +1,9 @@
 //! The registry of live objects: a map from the address of a fid to its Rust value.
 //!
-//! An application may pass any `struct fid *` to bind, close, trywait and reject, and in `fi_info.handle`. Each such
-//! pointer is looked up here before it is dereferenced, which detects a fid of another provider, of the wrong class,
-//! or of a closed object. Data calls need no lookup: their fid arrives through its own op table.
+//! An application may pass any `struct fid *` to bind, close, trywait and reject, and in `fi_info.handle`.
+//! Each such pointer is looked up here before it is dereferenced, which detects a fid of another provider, of
+//! the wrong class, or of a closed object. Data calls need no lookup: their fid arrives through its own op
+//! table.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,8 +22,8 @@ struct Entry {
 
 type Live = BTreeMap<usize, Entry>;
 
-/// Not a lock of `parking_lot`: it keeps the waiting threads of all locks in one table, which another thread may have
-/// locked at the moment of a fork.
+/// Not a lock of `parking_lot`: it keeps the waiting threads of all locks in one table, which another thread
+/// may have locked at the moment of a fork.
 static LIVE: RwLock<Live> = RwLock::new(Live::new());
 
 fn read() -> RwLockReadGuard<'static, Live> {

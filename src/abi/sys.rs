@@ -1,5 +1,5 @@
-//! libfabric's C types and constants, which `build.rs` generates from its headers. Names, layouts and values are
-//! libfabric's; its manual describes them, starting with [`fabric(7)`].
+//! libfabric's C types and constants, which `build.rs` generates from its headers. Names, layouts and values
+//! are libfabric's; its manual describes them, starting with [`fabric(7)`].
 //!
 //! Enumerations are plain integers, because a caller may be newer than these headers.
 //!

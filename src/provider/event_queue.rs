@@ -3,8 +3,8 @@
 //!
 //! The queue's [`WaitSet`] holds the descriptors of the connections, each with the token of its endpoint. So
 //! reading the queue finds the endpoints that have events, however many are bound. A timer in the set expires
-//! at the earliest deadline. A signal in the set is on while events are queued. A call that reads an event which
-//! it queued itself does not signal in between.
+//! at the earliest deadline. A signal in the set is on while events are queued. A call that reads an event
+//! which it queued itself does not signal in between.
 //!
 //! Lock order: an endpoint's lock before the queue's. Endpoints are driven without the queue's lock.
 

@@ -296,7 +296,8 @@ pub struct About<'b> {
 }
 
 impl<'b> About<'b> {
-    /// Reads what a Terminate repeats, as far as it is there; its bits may be mirrored, see [`Terminate::parse`].
+    /// Reads what a Terminate repeats, as far as it is there; its bits may be mirrored, see
+    /// [`Terminate::parse`].
     #[must_use]
     pub fn parse(terminate: &'b [u8]) -> Self {
         let Some((fixed, rest)) = terminate.split_first_chunk::<TERMINATE>() else { return Self::default() };
@@ -372,8 +373,9 @@ impl Terminate {
 
     /// Reads the fixed part; copies of headers that may follow are not looked at [RFC 5040 4.8-7].
     ///
-    /// Linux's siw counts the bits of a byte from the wrong end on machines with little-endian bit fields: layer
-    /// and type change places, and the bits that announce copies stand where the RFC has zeros, which shows it.
+    /// Linux's siw counts the bits of a byte from the wrong end on machines with little-endian bit fields:
+    /// layer and type change places, and the bits that announce copies stand where the RFC has zeros, which
+    /// shows it.
     #[must_use]
     pub fn parse(bytes: &[u8; TERMINATE]) -> Self {
         let (high, low) = (bytes[0] >> 4, bytes[0] & 0x0f);
@@ -392,14 +394,15 @@ impl Terminate {
         written.count()
     }
 
-    /// Whether it is about a segment of the peer's: neither a local catastrophic error is, nor one of MPA, which
-    /// delivers no segment then [RFC 5040 7.1-2] [RFC 7306 8.1-1].
+    /// Whether it is about a segment of the peer's: neither a local catastrophic error is, nor one of MPA,
+    /// which delivers no segment then [RFC 5040 7.1-2] [RFC 7306 8.1-1].
     #[must_use]
     pub const fn is_about_segment(&self) -> bool {
         !matches!((self.layer, self.kind), (0, 0) | (2.., _))
     }
 
-    /// Whether RDMAP found the error. Only then is a Read Request repeated: DDP does not know what it carries.
+    /// Whether RDMAP found the error. Only then is a Read Request repeated: DDP does not know what it
+    /// carries.
     #[must_use]
     pub const fn is_of_rdmap(&self) -> bool {
         self.layer == 0

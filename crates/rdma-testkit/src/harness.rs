@@ -1,6 +1,6 @@
-//! Ends of connections for tests, examples and benchmarks, and the documented way to drive them: poll until there
-//! is nothing, arm, poll once more, then sleep until a wait set or a deadline of the device says so. Every wait is
-//! bounded.
+//! Ends of connections for tests, examples and benchmarks, and the documented way to drive them: poll until
+//! there is nothing, arm, poll once more, then sleep until a wait set or a deadline of the device says so.
+//! Every wait is bounded.
 //!
 //! | what | for whom |
 //! |---|---|
@@ -77,11 +77,12 @@ pub enum Error {
     },
 }
 
-/// Collects what there is at these ends, and sleeps if there is nothing: until something comes, until a device wants
-/// to be called, or until `deadline`.
+/// Collects what there is at these ends, and sleeps if there is nothing: until something comes, until a
+/// device wants to be called, or until `deadline`.
 ///
 /// # Errors
-/// [`Error::TimedOut`] with `what` was waited for, from `deadline` on; [`Error::Verbs`] if a queue cannot be armed.
+/// [`Error::TimedOut`] with `what` was waited for, from `deadline` on; [`Error::Verbs`] if a queue cannot be
+/// armed.
 pub fn step<D: Device>(ends: &mut [&mut End<D>], deadline: Instant, what: &'static str) -> Result<()> {
     let poll_all = |ends: &mut [&mut End<D>]| ends.iter_mut().fold(false, |any, end| end.poll() | any);
     if poll_all(ends) {

@@ -191,8 +191,9 @@ fn batches_are_cut_short_and_wakes_come_for_nothing() {
     assert!((1..16).contains(&idle_wakes), "{idle_wakes}");
 }
 
-/// Connects, sends a little, and goes on until both sides know of the end: what they were told, and
-/// the receives of the passive side as they came back. `None` if the connection broke before both sides knew of it.
+/// Connects, sends a little, and goes on until both sides know of the end: what they were told, and the
+/// receives of the passive side as they came back. `None` if the connection broke before both sides knew of
+/// it.
 fn send_until_it_ends(pair: &mut Pair<Faulty<sim::Device>>) -> Option<([ConnectionEvent; 2], Vec<u64>)> {
     let (joined, begun) = pair.try_join(|pair, joined| {
         pair.passive.post_empty_receives(joined.passive, CAPABILITIES.recv_depth.into());

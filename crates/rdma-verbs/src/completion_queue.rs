@@ -12,8 +12,8 @@ pub trait CompletionQueue: QueuePairs + Connections + Send {
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// From now on `wait` becomes readable when [`CompletionQueue::poll`] would do something, as after
-    /// [`CompletionQueue::arm`]. Of what is there already it may not tell: poll once more. Several sets are not
-    /// supported: a later call replaces the earlier set.
+    /// [`CompletionQueue::arm`]. Of what is there already it may not tell: poll once more. Several sets are
+    /// not supported: a later call replaces the earlier set.
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// Asks for the next wake-up on the attached set; call it when `poll` answered 0 and the caller

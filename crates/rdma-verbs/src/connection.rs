@@ -16,8 +16,8 @@ pub struct ConnectOptions {
     pub keepalive: Duration,
 }
 
-/// Where a queue pair, a listener or a completion queue announces that it has something to tell: the wait set, and
-/// the token by which the owner of the set knows whom to ask.
+/// Where a queue pair, a listener or a completion queue announces that it has something to tell: the wait
+/// set, and the token by which the owner of the set knows whom to ask.
 #[derive(Debug, Clone)]
 pub struct EventTarget {
     /// Becomes readable when there is something to ask for.
@@ -126,8 +126,8 @@ pub trait Listener: Send {
     /// The address it listens on, with the real port.
     fn local_address(&self) -> SocketAddr;
 
-    /// The next connection request; drives the handshakes. A peer that is slow or silent in its
-    /// handshake holds up nobody else, and a crowd of peers does not hold up the caller: what is left to do is
+    /// The next connection request; drives the handshakes. A peer that is slow or silent in its handshake
+    /// holds up nobody else, and a crowd of peers does not hold up the caller: what is left to do is
     /// announced again. `None`: ask again when the event target reports its token, or at
     /// [`Listener::deadline`].
     fn poll(&mut self) -> Option<Self::Request>;
@@ -145,8 +145,9 @@ pub trait ConnectionRequest: Send {
     fn peer_address(&self) -> SocketAddr;
     /// Where it arrived.
     fn local_address(&self) -> SocketAddr;
-    /// Whether its peer is known to have left: then the request holds nothing of the system's any more, and who
-    /// accepts it meets [`ConnectError::Closed`]. [`Listener::poll`] finds that out, if the transport tells.
+    /// Whether its peer is known to have left: then the request holds nothing of the system's any more, and
+    /// who accepts it meets [`ConnectError::Closed`]. [`Listener::poll`] finds that out, if the transport
+    /// tells.
     fn has_left(&self) -> bool {
         false
     }

@@ -28,8 +28,8 @@ pub struct DeviceAttributes {
 }
 
 impl DeviceAttributes {
-    /// Those of a device that can do nothing yet: for implementations in other crates, which say the rest field by
-    /// field.
+    /// Those of a device that can do nothing yet: for implementations in other crates, which say the rest
+    /// field by field.
     #[must_use]
     pub const fn new(name: &'static str, transport: Transport) -> Self {
         Self {
@@ -106,8 +106,9 @@ pub trait MemoryRegion: Send + Sync {
     fn local_key(&self) -> u32;
     /// Key for a peer's use, in [`RemoteAddress`](crate::RemoteAddress): rkey or STag.
     fn remote_key(&self) -> u32;
-    /// Address of the region's first byte, for [`Segment`](crate::Segment) and [`RemoteAddress`](crate::RemoteAddress). A device may
-    /// count from zero rather than tell peers where memory lies.
+    /// Address of the region's first byte, for [`Segment`](crate::Segment) and
+    /// [`RemoteAddress`](crate::RemoteAddress). A device may count from zero rather than tell peers where
+    /// memory lies.
     fn address(&self) -> u64;
     /// The memory itself.
     fn memory(&self) -> &Arc<Memory>;

@@ -2,8 +2,8 @@
 //! pointers.
 //!
 //! Such memory is never a `&[u8]`: a peer may change it at any time, so it is only copied in and out, within
-//! bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload (copies,
-//! the vectored receive that places a segment straight into a region) is in this module.
+//! bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload
+//! (copies, the vectored receive that places a segment straight into a region) is in this module.
 
 mod copy;
 
@@ -24,9 +24,9 @@ const MAPPED_LEAST: usize = 16 * 1024;
 
 /// A piece of memory with a fixed length, owned, shared by [`Arc`].
 ///
-/// Threads, devices and other processes may read and write it at the same time. What a copy finds then is, byte for
-/// byte, what one of them wrote; the copy of a word may be torn. A completion says when the bytes of a message are
-/// in place.
+/// Threads, devices and other processes may read and write it at the same time. What a copy finds then is,
+/// byte for byte, what one of them wrote; the copy of a word may be torn. A completion says when the bytes of
+/// a message are in place.
 #[derive(Debug)]
 pub struct Memory {
     /// Never null. It changes when the memory moves to a file.
@@ -92,11 +92,13 @@ impl Memory {
     }
 
     /// Moves it to `file`, as in [`Memory::of_file`]: others who map the file see it from then on. What it
-    /// holds stays if `kept`, and is what the file holds otherwise. A copy that is under way meanwhile may be lost.
+    /// holds stays if `kept`, and is what the file holds otherwise. A copy that is under way meanwhile may be
+    /// lost.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::BadState`] for memory that was moved
-    /// before or that a device knows, [`Error::Io`] with what the system says. The memory is as before then.
+    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::BadState`] for memory that was
+    /// moved before or that a device knows, [`Error::Io`] with what the system says. The memory is as before
+    /// then.
     pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
         let size = self.len();
         if !self.mapped {
@@ -119,8 +121,8 @@ impl Memory {
             unsafe { copy::copy(before, target.as_ptr(), size) };
         }
         self.base.store(target.as_ptr(), Ordering::Relaxed);
-        // SAFETY: `before` was a private mapping of its own of `size` bytes, and stays one; only its pages are given
-        // back. Copies that are under way there find zeros. No device was told of it.
+        // SAFETY: `before` was a private mapping of its own of `size` bytes, and stays one; only its pages
+        // are given back. Copies that are under way there find zeros. No device was told of it.
         unsafe { libc::madvise(before.cast(), size, libc::MADV_DONTNEED) };
         Ok(())
     }
@@ -132,8 +134,8 @@ impl Memory {
         self.layout.size()
     }
 
-    /// Where it lies, from now on for good: for a device that reads and writes it under this module's rule, by
-    /// itself.
+    /// Where it lies, from now on for good: for a device that reads and writes it under this module's rule,
+    /// by itself.
     #[cfg(any(test, feature = "ibv"))]
     pub(super) fn pin(&self) -> NonNull<u8> {
         self.pinned.store(true, Ordering::Relaxed);
@@ -153,8 +155,8 @@ impl Memory {
     #[inline]
     pub fn write(&self, offset: u64, source: &[u8]) -> std::result::Result<(), OutOfBounds> {
         let target = self.range(offset, source.len())?;
-        // SAFETY: `target` begins `source.len()` bytes within our mapping or allocation (checked by `range`), of which
-        // no reference is given out, so that a `&[u8]` never overlaps it.
+        // SAFETY: `target` begins `source.len()` bytes within our mapping or allocation (checked by `range`),
+        // of which no reference is given out, so that a `&[u8]` never overlaps it.
         unsafe { copy::copy(source.as_ptr(), target.as_ptr(), source.len()) };
         Ok(())
     }
@@ -167,8 +169,9 @@ impl Memory {
     pub fn read(&self, offset: u64, target: &mut [u8]) -> std::result::Result<(), OutOfBounds> {
         let length = target.len();
         let source = self.range(offset, length)?;
-        // SAFETY: `source` begins `length` bytes within our mapping or allocation (checked by `range`), of which no
-        // reference is given out, so that a `&mut [u8]` never overlaps it. Any value of a byte is valid.
+        // SAFETY: `source` begins `length` bytes within our mapping or allocation (checked by `range`), of
+        // which no reference is given out, so that a `&mut [u8]` never overlaps it. Any value of a byte is
+        // valid.
         unsafe { copy::copy(source.as_ptr(), target.as_mut_ptr(), length) };
         Ok(())
     }
@@ -225,8 +228,9 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if self.mapped {
             let former = *self.former.get_mut();
-            // SAFETY: `base` is a mapping of its own of this very size, and so is `former` unless it is null. Nothing
-            // refers to them any more, and they are unmapped only here. What could fail, a wrong range, cannot occur.
+            // SAFETY: `base` is a mapping of its own of this very size, and so is `former` unless it is null.
+            // Nothing refers to them any more, and they are unmapped only here. What could fail, a wrong
+            // range, cannot occur.
             unsafe {
                 libc::munmap(self.base().as_ptr().cast(), self.len());
                 if !former.is_null() {
@@ -292,8 +296,8 @@ mod tests {
         }
     }
 
-    /// Threads that meet in the same bytes: each copy has, byte for byte, what one of the writers wrote. Miri finds
-    /// nothing wrong with it.
+    /// Threads that meet in the same bytes: each copy has, byte for byte, what one of the writers wrote. Miri
+    /// finds nothing wrong with it.
     #[test]
     fn copies_may_race() {
         let rounds = if cfg!(miri) { 20 } else { 2_000 };

@@ -35,17 +35,17 @@ pub trait QueuePairs {
     /// finds none.
     fn create_qp(&mut self, pd: &Self::Pd, wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)>;
 
-    /// Destroys a queue pair. What it had outstanding never completes; a connection that still
-    /// stands is cut (call [`Connections::disconnect`](crate::Connections::disconnect) first for an orderly end).
+    /// Destroys a queue pair. What it had outstanding never completes; a connection that still stands is cut
+    /// (call [`Connections::disconnect`](crate::Connections::disconnect) first for an orderly end).
     fn destroy_qp(&mut self, qp: QpId);
 
-    /// Posts receives, in order. All or none: [`Error::QueueFull`](crate::Error::QueueFull) if they do not fit. A device that takes some
-    /// and refuses the rest breaks the connection, and answers why.
+    /// Posts receives, in order. All or none: [`Error::QueueFull`](crate::Error::QueueFull) if they do not
+    /// fit. A device that takes some and refuses the rest breaks the connection, and answers why.
     fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()>;
 
-    /// Posts sends, in order. All or none, as [`QueuePairs::post_recv`]. Inline payload
-    /// may be reused when the call returns. With `more` the device may hold the requests back to
-    /// send them with what follows; any later call that drives the queue pair sends them. Where the
-    /// device has no memory for what must wait, it answers [`Error::Io`](crate::Error::Io) and the connection is broken.
+    /// Posts sends, in order. All or none, as [`QueuePairs::post_recv`]. Inline payload may be reused when
+    /// the call returns. With `more` the device may hold the requests back to send them with what follows;
+    /// any later call that drives the queue pair sends them. Where the device has no memory for what must
+    /// wait, it answers [`Error::Io`](crate::Error::Io) and the connection is broken.
     fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()>;
 }

@@ -12,13 +12,13 @@ pub trait SameHost {
     /// The device's connection request.
     type Request;
 
-    /// Before [`Connections::connect`](crate::Connections::connect): makes a place where the peer at `remote`, if
-    /// it is on this host and knows how, can take part in sharing memory, `target` in it, for which the
-    /// peer has to be told. `None`: there is no such place.
+    /// Before [`Connections::connect`](crate::Connections::connect): makes a place where the peer at
+    /// `remote`, if it is on this host and knows how, can take part in sharing memory, `target` in it, for
+    /// which the peer has to be told. `None`: there is no such place.
     fn invite(&mut self, qp: QpId, remote: SocketAddr, target: &dyn MemoryRegion) -> Option<Invitation>;
 
-    /// Before [`Connections::accept`](crate::Connections::accept): follows the peer's invitation. What `target`
-    /// holds is lost. Answers whether memory is shared, of which the peer has to be told.
+    /// Before [`Connections::accept`](crate::Connections::accept): follows the peer's invitation. What
+    /// `target` holds is lost. Answers whether memory is shared, of which the peer has to be told.
     fn visit(
         &mut self,
         qp: QpId,

@@ -148,9 +148,9 @@ impl WaitSet {
             .map_err(Error::io("epoll_ctl mod"))
     }
 
-    /// Waits until a source is ready or a signal on, at most `timeout` (`None`: for ever), and
-    /// adds their tokens to `ready`. Answers whether there were any. A signal handler that interrupts the wait ends
-    /// it early.
+    /// Waits until a source is ready or a signal on, at most `timeout` (`None`: for ever), and adds their
+    /// tokens to `ready`. Answers whether there were any. A signal handler that interrupts the wait ends it
+    /// early.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Token>) -> Result<bool> {
         let timeout = timeout.map(timespec);
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
@@ -195,8 +195,8 @@ impl Signal {
         }
     }
 
-    /// Switches it on, and wakes also who waits for the set edge-triggered and has seen it readable before. The
-    /// sources of the set must be level-triggered.
+    /// Switches it on, and wakes also who waits for the set edge-triggered and has seen it readable before.
+    /// The sources of the set must be level-triggered.
     pub fn set_again(&self) {
         self.set(true);
         if self.set.is_inherited() {

@@ -127,10 +127,10 @@ pub enum CompletionKind {
     RecvWrite,
 }
 
-/// How a work request ended. A device reports a failure at the request that met it where its transport tells which
-/// one that was; elsewhere requests are [`CompletionStatus::Flushed`], and the connection's
-/// [`BreakReason`](crate::BreakReason) says why. Over iWARP sends and writes succeed when TCP has taken them, so that
-/// only a read learns what the peer thinks of it.
+/// How a work request ended. A device reports a failure at the request that met it where its transport tells
+/// which one that was; elsewhere requests are [`CompletionStatus::Flushed`], and the connection's
+/// [`BreakReason`](crate::BreakReason) says why. Over iWARP sends and writes succeed when TCP has taken them,
+/// so that only a read learns what the peer thinks of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionStatus {
@@ -152,8 +152,8 @@ pub enum CompletionStatus {
     /// The peer's key, bound or right was wrong.
     #[error("no access to the peer's memory")]
     RemoteAccess,
-    /// The peer's device could not carry the request out for another reason: it was longer than the receive that it
-    /// took, or of a kind that the peer does not serve.
+    /// The peer's device could not carry the request out for another reason: it was longer than the receive
+    /// that it took, or of a kind that the peer does not serve.
     #[error("the request failed on the peer's side")]
     RemoteOperation,
     /// The peer had no receive for it, for as long as the device tries.

@@ -56,8 +56,8 @@ impl Rig for IbvRig {
         self.is_iwarp()
     }
 
-    /// Soft iWARP of Linux 6.1 completes a send before the reads ahead of it, and answers a read of nothing that
-    /// has to wait with the length of what it sent before: the reader's side then ends the connection.
+    /// Soft iWARP of Linux 6.1 completes a send before the reads ahead of it, and answers a read of nothing
+    /// that has to wait with the length of what it sent before: the reader's side then ends the connection.
     fn reads_complete_in_order(&self) -> bool {
         !self.is_iwarp()
     }

@@ -1,5 +1,6 @@
-//! How fast captures are read: megabytes of file a second on one processor, for each carrier, with and without
-//! checksums, and for captures of headers. `cargo bench -p rdmacap`; with a folder, the files are left there.
+//! How fast captures are read: megabytes of file a second on one processor, for each carrier, with and
+//! without checksums, and for captures of headers. `cargo bench -p rdmacap`; with a folder, the files are
+//! left there.
 
 #[path = "../tests/wire/mod.rs"]
 mod wire;

@@ -1,4 +1,5 @@
-//! Fields of fixed width at an offset; `None` beyond the end, so that a cut packet is never an error of its own.
+//! Fields of fixed width at an offset; `None` beyond the end, so that a cut packet is never an error of its
+//! own.
 
 /// The byte at `at`.
 pub(crate) fn u8_at(bytes: &[u8], at: usize) -> Option<u8> {

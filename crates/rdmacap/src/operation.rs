@@ -471,13 +471,14 @@ pub trait Sink {
         let _ = operation;
     }
 
-    /// The operation ended, or the capture did. After [`Sink::sent`], in the order of the wire for each direction.
+    /// The operation ended, or the capture did. After [`Sink::sent`], in the order of the wire for each
+    /// direction.
     fn ended(&mut self, operation: &Operation) {
         let _ = operation;
     }
 
-    /// A key of a host was used for the first time, or for the first time since it was invalidated or the last
-    /// connection that used it was over.
+    /// A key of a host was used for the first time, or for the first time since it was invalidated or the
+    /// last connection that used it was over.
     fn region(&mut self, region: &Region) {
         let _ = region;
     }

@@ -1,9 +1,9 @@
 //! RPC-over-RDMA version 1 on top (RFC 8166): calls and replies whole, whatever way their parts took.
 //!
-//! [`Rpc`] is a [`Sink`]. A call's chunks name memory of the caller; what the responder reads from it and writes into
-//! it belongs to the call or to its reply. A read chunk says where in the message it belongs. A write chunk does not:
-//! its place is behind the last word of the reply that has its length, where XDR has the length of opaque data, or
-//! else the end; [`Message::placed`] says which.
+//! [`Rpc`] is a [`Sink`]. A call's chunks name memory of the caller; what the responder reads from it and
+//! writes into it belongs to the call or to its reply. A read chunk says where in the message it belongs. A
+//! write chunk does not: its place is behind the last word of the reply that has its length, where XDR has
+//! the length of opaque data, or else the end; [`Message::placed`] says which.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -381,7 +381,8 @@ fn fill(filling: &mut Filling, address: u64, bytes: &[u8], left: &mut usize) {
     content.there.insert(start, end);
 }
 
-/// Whether a header may be one: on a connection that is known for it, or because the message behind it agrees.
+/// Whether a header may be one: on a connection that is known for it, or because the message behind it
+/// agrees.
 fn plausible(header: &Header, bytes: &[u8], known: bool) -> bool {
     let inline = bytes.get(header.length..).unwrap_or(&[]);
     match header.procedure {

@@ -13,8 +13,8 @@ use crate::roce::Roce;
 /// What bounds a [`Session`], and what it checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Bytes of memory for packets and operations that wait for others, over all connections. Beyond it the oldest
-    /// are given up, which a finding says. Each connection takes about 2 KiB beside.
+    /// Bytes of memory for packets and operations that wait for others, over all connections. Beyond it the
+    /// oldest are given up, which a finding says. Each connection takes about 2 KiB beside.
     pub memory: usize,
     /// Most connections of each kind at a time. Beyond it those are ended that were not used for longest.
     pub connections: usize,

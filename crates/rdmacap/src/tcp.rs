@@ -1,7 +1,7 @@
 //! One direction of a TCP connection: segments in any order become a stream with holes.
 //!
-//! What the receiver acknowledged and the capture does not have was lost by the capture, and becomes a hole. What
-//! comes late was lost, or delayed, by the network.
+//! What the receiver acknowledged and the capture does not have was lost by the capture, and becomes a hole.
+//! What comes late was lost, or delayed, by the network.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ struct Stored {
 
 /// What a stored segment takes beside its bytes.
 const STORED: usize = 128;
-/// Segments of either direction that may still come between an acknowledgement and what it is about: a capture
-/// may have frames in a slightly other order than the wire had.
+/// Segments of either direction that may still come between an acknowledgement and what it is about: a
+/// capture may have frames in a slightly other order than the wire had.
 const PATIENCE: u64 = 64;
 /// Largest window that TCP can offer (RFC 7323 2.3).
 const LARGEST_WINDOW: u64 = 1 << 30;

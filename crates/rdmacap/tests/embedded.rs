@@ -1,5 +1,5 @@
-//! Ground truth: the embedded device carries random operations, a tap in its TCP connection keeps what passes, and
-//! what a session makes of that is compared with the memory of both sides.
+//! Ground truth: the embedded device carries random operations, a tap in its TCP connection keeps what
+//! passes, and what a session makes of that is compared with the memory of both sides.
 
 mod wire;
 

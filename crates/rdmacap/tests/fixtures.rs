@@ -1,5 +1,5 @@
-//! The captures that are checked in: what they hold, as their README says and as tshark counts, and what is left of
-//! them when frames are missing.
+//! The captures that are checked in: what they hold, as their README says and as tshark counts, and what is
+//! left of them when frames are missing.
 
 mod wire;
 

@@ -1,5 +1,5 @@
-//! Generated operations over RoCE, through networks and captures that lose, repeat, reorder and cut: what is reported
-//! is what was meant, or says honestly what is missing.
+//! Generated operations over RoCE, through networks and captures that lose, repeat, reorder and cut: what is
+//! reported is what was meant, or says honestly what is missing.
 
 mod wire;
 
@@ -159,7 +159,8 @@ fn what_the_capture_lost_is_missing_and_nothing_else() {
     }
 }
 
-/// No byte is wrong; what came is there, as far as it is certain where it belongs; what did not come is missing.
+/// No byte is wrong; what came is there, as far as it is certain where it belongs; what did not come is
+/// missing.
 fn check_lossy(seen: &Seen, meants: &[Meant], lost: &HashMap<u32, HashSet<usize>>) {
     let mut reported = HashSet::new();
     for operation in &seen.operations {

@@ -1,8 +1,8 @@
 //! Two streams joined by queues in memory: a device that is slow, a provider that follows the
 //! rules, and an application that does what it is told, on each side.
 //!
-//! The tests give it seeds, and a fuzz target its input: decisions come from a [`Choose`], so a run is a function
-//! of where it gets them from.
+//! The tests give it seeds, and a fuzz target its input: decisions come from a [`Choose`], so a run is a
+//! function of where it gets them from.
 //!
 //! What is checked, all the time: bytes read are the bytes written, in order; nothing in flight
 //! exceeds the window, the receives, or the send queue, whose last entries data never takes. And at

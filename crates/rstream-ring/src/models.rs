@@ -1,7 +1,7 @@
 //! The protocol under loom, which runs each model in every order that the memory model allows.
 //!
-//! Loom watches the bytes as well: it reports one that is read before it was written, or written before it was
-//! read, by the order that the protocol gives and not by chance.
+//! Loom watches the bytes as well: it reports one that is read before it was written, or written before it
+//! was read, by the order that the protocol gives and not by chance.
 
 use std::io::{IoSlice, IoSliceMut};
 

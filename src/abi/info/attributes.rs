@@ -1,5 +1,5 @@
-//! The parts of `struct fi_info`. Each part has two types: one that reads any info, and one that writes an owned info.
-//! The latter does not read, so that no text is borrowed while it is replaced.
+//! The parts of `struct fi_info`. Each part has two types: one that reads any info, and one that writes an
+//! owned info. The latter does not read, so that no text is borrowed while it is replaced.
 
 use std::ffi::{CStr, c_char};
 use std::marker::PhantomData;
@@ -239,7 +239,8 @@ impl DomainAttrMut<'_> {
     /// # Errors
     /// `-FI_ENOMEM`.
     pub fn set_name(&mut self, name: &CStr) -> Result<()> {
-        // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of `malloc`.
+        // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of
+        // `malloc`.
         unsafe { replace(&raw mut (*self.0.raw.as_ptr()).name, name) }
     }
 }
@@ -279,7 +280,8 @@ impl FabricAttrMut<'_> {
     /// # Errors
     /// `-FI_ENOMEM`.
     pub fn set_name(&mut self, name: &CStr) -> Result<()> {
-        // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of `malloc`.
+        // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of
+        // `malloc`.
         unsafe { replace(&raw mut (*self.0.raw.as_ptr()).name, name) }
     }
 }

@@ -1,9 +1,10 @@
 //! `struct fi_info`: the hints of an application, and the infos that it receives. See
 //! [`fi_getinfo(3)`](https://ofiwg.github.io/libfabric/main/man/fi_getinfo.3.html).
 //!
-//! [`InfoRef`] reads an info of C, of which every part may be missing. [`Info`] is an info of the provider: the running
-//! libfabric allocates it with all parts and frees it. Fields are read one by one and never as a whole struct:
-//! libfabric's structs grow at their end, so the caller's struct may be shorter than the one of the headers.
+//! [`InfoRef`] reads an info of C, of which every part may be missing. [`Info`] is an info of the provider:
+//! the running libfabric allocates it with all parts and frees it. Fields are read one by one and never as a
+//! whole struct: libfabric's structs grow at their end, so the caller's struct may be shorter than the one of
+//! the headers.
 
 mod attributes;
 mod owned;

@@ -1,5 +1,5 @@
-//! Infos of the provider. The running libfabric allocates them, because its struct may be longer than that of the
-//! headers, and frees them, either here or when the application has received them.
+//! Infos of the provider. The running libfabric allocates them, because its struct may be longer than that of
+//! the headers, and frees them, either here or when the application has received them.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;

@@ -1,5 +1,5 @@
-//! `struct fi_ops_atomic`, in `fid_ep.atomic`: atomic operations on remote memory, which this provider does not support. See
-//! [`fi_atomic(3)`](https://ofiwg.github.io/libfabric/main/man/fi_atomic.3.html).
+//! `struct fi_ops_atomic`, in `fid_ep.atomic`: atomic operations on remote memory, which this provider does
+//! not support. See [`fi_atomic(3)`](https://ofiwg.github.io/libfabric/main/man/fi_atomic.3.html).
 
 use super::Slot;
 use crate::abi::sys::fi_ops_atomic;

@@ -1,5 +1,5 @@
-//! `struct fi_ops_collective`, in `fid_ep.collective`: collective operations, which this provider does not support. See
-//! [`fi_collective(3)`](https://ofiwg.github.io/libfabric/main/man/fi_collective.3.html).
+//! `struct fi_ops_collective`, in `fid_ep.collective`: collective operations, which this provider does not
+//! support. See [`fi_collective(3)`](https://ofiwg.github.io/libfabric/main/man/fi_collective.3.html).
 
 use super::Slot;
 use crate::abi::sys::fi_ops_collective;

@@ -5,8 +5,8 @@
 //! conformance-table --check                         fail if the table there is another
 //! ```
 //!
-//! The requirements are in [`REQUIREMENTS`], a file for each RFC; [`requirements`] has their form. A comment cites
-//! one as `[RFC 5040 5.1-1]`, or several of an RFC as `[RFC 5040 5.1-1, 5.3-4]`.
+//! The requirements are in [`REQUIREMENTS`], a file for each RFC; [`requirements`] has their form. A comment
+//! cites one as `[RFC 5040 5.1-1]`, or several of an RFC as `[RFC 5040 5.1-1, 5.3-4]`.
 
 mod citations;
 mod requirements;

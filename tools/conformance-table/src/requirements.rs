@@ -1,8 +1,8 @@
 //! The list of requirements of an RFC.
 //!
-//! A file is made of blocks with an empty line between them: the RFC's name, what the list leaves out, and the
-//! requirements. A requirement begins with a line of its id, level and status. The id is the section and a number
-//! within it. Its text follows, and, unless it is done, a reason:
+//! A file is made of blocks with an empty line between them: the RFC's name, what the list leaves out, and
+//! the requirements. A requirement begins with a line of its id, level and status. The id is the section and
+//! a number within it. Its text follows, and, unless it is done, a reason:
 //!
 //! ```text
 //! 8.1.1-2 MUST open

@@ -1,9 +1,9 @@
 //! Measures byte streams: what libfabric's `FI_EP_SOCK_STREAM` endpoints carry and how fast they answer,
 //! beside TCP, Unix sockets and bare shared memory, in turns in one run.
 //!
-//! One process drives a run: for each measurement it starts two workers, which are this program again, gathers
-//! what they say, and reports. Of two hosts the other runs `rstream-perf server`, which starts a worker for
-//! each job that a client asks for.
+//! One process drives a run: for each measurement it starts two workers, which are this program again,
+//! gathers what they say, and reports. Of two hosts the other runs `rstream-perf server`, which starts a
+//! worker for each job that a client asks for.
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! One side of one measurement, in a process of its own: every measurement begins with a fresh library, a fresh
-//! heap and no history.
+//! One side of one measurement, in a process of its own: every measurement begins with a fresh library, a
+//! fresh heap and no history.
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};

@@ -27,8 +27,8 @@ pub struct Connection<D: Device> {
 }
 
 impl<D: Device> Connection<D> {
-    /// A queue pair that can connect. [`Connection::receive`] takes messages up to `longest` bytes, which the peer
-    /// sends one at a time; with 0 the caller posts all receives itself.
+    /// A queue pair that can connect. [`Connection::receive`] takes messages up to `longest` bytes, which the
+    /// peer sends one at a time; with 0 the caller posts all receives itself.
     ///
     /// # Errors
     /// The device's, or the system's.
@@ -66,7 +66,8 @@ impl<D: Device> Connection<D> {
         Ok(())
     }
 
-    /// Accepts the next peer that asks for a connection, however long it takes, and waits for the connection to stand.
+    /// Accepts the next peer that asks for a connection, however long it takes, and waits for the connection
+    /// to stand.
     ///
     /// # Errors
     /// [`Error::Event`] if the connection does not come about.

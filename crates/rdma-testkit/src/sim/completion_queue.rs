@@ -6,7 +6,7 @@ mod connections;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bell::Bell;
+use super::notifier::Notifier;
 use super::queue_pair::{QueuePair, Sink};
 use super::{Config, Fabric, ProtectionDomain};
 use rdma_verbs::{
@@ -22,13 +22,21 @@ pub struct CompletionQueue {
     next_number: u32,
     queue_pairs: BTreeMap<QpId, QueuePair>,
     ready: Sink,
-    bell: Arc<Bell>,
+    notifier: Arc<Notifier>,
 }
 
 impl CompletionQueue {
     pub(super) fn new(fabric: Fabric, config: Config, depth: u32) -> Self {
-        let bell = Arc::new(Bell::new(config.arming));
-        Self { fabric, config, depth, next_number: 0, queue_pairs: BTreeMap::new(), ready: Sink::new(), bell }
+        let notifier = Arc::new(Notifier::new(config.arming));
+        Self {
+            fabric,
+            config,
+            depth,
+            next_number: 0,
+            queue_pairs: BTreeMap::new(),
+            ready: Sink::new(),
+            notifier,
+        }
     }
 
     fn existing(&mut self, qp: QpId, what: &'static str) -> Result<&mut QueuePair> {
@@ -39,7 +47,7 @@ impl CompletionQueue {
     /// wake-ups. `None` if there is no such queue pair.
     fn with<R>(&mut self, qp: QpId, body: impl FnOnce(&mut QueuePair, &mut Sink) -> R) -> Option<R> {
         let answer = self.queue_pairs.get_mut(&qp).map(|queue_pair| body(queue_pair, &mut self.ready));
-        self.bell.settle(!self.ready.is_empty());
+        self.notifier.update(!self.ready.is_empty());
         answer
     }
 
@@ -72,15 +80,15 @@ impl verbs::QueuePairs for CompletionQueue {
     fn destroy_qp(&mut self, qp: QpId) {
         self.queue_pairs.remove(&qp);
         self.ready.retain(|finished| finished.completion.qp != qp);
-        self.bell.answer(qp);
-        self.bell.settle(!self.ready.is_empty());
+        self.notifier.take(qp);
+        self.notifier.update(!self.ready.is_empty());
     }
 
     fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
         let queue_pair = self.existing(qp, "receiving")?;
         queue_pair.post_recv(requests)?;
         if queue_pair.is_stalled() {
-            self.bell.ring(qp);
+            self.notifier.notify(qp);
         }
         Ok(())
     }
@@ -91,7 +99,7 @@ impl verbs::QueuePairs for CompletionQueue {
         posted.ok_or(absent)??;
         if more {
             // A poll sends what is held back.
-            self.bell.ring(qp);
+            self.notifier.notify(qp);
         }
         Ok(())
     }
@@ -100,7 +108,7 @@ impl verbs::QueuePairs for CompletionQueue {
 impl verbs::CompletionQueue for CompletionQueue {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if self.ready.is_empty() {
-            for qp in self.bell.answer_all() {
+            for qp in self.notifier.take_all() {
                 if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
                     queue_pair.drive(&mut self.ready);
                 }
@@ -113,16 +121,16 @@ impl verbs::CompletionQueue for CompletionQueue {
                 queue_pair.free(finished.frees);
             }
         }
-        self.bell.settle(!self.ready.is_empty());
+        self.notifier.update(!self.ready.is_empty());
         count
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
-        self.bell.attach(&wait);
+        self.notifier.attach(&wait);
         Ok(())
     }
 
     fn arm(&mut self) -> Result<bool> {
-        Ok(self.bell.arm())
+        Ok(self.notifier.arm())
     }
 }

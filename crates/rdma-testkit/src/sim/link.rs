@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::bell::Bell;
+use super::notifier::Notifier;
 use rdma_verbs::Signal;
 use rdma_verbs::{BreakReason, CompletionStatus, QpId, RemoteAddress};
 
@@ -75,8 +75,8 @@ struct Side {
 /// Whom a frame wakes.
 #[derive(Debug)]
 pub(super) struct Wakes {
-    /// The completion queue's bell.
-    pub(super) bell: Arc<Bell>,
+    /// The completion queue's notifier.
+    pub(super) notifier: Arc<Notifier>,
     /// The queue pair to drive.
     pub(super) qp: QpId,
     /// For frames that become connection events.
@@ -164,7 +164,7 @@ impl Drop for Port {
 impl Side {
     fn ring(&self) {
         if let Some(wakes) = &self.wakes {
-            wakes.bell.ring(wakes.qp);
+            wakes.notifier.notify(wakes.qp);
         }
     }
 }
@@ -179,7 +179,7 @@ fn deliver(own: &mut Side, other: &mut Side, frame: Frame) {
             wakes.announcer.set(true);
         }
         if !frame.is_handshake() {
-            wakes.bell.ring(wakes.qp);
+            wakes.notifier.notify(wakes.qp);
         }
     }
     other.requests += usize::from(frame.is_request());

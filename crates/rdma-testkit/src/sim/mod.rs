@@ -12,19 +12,19 @@
 //!   touch a [`Memory`](rdma_verbs::Memory) at a time.
 //! - **Calls alone decide.** Used from one thread, what happens depends on the order of calls only.
 //!   The clock is read for one purpose: the time-out of a connection that nobody answers.
-//! - **One lock order**: fabric, listener, link, bell. Whoever holds one takes only later ones.
+//! - **One lock order**: fabric, listener, link, notifier. Whoever holds one takes only later ones.
 //!
 //! The device is strict where the verbs contract is vague, so that what works here works elsewhere:
 //! a request keeps its place in the queue until a completion that covers it was polled, keys and
 //! addresses differ for every region and between local and remote use, and nothing can be posted
 //! once either side has ended the connection.
 
-mod bell;
 mod completion_queue;
 mod config;
 mod fabric;
 mod link;
 mod listener;
+mod notifier;
 mod queue_pair;
 mod region;
 

@@ -7,8 +7,8 @@ use rdma_verbs::{Device, QpCapabilities, RemoteAddress};
 
 use super::options::{Options, Role};
 
-/// Length of perftest's description of a queue pair (`struct pingpong_dest`), the longest that is said, and where the
-/// key and the address of its memory are.
+/// Length of perftest's description of a queue pair (`struct pingpong_dest`), the longest that is said, and
+/// where the key and the address of its memory are.
 const DESCRIPTION: usize = 56;
 const KEY: usize = 16;
 const ADDRESS: usize = 24;
@@ -16,8 +16,8 @@ const ADDRESS: usize = 24;
 /// The version of perftest whose exchange this is: 5.70 and later are alike. Sent with NULs behind it.
 const VERSION: [u8; 16] = *b"6.00\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Bytes of memory in which a client goes round with small messages, unless the message is longer. The larger of what
-/// both sides say counts.
+/// Bytes of memory in which a client goes round with small messages, unless the message is longer. The larger
+/// of what both sides say counts.
 pub(crate) const CYCLE: u32 = 4096;
 const CACHE_LINE: u32 = 64;
 
@@ -79,7 +79,8 @@ impl<D: Device> Control<D> {
         self.memory = memory;
     }
 
-    /// Waits until both sides are here. They describe themselves to each other each time: where the other's memory is.
+    /// Waits until both sides are here. They describe themselves to each other each time: where the other's
+    /// memory is.
     pub(crate) fn sync(&mut self) -> Result<RemoteAddress, Box<dyn Error>> {
         let mut own = [0; DESCRIPTION];
         own[KEY..KEY + 4].copy_from_slice(&self.memory.key.to_be_bytes());

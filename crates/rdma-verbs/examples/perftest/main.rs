@@ -1,13 +1,15 @@
-//! The other side of perftest's bandwidth programs, on the verbs core with the embedded iWARP device: `ib_send_bw`,
-//! `ib_write_bw` and `ib_read_bw`, all with `-R`, on the kernel's soft iWARP or on iWARP hardware.
+//! The other side of perftest's bandwidth programs, on the verbs core with the embedded iWARP device:
+//! `ib_send_bw`, `ib_write_bw` and `ib_read_bw`, all with `-R`, on the kernel's soft iWARP or on iWARP
+//! hardware.
 //!
 //! ```text
 //! perftest -s -t send|write|read [-a ADDRESS] [-p PORT] [-n COUNT] [-S SIZE] [--crc]
 //! perftest -c -t send|write|read  -a ADDRESS  [-p PORT] [-n COUNT] [-S SIZE] [--crc]
 //! ```
 //!
-//! COUNT and SIZE must be the other program's `-n` and `-s`. There are two connections to one port: over the first the
-//! sides tell each other by sends what they need to know (`control`), over the second goes the traffic (`traffic`).
+//! COUNT and SIZE must be the other program's `-n` and `-s`. There are two connections to one port: over the
+//! first the sides tell each other by sends what they need to know (`control`), over the second goes the
+//! traffic (`traffic`).
 
 mod control;
 mod options;

@@ -13,13 +13,13 @@ use rdma_verbs::{
 use super::control::{CYCLE, Control};
 use super::options::{Options, Role, Test};
 
-/// Receives that perftest posts for `ib_send_bw`, unless there are fewer messages, and requests that a client has
-/// outstanding.
+/// Receives that perftest posts for `ib_send_bw`, unless there are fewer messages, and requests that a client
+/// has outstanding.
 const RECEIVES: u32 = 512;
 const WINDOW: u32 = 64;
 
-/// A receiver on iWARP, which has no retry for a message without receive, says after so many messages how many it has
-/// had: it writes a number of 32 bits into the sender's memory.
+/// A receiver on iWARP, which has no retry for a message without receive, says after so many messages how
+/// many it has had: it writes a number of 32 bits into the sender's memory.
 const CREDIT_EACH: u32 = RECEIVES / 3;
 
 /// How long a server may take to listen a second time.

@@ -54,7 +54,8 @@ fn place(region: &impl MemoryRegion, size: u32) -> Word {
     Word { memory: remote(region, 0), size }
 }
 
-/// The text of a ping: its number, then characters from "A" to "z" that start one further each time, and a NUL.
+/// The text of a ping: its number, then characters from "A" to "z" that start one further each time, and a
+/// NUL.
 fn text(number: u64, size: u32) -> Vec<u8> {
     let mut text = format!("rdma-ping-{number}: ").into_bytes();
     let letters = (b'A'..=b'z').cycle().skip((number % 58) as usize);

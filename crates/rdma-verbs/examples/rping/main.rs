@@ -7,10 +7,11 @@
 //!       [--wrong-key]
 //! ```
 //!
-//! A ping: the client tells where its text lies (a send), the server fetches it (an RDMA read) and says so; the
-//! client tells where the text may come back to, the server puts it there (an RDMA write) and says so. `-V` has
-//! the client compare. `--greet` is a send there and one back instead, which rdma-core's `rdma_server` answers.
-//! With `--wrong-key` the memory is named by a key that names nothing: the connection has to end with an error.
+//! A ping: the client tells where its text lies (a send), the server fetches it (an RDMA read) and says so;
+//! the client tells where the text may come back to, the server puts it there (an RDMA write) and says so.
+//! `-V` has the client compare. `--greet` is a send there and one back instead, which rdma-core's
+//! `rdma_server` answers. With `--wrong-key` the memory is named by a key that names nothing: the connection
+//! has to end with an error.
 
 mod client;
 mod options;

@@ -13,8 +13,8 @@ use rdma_sys as sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::connection::watch_in;
+use super::deferred;
 use super::device::{Context, check, check_pointer, set_nonblocking};
-use super::graveyard;
 use super::memory::Pd;
 use super::queue_pair::{QueuePair, number_of};
 use crate::{
@@ -37,7 +37,8 @@ pub struct Cq {
     queue: Arc<Queue>,
     /// The set that is woken for completions and for the end of connections.
     wait: Option<EventTarget>,
-    /// In that set: wakes whoever sleeps there, since a peer's host has to be probed also where nothing completes.
+    /// In that set: wakes whoever sleeps there, since a peer's host has to be probed also where nothing
+    /// completes.
     keepalive_timer: Option<Timer>,
     /// Of the latest connection.
     keepalive: Option<Duration>,
@@ -190,7 +191,8 @@ impl Cq {
     }
 
     /// Wakes sleepers from now on, if there are a set to wake and a connection to look at: four times in the
-    /// keep-alive time, so that a look that comes a little late still leaves two before twice that time is over.
+    /// keep-alive time, so that a look that comes a little late still leaves two before twice that time is
+    /// over.
     fn start_keepalive_timer(&self) -> Result<()> {
         match (&self.keepalive_timer, self.keepalive) {
             (Some(timer), Some(keepalive)) => timer.repeat(keepalive / 4),
@@ -206,7 +208,7 @@ fn now_coarse() -> Timespec {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        std::mem::take(&mut self.queue_pairs).into_values().for_each(graveyard::bury);
+        std::mem::take(&mut self.queue_pairs).into_values().for_each(deferred::destroy);
     }
 }
 
@@ -225,7 +227,7 @@ impl verbs::QueuePairs for Cq {
             }
         }
         let number = QpId(self.last_number + 1);
-        graveyard::clear();
+        deferred::retry();
         let queue_pair = QueuePair::create(number, pd, &self.queue, wanted)?;
         self.last_number = number.0;
         let granted = queue_pair.granted;
@@ -235,7 +237,7 @@ impl verbs::QueuePairs for Cq {
 
     fn destroy_qp(&mut self, qp: QpId) {
         if let Some(queue_pair) = self.queue_pairs.remove(&qp.0) {
-            graveyard::bury(queue_pair);
+            deferred::destroy(queue_pair);
         }
     }
 

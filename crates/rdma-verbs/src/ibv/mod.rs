@@ -20,8 +20,8 @@
 mod cm;
 mod completion_queue;
 mod connection;
+mod deferred;
 mod device;
-mod graveyard;
 mod library;
 mod listener;
 mod liveness;

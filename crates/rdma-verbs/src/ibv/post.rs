@@ -163,8 +163,8 @@ impl QueuePair {
         posted
     }
 
-    /// Whether the device has to be asked for a completion although nobody wants it. Soft iWARP gives pages of
-    /// a long request that is not to be signaled to TCP as they are, and TCP may send them after a later
+    /// Whether the device has to be asked for a completion although nobody wants it. Soft iWARP gives pages
+    /// of a long request that is not to be signaled to TCP as they are, and TCP may send them after a later
     /// request's completion has said that they can be used again. It copies what is signaled, which is also
     /// faster: the checksum behind pages is a TCP segment of its own.
     fn must_be_copied(&self, request: &SendRequest<'_>) -> bool {

@@ -1,13 +1,13 @@
 //! The passive endpoint: accepts TCP connections and takes each through its MPA request.
 //!
-//! Handshakes run side by side in the listener's own wait set, so that a slow peer costs one
-//! entry and its deadline. There are as many at a time as the listener's [`Share`] says, and while `backlog`
-//! requests wait for [`verbs::Listener::poll`] none begins. Where there is no place for another, or no
-//! descriptor, the oldest handshake gives its own up, once it had its time ([`share::grace`]): silent peers keep
-//! nobody out. Until then the listening socket is not watched, and further peers wait in the system's queue.
+//! Handshakes run side by side in the listener's own wait set, so that a slow peer costs one entry and its
+//! deadline. There are as many at a time as the listener's [`Share`] says, and while `backlog` requests wait
+//! for [`verbs::Listener::poll`] none begins. Where there is no place for another, or no descriptor, the
+//! oldest handshake gives its own up, once it had its time ([`share::grace`]): silent peers keep nobody out.
+//! Until then the listening socket is not watched, and further peers wait in the system's queue.
 //!
-//! A call accepts a few peers and leaves the rest there: the listening socket stays readable, and the next call
-//! goes on.
+//! A call accepts a few peers and leaves the rest there: the listening socket stays readable, and the next
+//! call goes on.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -156,8 +156,8 @@ impl Listener {
         socket::has_caller(self.socket.as_fd())
     }
 
-    /// Drops the oldest handshake in favour of another peer, if it had its `grace`; otherwise pauses accepting
-    /// until it has, for at most `longest`. Answers whether one was dropped.
+    /// Drops the oldest handshake in favour of another peer, if it had its `grace`; otherwise pauses
+    /// accepting until it has, for at most `longest`. Answers whether one was dropped.
     fn make_way(&mut self, now: Instant, grace: Duration, longest: Duration) -> bool {
         let left = |oldest: &Handshake| (oldest.begun + grace).saturating_duration_since(now);
         let pause = self.handshakes.front().map_or(longest, left).min(longest);
@@ -190,7 +190,8 @@ impl Listener {
         self.handshakes.push_back(handshake);
     }
 
-    /// Takes one handshake further, or closes what its peer has left behind; other tokens are the listening socket's.
+    /// Takes one handshake further, or closes what its peer has left behind; other tokens are the listening
+    /// socket's.
     fn advance(&mut self, token: Token) {
         let Ok(at) = self.handshakes.binary_search_by_key(&token, |handshake| handshake.token) else {
             if self.lobby.take(token).is_some() {

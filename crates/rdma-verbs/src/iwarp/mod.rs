@@ -9,15 +9,15 @@
 //! | bytes | [`iwarp_wire`]: checked parse to plain values, and `emit` |
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
-//! | sockets and glue | `socket`, `tcp`, `opening`, `watch`, `bell`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
+//! | sockets and glue | `socket`, `tcp`, `opening`, `watch`, `notification`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
 
-mod bell;
 mod entries;
 pub mod handshake;
 mod listener;
 mod liveness;
 mod lobby;
 pub mod machine;
+mod notification;
 mod opening;
 mod queue;
 mod queue_pair;

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bell::Bell;
 use super::machine::{Machine, Sink};
+use super::notification::Notification;
 use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
 use super::watch::DataSets;
@@ -34,7 +34,7 @@ pub struct CompletionQueue {
     /// that there are at most `depth`.
     ready: VecDeque<Completion>,
     attached: Option<EventTarget>,
-    bell: Bell,
+    notification: Notification,
     /// Whether the last look at the sockets has left input there.
     unread: bool,
     finder: Option<WaitSet>,
@@ -76,7 +76,7 @@ impl CompletionQueue {
             next: 0,
             ready: VecDeque::new(),
             attached: None,
-            bell: Bell::default(),
+            notification: Notification::default(),
             unread: false,
             finder: None,
             found: Vec::new(),
@@ -105,10 +105,10 @@ impl CompletionQueue {
         Ok(answer)
     }
 
-    /// Brings the bell in line with the completions and the input that wait.
+    /// Updates the signal for completions and input that wait.
     #[inline]
     fn follow(&mut self) {
-        self.bell.follow(self.unread || !self.ready.is_empty());
+        self.notification.update(self.unread || !self.ready.is_empty());
     }
 
     /// Gives out completions that are there already.
@@ -234,7 +234,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         for pair in &self.pairs {
             pair.join(&wait, target.token)?;
         }
-        self.bell.attach(&target);
+        self.notification.attach(&target);
         for pair in &mut self.pairs {
             if let Some(before) = &self.attached {
                 pair.part(&before.wait);
@@ -247,10 +247,10 @@ impl verbs::CompletionQueue for CompletionQueue {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // The poll that follows, if some are waiting, rings the bell for what it leaves.
-        self.bell.arm();
+        // If some are waiting, the poll that follows signals what it leaves.
+        self.notification.arm();
         if self.unread {
-            self.bell.ring_again();
+            self.notification.notify_again();
         }
         let mut waiting = !self.ready.is_empty();
         for pair in &mut self.pairs {

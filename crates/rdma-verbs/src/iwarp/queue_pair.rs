@@ -37,8 +37,8 @@ use crate::{
 use ending::End;
 use shared::Shared;
 
-/// Receive calls of one drive, so that a peer that never pauses does not hold its caller. The drive notes that
-/// it left input in the socket.
+/// Receive calls of one drive, so that a peer that never pauses does not hold its caller. The drive notes
+/// that it left input in the socket.
 const ROUNDS: usize = 16;
 /// Receive calls of one drive that looks for the end of the connection.
 const THOROUGH_ROUNDS: usize = 256;

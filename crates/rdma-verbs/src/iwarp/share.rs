@@ -1,7 +1,7 @@
 //! How many unfinished handshakes a listener keeps, and for how long each is sure of its place.
 //!
-//! A peer takes a descriptor of this process as soon as it connects, before it has said anything. All listeners
-//! together leave most of the descriptors that the process may have to the application.
+//! A peer takes a descriptor of this process as soon as it connects, before it has said anything. All
+//! listeners together leave most of the descriptors that the process may have to the application.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,8 +14,8 @@ const MOST: usize = 1024;
 const FEWEST: usize = 4;
 /// Handshakes take one in so many of the descriptors that the process may have.
 const SHARE: u64 = 8;
-/// How long a handshake has its place for sure where there are most of them. Fewer places are given on sooner,
-/// so that a crowd of silent peers passes at the same rate,
+/// How long a handshake has its place for sure where there are most of them. Fewer places are given on
+/// sooner, so that a crowd of silent peers passes at the same rate,
 const GRACE: Duration = Duration::from_secs(1);
 /// but not sooner than this.
 const LEAST_GRACE: Duration = Duration::from_millis(50);

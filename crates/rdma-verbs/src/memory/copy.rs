@@ -1,9 +1,10 @@
 //! Copies that tolerate races: other threads may read and write the same bytes at the same time.
 //!
-//! Two plain copies of Rust that meet on a byte are undefined behaviour, because the compiler may assume that they do
-//! not meet. So these copies are made where it cannot see them: in machine code of this file for short ones, and in
-//! the C library's `memcpy` behind an opaque pointer for long ones. Each byte is then read or written as by a relaxed
-//! atomic access, in no particular order. A byte that is written meanwhile is copied as it was before or after.
+//! Two plain copies of Rust that meet on a byte are undefined behaviour, because the compiler may assume that
+//! they do not meet. So these copies are made where it cannot see them: in machine code of this file for
+//! short ones, and in the C library's `memcpy` behind an opaque pointer for long ones. Each byte is then read
+//! or written as by a relaxed atomic access, in no particular order. A byte that is written meanwhile is
+//! copied as it was before or after.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -12,8 +13,8 @@ use std::hint::black_box;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 64;
 
-/// Copies `length` bytes. Both sides may be accessed concurrently by functions of this module, other processes and
-/// devices, but by no other means.
+/// Copies `length` bytes. Both sides may be accessed concurrently by functions of this module, other
+/// processes and devices, but by no other means.
 ///
 /// # Safety
 /// `source` is valid for reads and `target` for writes of `length` bytes, and they do not overlap.
@@ -42,8 +43,8 @@ unsafe fn copy_long(source: *const u8, target: *mut u8, length: usize) {
 unsafe fn copy_long(source: *const u8, target: *mut u8, length: usize) {
     use std::sync::atomic::{AtomicU8, Ordering};
     for at in 0..length {
-        // SAFETY: `at` is within what the caller promises; a byte has no alignment, and is accessed atomically by
-        // all of this module.
+        // SAFETY: `at` is within what the caller promises; a byte has no alignment, and is accessed
+        // atomically by all of this module.
         unsafe {
             let byte = AtomicU8::from_ptr(source.add(at).cast_mut()).load(Ordering::Relaxed);
             AtomicU8::from_ptr(target.add(at)).store(byte, Ordering::Relaxed);
@@ -51,7 +52,8 @@ unsafe fn copy_long(source: *const u8, target: *mut u8, length: usize) {
     }
 }
 
-/// Copies at most [`SHORT`] bytes: all of them are loaded, by two halves that may overlap, before any is stored.
+/// Copies at most [`SHORT`] bytes: all of them are loaded, by two halves that may overlap, before any is
+/// stored.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_short(source: *const u8, target: *mut u8, length: usize) {
@@ -75,9 +77,9 @@ unsafe fn copy_short(source: *const u8, target: *mut u8, length: usize) {
         };
     }
 
-    // SAFETY: each block reads within `length` bytes of `source` and writes within as many of `target`, which the
-    // caller promises, because `length` is at least `$size` in its arm (32 in the first) and at most twice that. It
-    // changes nothing but the registers that it names.
+    // SAFETY: each block reads within `length` bytes of `source` and writes within as many of `target`, which
+    // the caller promises, because `length` is at least `$size` in its arm (32 in the first) and at most
+    // twice that. It changes nothing but the registers that it names.
     unsafe {
         match length {
             33.. => asm!(

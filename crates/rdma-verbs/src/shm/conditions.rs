@@ -1,5 +1,5 @@
-//! What has to hold of the system, of this process and of the peer's user before memory is shared. Each is asked
-//! anew for each connection.
+//! What has to hold of the system, of this process and of the peer's user before memory is shared. Each is
+//! asked anew for each connection.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -29,8 +29,8 @@ pub(super) fn is_affordable(descriptor: BorrowedFd<'_>) -> bool {
     getrlimit(Resource::Nofile).current.is_none_or(|most| number < spare(most))
 }
 
-/// Whether this process may make a file of `size` bytes. The system ends a process that tries to make a longer one
-/// than it may.
+/// Whether this process may make a file of `size` bytes. The system ends a process that tries to make a
+/// longer one than it may.
 pub(super) fn is_permitted(size: u64) -> bool {
     getrlimit(Resource::Fsize).current.is_none_or(|most| size <= most)
 }

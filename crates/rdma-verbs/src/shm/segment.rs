@@ -126,8 +126,8 @@ impl Segment {
         Memory::of_file(self.file(), self.offset(side), self.regions[side as usize] as usize)
     }
 
-    /// Makes `memory` the region of `side`: what it holds stays if `kept`. As every call that writes to memory, it
-    /// excludes all others.
+    /// Makes `memory` the region of `side`: what it holds stays if `kept`. As every call that writes to
+    /// memory, it excludes all others.
     pub(super) fn adopt(&self, side: Side, memory: &Memory, kept: bool) -> Result<()> {
         memory.move_to_file(self.file(), self.offset(side), kept)
     }

@@ -222,7 +222,8 @@ fn sleepers_are_woken() {
     }
 }
 
-/// Messages that complete nothing do not hide the one behind them from a side that polls, arms, polls and sleeps.
+/// Messages that complete nothing do not hide the one behind them from a side that polls, arms, polls and
+/// sleeps.
 #[test]
 fn what_completes_nothing_hides_nothing() {
     let (mut a, mut b) = sharing();

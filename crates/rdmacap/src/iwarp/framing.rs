@@ -1,8 +1,8 @@
-//! From a TCP stream with holes to MPA's frames (FPDUs), with and without markers and checksums; and back into
-//! step where the beginning or a part of the stream is missing.
+//! From a TCP stream with holes to MPA's frames (FPDUs), with and without markers and checksums; and back
+//! into step where the beginning or a part of the stream is missing.
 //!
-//! Where the boundaries are lost, a place counts as the start of a frame if its checksum is right, or if a chain of
-//! frames begins there whose headers all make sense.
+//! Where the boundaries are lost, a place counts as the start of a frame if its checksum is right, or if a
+//! chain of frames begins there whose headers all make sense.
 
 use iwarp_wire::ddp::{self, Header};
 use iwarp_wire::mpa;
@@ -49,7 +49,8 @@ pub(crate) struct Fpdu<'a> {
 /// What the framing found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
-    /// A request or reply: what there is of it, zeros where bytes are missing, and how much of that is certain.
+    /// A request or reply: what there is of it, zeros where bytes are missing, and how much of that is
+    /// certain.
     Handshake { bytes: &'a [u8], certain: usize },
     /// A frame whose checksum is right or not in use.
     Fpdu(Fpdu<'a>),
@@ -501,8 +502,8 @@ impl Framer {
             let gap = self.gaps.get(self.gaps.partition_point(|gap| gap.1 <= at));
             let known = gap.map_or(rest.len(), |gap| gap.0.saturating_sub(at));
             if let Some(gap) = gap.filter(|_| known == 0) {
-                // Several frames in one segment, of which only the first was captured: the next segment has to
-                // begin with one as well.
+                // Several frames in one segment, of which only the first was captured: the next segment has
+                // to begin with one as well.
                 if count == 0 || !starts_segment {
                     return Verdict::No;
                 }

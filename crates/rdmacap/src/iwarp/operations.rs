@@ -1,8 +1,9 @@
 //! DDP segments and RDMAP messages become operations.
 //!
-//! Messages of one direction follow each other in the stream, so that at most one write and one send are open, and
-//! a response belongs to the oldest request that it fits. A request is over once TCP acknowledged it or, for reads
-//! and atomics, once its response is whole. Operations are reported in the order in which they were asked for.
+//! Messages of one direction follow each other in the stream, so that at most one write and one send are
+//! open, and a response belongs to the oldest request that it fits. A request is over once TCP acknowledged
+//! it or, for reads and atomics, once its response is whole. Operations are reported in the order in which
+//! they were asked for.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Packets of InfiniBand's transport: base and extended headers (InfiniBand Architecture, volume 1, chapter 9), and
-//! the invariant CRC (7.8.1, and RoCE's annexes for what it covers).
+//! Packets of InfiniBand's transport: base and extended headers (InfiniBand Architecture, volume 1, chapter
+//! 9), and the invariant CRC (7.8.1, and RoCE's annexes for what it covers).
 
 use crate::bytes::{u8_at, u16_at, u24_at, u32_at, u64_at};
 use crate::link::{Encapsulation, Transport};
@@ -231,8 +231,8 @@ fn opcode(operation: u8) -> Opcode {
     }
 }
 
-/// The invariant CRC of a whole packet: the one it has and the one it should have. `None`: it is not whole, or its
-/// link has other rules.
+/// The invariant CRC of a whole packet: the one it has and the one it should have. `None`: it is not whole,
+/// or its link has other rules.
 pub(crate) fn checksums(transport: &Transport<'_>) -> Option<(u32, u32)> {
     if transport.bytes.len() != transport.length || transport.length < BTH + ICRC {
         return None;
@@ -241,7 +241,8 @@ pub(crate) fn checksums(transport: &Transport<'_>) -> Option<(u32, u32)> {
     let cover = transport.cover;
     let place = header.get_mut(8..8 + cover.len())?;
     place.copy_from_slice(cover);
-    // What routers may change counts as ones, and so does the local route header in front, of which RoCE has none.
+    // What routers may change counts as ones, and so does the local route header in front, of which RoCE has
+    // none.
     match (transport.encapsulation, cover.first()? >> 4) {
         (Encapsulation::InfiniBand, _) => return None,
         (Encapsulation::RoceV2, 4) => {

@@ -1,13 +1,14 @@
 //! The requests of one side of a queue pair, and what the other side answers.
 //!
-//! Every packet has a sequence number (PSN); a read takes as many as its response has packets. An operation is a
-//! range of them: the packet that begins it says where its bytes go, and those that follow go on from there by their
-//! number. So a packet has its place although others are missing, as long as it is certain that it belongs to the
-//! operation before it: the length in a write's or read's first packet says so, or that nothing is missing between.
+//! Every packet has a sequence number (PSN); a read takes as many as its response has packets. An operation
+//! is a range of them: the packet that begins it says where its bytes go, and those that follow go on from
+//! there by their number. So a packet has its place although others are missing, as long as it is certain
+//! that it belongs to the operation before it: the length in a write's or read's first packet says so, or
+//! that nothing is missing between.
 //!
-//! An operation is reported when it is over and whole, or when it is over and [`PATIENCE`] packets have passed in
-//! which what is missing might have come. What was acknowledged and never came is what the capture lost; what comes
-//! again, or after a gap, is what the network lost.
+//! An operation is reported when it is over and whole, or when it is over and [`PATIENCE`] packets have
+//! passed in which what is missing might have come. What was acknowledged and never came is what the capture
+//! lost; what comes again, or after a gap, is what the network lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -29,7 +30,8 @@ const PENDING: usize = 768;
 const ORPHAN: usize = 128;
 /// Most responses that are kept for a request that may come.
 const MOST_EARLY: usize = 16;
-/// Most packets of an operation whose content is remembered by a checksum, to be compared when they come again.
+/// Most packets of an operation whose content is remembered by a checksum, to be compared when they come
+/// again.
 const MOST_SUMS: u64 = 1 << 12;
 /// Gaps that are open for less, without a NAK, are reordering rather than loss. In nanoseconds.
 const REORDERING: u64 = 1_000_000;
@@ -267,8 +269,8 @@ impl Requests {
         }
     }
 
-    /// A read whose response's packets could not be counted took the numbers up to this packet, if that fits its
-    /// length.
+    /// A read whose response's packets could not be counted took the numbers up to this packet, if that fits
+    /// its length.
     fn settle_open_read(&mut self, psn: u64) {
         let Some(last) = self.pending.back_mut() else { return };
         if last.operation.kind != Kind::Read || last.last.is_some() || psn <= last.first {
@@ -795,8 +797,8 @@ impl Requests {
 
     // ---- reports ----------------------------------------------------------------------------
 
-    /// Requests are reported as sent in the order of their numbers, each once it is whole and nothing is missing
-    /// before it.
+    /// Requests are reported as sent in the order of their numbers, each once it is whole and nothing is
+    /// missing before it.
     fn report_sent(&mut self, context: &mut Context<'_>) {
         let from = self.pending.partition_point(|pending| pending.sent);
         let before = from.checked_sub(1).and_then(|before| self.pending[before].last);
@@ -920,8 +922,8 @@ impl Requests {
         }
     }
 
-    /// Reports packets in a row, whose operation has lost its beginning, as what is left of it. Answers the number
-    /// after them.
+    /// Reports packets in a row, whose operation has lost its beginning, as what is left of it. Answers the
+    /// number after them.
     fn report_orphans(&mut self, first: u64, to: u64, context: &mut Context<'_>) -> u64 {
         let mut operation: Option<Operation> = None;
         let mut at = first;

@@ -1,4 +1,5 @@
-//! RoCE v2 made by hand: two queue pairs, their requests and answers, and what networks and captures do to them.
+//! RoCE v2 made by hand: two queue pairs, their requests and answers, and what networks and captures do to
+//! them.
 
 use rdmacap::Kind;
 

@@ -1,4 +1,5 @@
-//! iWARP over TCP made by hand: both streams of a connection, in segments as a network and a capture have them.
+//! iWARP over TCP made by hand: both streams of a connection, in segments as a network and a capture have
+//! them.
 
 use std::ops::Range;
 
@@ -24,7 +25,8 @@ pub(crate) struct Meant {
     pub(crate) immediate: Option<u32>,
     pub(crate) invalidate: Option<u32>,
     pub(crate) old: u64,
-    /// Where its bytes are: the stream, the place of the whole FPDU in it, and what of the operation that carries.
+    /// Where its bytes are: the stream, the place of the whole FPDU in it, and what of the operation that
+    /// carries.
     pub(crate) fpdus: Vec<(usize, Range<u64>, Range<u64>)>,
 }
 
@@ -357,7 +359,8 @@ fn operation(wire: &mut Wire, dice: &mut Dice, id: u32) -> Meant {
     meant
 }
 
-/// Makes a run: the frames, and the operations in the order of their requests. Empty sends are not among these.
+/// Makes a run: the frames, and the operations in the order of their requests. Empty sends are not among
+/// these.
 pub(crate) fn run(plan: &Plan) -> (Vec<Segment>, Vec<Meant>) {
     let (mut dice, mut wire) = (Dice::new(plan.seed), Wire::new(*plan));
     wire.open([b"private", b""]);

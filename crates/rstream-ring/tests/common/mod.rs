@@ -48,9 +48,9 @@ pub(crate) struct Child(Pid);
 
 /// Runs `work` in a child.
 pub(crate) fn fork(work: impl FnOnce()) -> Child {
-    // SAFETY: the child is a copy of this process with this thread alone. It takes no lock that another thread
-    // could have held but those of the C library, which are in order in a child, and leaves without running
-    // anything else.
+    // SAFETY: the child is a copy of this process with this thread alone. It takes no lock that another
+    // thread could have held but those of the C library, which are in order in a child, and leaves without
+    // running anything else.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let worked = catch_unwind(AssertUnwindSafe(work));

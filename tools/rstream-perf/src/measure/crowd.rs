@@ -1,5 +1,5 @@
-//! Many connections between two threads: opened one after the other, then a message there and one back on each,
-//! again and again.
+//! Many connections between two threads: opened one after the other, then a message there and one back on
+//! each, again and again.
 
 use std::time::Instant;
 

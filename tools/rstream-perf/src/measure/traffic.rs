@@ -53,8 +53,8 @@ pub(super) fn exchange_back<S: Stream>(job: &Job, end: &mut End<S>) -> Result<()
     both_ways(job, end, |_, ended| ended)
 }
 
-/// Sends and receives. `enough` is told the bytes of both directions and whether the other side has ended, and
-/// decides when this one does.
+/// Sends and receives. `enough` is told the bytes of both directions and whether the other side has ended,
+/// and decides when this one does.
 fn both_ways<S: Stream>(job: &Job, end: &mut End<S>, enough: impl FnMut(u64, bool) -> bool) -> Result<()> {
     if job.threads { threads::both_ways(job, end, enough) } else { in_turns(job, end, enough) }
 }

@@ -57,9 +57,9 @@ impl Mapping {
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.length, "no word at {at}");
-        // SAFETY: within the mapping and aligned (just checked; mappings begin at a page), initialised by
-        // the kernel, and alive as long as `self`, which the answer borrows. Every access to it, here and in the other
-        // process, is atomic: bytes are copied elsewhere (see `copy_in`).
+        // SAFETY: within the mapping and aligned (just checked; mappings begin at a page), initialised by the
+        // kernel, and alive as long as `self`, which the answer borrows. Every access to it, here and in the
+        // other process, is atomic: bytes are copied elsewhere (see `copy_in`).
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 
@@ -68,8 +68,8 @@ impl Mapping {
     #[inline]
     pub(crate) fn copy_in(&self, at: usize, data: &[u8]) {
         assert!(at <= self.length && data.len() <= self.length - at, "no place at {at}");
-        // SAFETY: the target is within the mapping (just checked) and writable; `data` is a Rust slice, which never
-        // lies in the mapping, because none is ever made of it.
+        // SAFETY: the target is within the mapping (just checked) and writable; `data` is a Rust slice, which
+        // never lies in the mapping, because none is ever made of it.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.base.as_ptr().add(at), data.len()) }
     }
 
@@ -77,8 +77,8 @@ impl Mapping {
     #[inline]
     pub(crate) fn copy_out(&self, at: usize, buffer: &mut [u8]) {
         assert!(at <= self.length && buffer.len() <= self.length - at, "nothing at {at}");
-        // SAFETY: the source is within the mapping (just checked), and initialised: the kernel gives zeros. `buffer`
-        // is a Rust slice, which never lies in the mapping.
+        // SAFETY: the source is within the mapping (just checked), and initialised: the kernel gives zeros.
+        // `buffer` is a Rust slice, which never lies in the mapping.
         unsafe { ptr::copy_nonoverlapping(self.base.as_ptr().add(at), buffer.as_mut_ptr(), buffer.len()) }
     }
 }

@@ -1,5 +1,5 @@
-//! What carries bytes between two processes, each behind the same few calls, so that a measurement is written once
-//! and compiled for each.
+//! What carries bytes between two processes, each behind the same few calls, so that a measurement is written
+//! once and compiled for each.
 
 #[allow(unsafe_code, reason = "libfabric is C")]
 pub(crate) mod fabric;

@@ -27,7 +27,7 @@ impl CompletionQueue {
     }
 
     fn wakes(&self, qp: QpId, announcer: &Arc<Signal>) -> Wakes {
-        Wakes { bell: Arc::clone(&self.bell), qp, announcer: Arc::clone(announcer) }
+        Wakes { notifier: Arc::clone(&self.notifier), qp, announcer: Arc::clone(announcer) }
     }
 }
 
@@ -100,7 +100,7 @@ impl verbs::Connections for CompletionQueue {
     }
 
     fn disconnect(&mut self, qp: QpId) {
-        self.bell.answer(qp);
+        self.notifier.take(qp);
         self.with(qp, QueuePair::disconnect);
     }
 
@@ -109,7 +109,7 @@ impl verbs::Connections for CompletionQueue {
     }
 
     fn flushed(&mut self, qp: QpId) -> bool {
-        self.bell.answer(qp);
+        self.notifier.take(qp);
         let flushed = self.with(qp, |queue_pair, sink| {
             queue_pair.drive(sink);
             queue_pair.flushed()
@@ -118,7 +118,7 @@ impl verbs::Connections for CompletionQueue {
     }
 
     fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent> {
-        self.bell.answer(qp);
+        self.notifier.take(qp);
         self.with(qp, QueuePair::poll_event).flatten()
     }
 

@@ -226,8 +226,8 @@ impl Transmitter {
         self.stream.discard();
     }
 
-    /// Completes what is outstanding as [`CompletionStatus::Flushed`], but for the read that the peer refused, if
-    /// it is `refused`, and for the request whose memory has died.
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], but for the read that the peer
+    /// refused, if it is `refused`, and for the request whose memory has died.
     pub(super) fn flush(&mut self, refused: bool, sink: &mut impl Sink) {
         let mut status = if refused { CompletionStatus::RemoteAccess } else { CompletionStatus::Flushed };
         for pending in std::mem::take(&mut self.pending) {

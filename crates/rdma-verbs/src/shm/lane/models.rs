@@ -98,7 +98,8 @@ fn sleepers_are_notified_and_then_sleep() {
                 writer.wake(&peer);
             }
         });
-        // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be anywhere.
+        // As an application: what is there, then sleep; a wake-up, or a timer, while the writer may be
+        // anywhere.
         for _ in 0..2 {
             while take(&mut reader) {}
             while reader.fall_asleep(&mut notifier) {

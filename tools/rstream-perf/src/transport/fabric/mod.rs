@@ -47,7 +47,8 @@ impl Endpoint {
 impl Stream for Endpoint {
     #[inline]
     fn send(&mut self, data: &[u8]) -> Result<Option<usize>> {
-        // SAFETY: the endpoint is open; the bytes are `data`'s, and the provider is done with them when it returns.
+        // SAFETY: the endpoint is open; the bytes are `data`'s, and the provider is done with them when it
+        // returns.
         let answer = unsafe {
             sys::fi_send(
                 self.endpoint.pointer(),
@@ -181,7 +182,8 @@ impl Listener for FabricDoor {
             self.read_event()?;
         };
         let endpoint = self.opened.endpoint(&request)?;
-        // SAFETY: the endpoint was opened from a request that was not answered yet; there is no connection data.
+        // SAFETY: the endpoint was opened from a request that was not answered yet; there is no connection
+        // data.
         check("fi_accept", unsafe { sys::fi_accept(endpoint.pointer(), ptr::null(), 0) })?;
         while !self.read_event()? {}
         Endpoint::new(endpoint, Arc::clone(&self.opened), self.sleeps)

@@ -104,7 +104,8 @@ impl Info {
     ///
     /// # Safety
     ///
-    /// `info` must be null or an info that nobody else frees, whole as `fi_allocinfo` and `fi_getinfo` make it.
+    /// `info` must be null or an info that nobody else frees, whole as `fi_allocinfo` and `fi_getinfo` make
+    /// it.
     pub(super) unsafe fn own(info: *mut sys::fi_info) -> Result<Self> {
         Ok(Self(NonNull::new(info).context("libfabric gave no info")?))
     }

@@ -50,7 +50,8 @@ impl Opened {
         // SAFETY: every field may be zero.
         let mut wait: sys::fi_eq_attr = unsafe { std::mem::zeroed() };
         wait.wait_obj = sys::FI_WAIT_UNSPEC;
-        // SAFETY: the fabric is open, the attributes live until the call returns; it stores a queue that is ours.
+        // SAFETY: the fabric is open, the attributes live until the call returns; it stores a queue that is
+        // ours.
         let queue = unsafe {
             Object::open("fi_eq_open", |queue| {
                 sys::fi_eq_open(fabric.pointer(), &raw mut wait, queue, ptr::null_mut())

@@ -1,4 +1,4 @@
-//! Wake-ups of a completion queue, and the list of its queue pairs that have something to do.
+//! Notifications of a completion queue, and the set of its queue pairs that have something to do.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use rdma_verbs::{QpId, Signal, WaitSet};
 
-/// Rung by peers and by the queue itself; the completion queue answers it in `poll`.
+/// Peers and the queue itself notify it. The completion queue drives the notified queue pairs in `poll`.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct Notifier {
     /// See [`super::Config::arming`].
     arming: bool,
     state: Mutex<State>,
@@ -18,58 +18,58 @@ pub(super) struct Bell {
 #[derive(Debug, Default)]
 struct State {
     /// Queue pairs to drive.
-    rung: BTreeSet<QpId>,
-    /// Completions are there to be polled.
+    notified: BTreeSet<QpId>,
+    /// Completions wait to be polled.
     ready: bool,
     armed: bool,
     signal: Option<Signal>,
 }
 
-impl Bell {
+impl Notifier {
     pub(super) fn new(arming: bool) -> Self {
         Self { arming, state: Mutex::default() }
     }
 
-    /// This queue pair has something to do.
-    pub(super) fn ring(&self, qp: QpId) {
+    /// Notes that this queue pair has something to do.
+    pub(super) fn notify(&self, qp: QpId) {
         let mut state = self.state.lock();
-        state.rung.insert(qp);
+        state.notified.insert(qp);
         self.wake(&mut state);
     }
 
-    /// Answers for all queue pairs: returns those to drive. A ring that comes while they are driven
-    /// counts anew.
-    pub(super) fn answer_all(&self) -> BTreeSet<QpId> {
-        std::mem::take(&mut self.state.lock().rung)
+    /// Takes out all queue pairs that have something to do. A notification that arrives while they are driven
+    /// counts again.
+    pub(super) fn take_all(&self) -> BTreeSet<QpId> {
+        std::mem::take(&mut self.state.lock().notified)
     }
 
-    /// Answers for one queue pair, which the caller is about to drive.
-    pub(super) fn answer(&self, qp: QpId) {
-        self.state.lock().rung.remove(&qp);
+    /// Takes out one queue pair, which the caller is about to drive.
+    pub(super) fn take(&self, qp: QpId) {
+        self.state.lock().notified.remove(&qp);
     }
 
-    /// After every call that may have made or handed out completions: whether some are there.
-    pub(super) fn settle(&self, ready: bool) {
+    /// Called after every call that may have added or removed completions, with whether some are left.
+    pub(super) fn update(&self, ready: bool) {
         let mut state = self.state.lock();
         let news = ready && !state.ready;
         state.ready = ready;
         if news {
             self.wake(&mut state);
         } else if !self.arming {
-            let wanted = ready || !state.rung.is_empty();
+            let wanted = ready || !state.notified.is_empty();
             state.signal(wanted);
         }
     }
 
-    /// Makes `wait` follow from now on, starting with what is there; the next wake-up is asked for.
+    /// Signals `wait` from now on, also for completions that are there already, and arms it.
     pub(super) fn attach(&self, wait: &Arc<WaitSet>) {
         let mut state = self.state.lock();
         state.signal = Some(wait.signal(wait.token()));
-        state.signal(state.ready || !state.rung.is_empty());
+        state.signal(state.ready || !state.notified.is_empty());
         state.armed = true;
     }
 
-    /// Asks for the next wake-up, where it must be asked for; answers whether it had to be.
+    /// Arms the next wake-up if the device needs that. Returns whether it does.
     pub(super) fn arm(&self) -> bool {
         if self.arming {
             let mut state = self.state.lock();

@@ -1,0 +1,60 @@
+//! Signals the attached wait set for completions that wait in the queue, and for input that a poll left in a
+//! socket.
+//!
+//! Sockets make the attached wait set readable by themselves. But other calls than `poll` also find
+//! completions, and a poll may leave some in the queue. No socket is readable for those. So after the
+//! consumer has armed the queue, the first call that leaves completions in the queue signals the attached
+//! set. The signal is off again when they are polled. A consumer that never sleeps pays nothing for it.
+//!
+//! A socket with input left in it keeps the set readable, but an edge-triggered consumer gets no new event.
+//! So a consumer that arms the queue in this state is signaled at once.
+
+use crate::{EventTarget, Signal};
+
+/// The signal of one completion queue.
+#[derive(Default)]
+pub(super) struct Notification {
+    /// In the attached set.
+    signal: Option<Signal>,
+    /// Armed, and not signaled since.
+    armed: bool,
+    signaled: bool,
+}
+
+impl Notification {
+    /// Arms the next signal.
+    pub(super) fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// Signals again for a consumer that is about to sleep although a poll left input in a socket.
+    #[cold]
+    pub(super) fn notify_again(&mut self) {
+        if let Some(signal) = &self.signal {
+            signal.set_again();
+            self.signaled = true;
+        }
+    }
+
+    /// Signals this set from now on, and arms it.
+    pub(super) fn attach(&mut self, target: &EventTarget) {
+        *self = Self { signal: Some(target.wait.signal(target.token)), armed: true, signaled: false };
+    }
+
+    /// Called after every call, with whether completions wait in the queue or input in a socket.
+    #[inline]
+    pub(super) fn update(&mut self, waiting: bool) {
+        let late = if waiting { self.armed && !self.signaled } else { self.signaled };
+        if late {
+            self.change(waiting);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, waiting: bool) {
+        if let Some(signal) = &self.signal {
+            signal.set(waiting);
+            (self.armed, self.signaled) = (self.armed && !waiting, waiting);
+        }
+    }
+}
