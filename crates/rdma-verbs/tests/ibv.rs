@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use rdma_testkit::conformance;
 use rdma_testkit::suite::rig::Rig;
+use rdma_verbs::CompletionStatus;
 use rdma_verbs::ibv::Device;
 
 /// The two devices of a kind, and where the second listens.
@@ -51,9 +52,9 @@ impl Rig for IbvRig {
         false
     }
 
-    /// Soft RoCE of Linux 6.1 calls all of them IBV_WC_LOC_QP_OP_ERR.
-    fn names_local_failures(&self) -> bool {
-        self.is_iwarp()
+    /// Soft RoCE of Linux 6.1 reports IBV_WC_LOC_QP_OP_ERR.
+    fn truncated(&self) -> CompletionStatus {
+        if self.is_iwarp() { CompletionStatus::Truncated } else { CompletionStatus::LocalOperation }
     }
 
     /// Soft iWARP of Linux 6.1 completes a send before the reads ahead of it, and answers a read of nothing

@@ -180,11 +180,9 @@ fn wrong_segments_fail(rig: &impl Rig) {
             assert!(rig.is_break(&event), "{what}: {event:?}");
         }
         let failed = pair.at_active();
-        assert_eq!(
-            (failed.id, failed.status),
-            (1, rig.local_failure(CompletionStatus::LocalAccess)),
-            "{what}"
-        );
+        // A device may not say what was wrong.
+        let told = [CompletionStatus::LocalAccess, CompletionStatus::LocalOperation];
+        assert!(failed.id == 1 && told.contains(&failed.status), "{what}: {failed:?}");
         pair.settle();
         assert!(pair.passive.completions.drain(..).all(|left| left.status == CompletionStatus::Flushed));
     }

@@ -42,14 +42,9 @@ pub trait Rig {
         true
     }
 
-    /// Whether a failure on this side says what was wrong: [`CompletionStatus::LocalOperation`] otherwise.
-    fn names_local_failures(&self) -> bool {
-        true
-    }
-
-    /// How a request ends whose failure on this side is `named`.
-    fn local_failure(&self, named: CompletionStatus) -> CompletionStatus {
-        if self.names_local_failures() { named } else { CompletionStatus::LocalOperation }
+    /// The status of a receive that is shorter than its message.
+    fn truncated(&self) -> CompletionStatus {
+        CompletionStatus::Truncated
     }
 
     /// Whether what follows a read completes after it.

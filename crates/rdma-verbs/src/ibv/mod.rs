@@ -12,9 +12,9 @@
 //! - The end of a connection is told as [`ConnectionEvent::Disconnected`](super::ConnectionEvent),
 //!   whether it was orderly, cut, or the end of a process, and both directions end at once.
 //! - Soft iWARP reports sends and writes that follow a read before the read.
-//! - A failed request has the status that the device gives it. Soft RoCE calls every failure on its own side
-//!   [`LocalOperation`](super::CompletionStatus::LocalOperation), a message that is too long among them. Soft iWARP
-//!   does not report a read that the peer refuses.
+//! - A failed request has the status that the device gives it. Soft iWARP reports a wrong local segment as
+//!   [`LocalOperation`](super::CompletionStatus::LocalOperation), soft RoCE a wrong local key and a message that is
+//!   longer than its receive. Soft iWARP does not report a read that the peer refuses.
 //! - Requests are never held back.
 
 mod cm;
