@@ -164,18 +164,18 @@ fn the_window_changes_between_bytes() {
     loom::model(|| {
         let (mut writer, mut reader) = ring(4);
         let (ours, theirs) = Counter::pair();
-        writer.set_window(1).unwrap();
+        writer.set_window(2).unwrap();
         let writing = thread::spawn(move || {
             let mut next = 0;
-            write(&mut writer, &mut next, 1, &theirs);
+            write(&mut writer, &mut next, 2, &theirs);
             while !writer.set_window(3).unwrap() {
                 thread::yield_now();
             }
-            assert_eq!(write(&mut writer, &mut next, 3, &theirs), 3);
+            assert_eq!(write(&mut writer, &mut next, 2, &theirs), 2);
         });
         let mut next = 0;
         while next < 4 {
-            if read(&mut reader, &mut next, 4, &ours) == 0 {
+            if read(&mut reader, &mut next, 1, &ours) == 0 {
                 thread::yield_now();
             }
         }
