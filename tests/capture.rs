@@ -104,7 +104,7 @@ impl StreamSink for Copied {
     }
 
     fn told(&mut self, _connection: u32, from: Side, told: &rdmacap::rstream::Told) {
-        self.ended[from as usize] = told.end;
+        self.ended[from as usize] = told.end || told.close;
     }
 
     fn finding(&mut self, finding: &Finding) {

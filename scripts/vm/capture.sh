@@ -2,6 +2,7 @@
 # Makes the captures of tests/fixtures/captures again, or those that are named. Runs inside the virtual machine:
 #
 #   cargo build --release && cargo build --release -p rdma-verbs --examples && make -C ffi-tests
+#   scripts/vm/nfs-tools.sh
 #   scripts/vm.sh -w tests/fixtures/captures scripts/vm/capture.sh tests/fixtures/captures [NAME]...
 set -euo pipefail
 folder=$(realpath "$1")
@@ -84,3 +85,11 @@ capture rxe-lossy rxe-0 lossy pings rxe 4 -C 3 -S 6000
 capture rxe-atomics rxe-0 perftest rxe ib_atomic_lat -n 10
 capture siw-perftest siw-0 perftest siw ib_write_bw -n 10 -s 4096
 capture siw-terminate siw-0 wrong_key
+
+if [[ -d target/vm/tools/usr/sbin ]]; then
+    source scripts/vm/nfs.sh
+    serve_nfs >&2
+    head -c 11000 LICENSE-APACHE >/export/license
+    touch /export/entry-{1..40}
+    capture nfs-siw siw-0 use_nfs siw
+fi

@@ -1,8 +1,8 @@
 //! Capture files: pcap and pcapng, as a decoder that is handed bytes and does no I/O.
 //!
-//! [`Decoder::step`] takes the bytes that follow what was consumed, and says what it needs or what it found.
-//! A caller with a buffer drives it; where the buffer ends in the middle of a record, the decoder asks for
-//! more.
+//! [`Decoder::step`] takes the bytes that follow what was consumed, and says what it needs or what it
+//! found. A caller with a buffer drives it; where the buffer ends in the middle of a record, the decoder
+//! asks for more.
 
 use core::ops::Range;
 

@@ -262,8 +262,8 @@ fn tcp(bytes: &[u8], length: usize, source: (IpAddr, u16), destination: (IpAddr,
     })
 }
 
-/// A number that two captures of one packet have in common: its bytes without what routers change. `None`: a
-/// frame that carries no RDMA.
+/// A number that two captures of one packet have in common: its bytes without what routers change. `None`:
+/// a frame that carries no RDMA.
 #[must_use]
 pub fn digest(record: &crate::file::Record<'_>) -> Option<u64> {
     let mut hasher = DefaultHasher::new();

@@ -1,8 +1,8 @@
 //! rstream on top: the two byte streams of a connection, and what breaks `docs/protocol.md`.
 //!
-//! [`Streams`] is a [`Sink`] that follows the connections whose handshake carries the connection data of both
-//! sides. Where packets are missing it goes on by the addresses of the writes, and judges no more what the
-//! sides may do.
+//! [`Streams`] is a [`Sink`] that follows the connections whose handshake carries the connection data of
+//! both sides. Where packets are missing it goes on by the addresses of the writes, and judges no more what
+//! the sides may do.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,7 +1,7 @@
 //! One direction of a TCP connection: segments in any order become a stream with holes.
 //!
-//! What the receiver acknowledged and the capture does not have was lost by the capture, and becomes a hole.
-//! What comes late was lost, or delayed, by the network.
+//! What the receiver acknowledged and the capture does not have was lost by the capture, and becomes a
+//! hole. What comes late was lost, or delayed, by the network.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Generated operations over RoCE, through networks and captures that lose, repeat, reorder and cut: what is
-//! reported is what was meant, or says honestly what is missing.
+//! Generated operations over RoCE, through networks and captures that lose, repeat, reorder and cut: what
+//! is reported is what was meant, or says honestly what is missing.
 
 mod wire;
 

@@ -396,7 +396,7 @@ impl Operations {
         let found = half.pending.iter().enumerate().find_map(|(at, pending)| Some((at, fits(pending)?)));
         let Some((at, offset)) = found else {
             let text = format!(
-                "a read response of {} bytes from {side} into {:#x} at {:#x}, which no read in the capture asked for",
+                "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
                 payload.len(),
                 tagged.stag,
                 tagged.offset

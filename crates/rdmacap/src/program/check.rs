@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rdmacap::{Connection, Finding, Operation, Severity, Sink, Topic};
+use rdmacap::rpc::{Exchange, Rpc, RpcSink};
+use rdmacap::rstream::{StreamSink, Streams};
+use rdmacap::{Connection, Finding, Operation, Placement, Severity, Sink, Topic};
 use serde::Serialize;
 
 use crate::options::Options;
@@ -29,13 +31,40 @@ struct Verdict<'a> {
     faulty: u64,
 }
 
-#[derive(Default)]
+type Findings = BTreeMap<(Severity, Option<u32>, Topic), (u64, Finding)>;
+
+/// What is counted, and what follows the protocols on top.
 struct Check {
-    findings: BTreeMap<(Severity, Option<u32>, Topic), (u64, Finding)>,
+    findings: Findings,
+    streams: Streams<Upper>,
+    rpc: Rpc<Upper>,
     connections: u64,
     operations: u64,
     failed: u64,
     incomplete: u64,
+}
+
+/// What a protocol on top found.
+#[derive(Default)]
+struct Upper(Findings);
+
+impl StreamSink for Upper {
+    fn finding(&mut self, finding: &Finding) {
+        count(&mut self.0, finding);
+    }
+}
+
+impl RpcSink for Upper {
+    fn exchange(&mut self, _exchange: &Exchange) {}
+
+    fn finding(&mut self, finding: &Finding) {
+        count(&mut self.0, finding);
+    }
+}
+
+fn count(findings: &mut Findings, finding: &Finding) {
+    let name = (finding.topic.severity(), finding.connection, finding.topic);
+    findings.entry(name).or_insert_with(|| (0, finding.clone())).0 += 1;
 }
 
 const CLEAN: u8 = 0;
@@ -43,8 +72,21 @@ const ERRORS: u8 = 1;
 const INCOMPLETE: u8 = 2;
 
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
-    let mut check = Check::default();
+    let memory = options.config.memory;
+    let mut check = Check {
+        findings: Findings::new(),
+        streams: Streams::new(Upper::default(), memory),
+        rpc: Rpc::new(Upper::default(), memory),
+        connections: 0,
+        operations: 0,
+        failed: 0,
+        incomplete: 0,
+    };
     input::read(options, &options.files, &mut check)?;
+    // A topic of theirs is about no other layer, but for notes.
+    for (name, (count, first)) in check.streams.sink.0.into_iter().chain(check.rpc.sink.0) {
+        check.findings.entry(name).or_insert((0, first)).0 += count;
+    }
     for ((severity, conn, topic), (count, first)) in check.findings.iter().rev() {
         let name = match severity {
             Severity::Note => "note",
@@ -59,10 +101,11 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         if *severity == Severity::Note { out.line(&line) } else { out.bad(&line) }
     }
     let worst = check.findings.keys().map(|(severity, ..)| *severity).max();
-    let unclean = worst == Some(Severity::Note) || check.connections == 0;
+    let not_whole = worst == Some(Severity::Capture) || check.incomplete > 0;
+    let not_as_expected = options.expect_clean && (worst.is_some() || check.connections == 0);
     let code = if worst == Some(Severity::Traffic) || check.failed > 0 {
         ERRORS
-    } else if worst == Some(Severity::Capture) || check.incomplete > 0 || options.expect_clean && unclean {
+    } else if not_whole || not_as_expected {
         INCOMPLETE
     } else {
         CLEAN
@@ -82,8 +125,20 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
 }
 
 impl Sink for Check {
-    fn connection(&mut self, _connection: &Connection) {
+    fn connection(&mut self, connection: &Connection) {
         self.connections += 1;
+        self.streams.connection(connection);
+        self.rpc.connection(connection);
+    }
+
+    fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
+        self.streams.bytes(placement, bytes);
+        self.rpc.bytes(placement, bytes);
+    }
+
+    fn sent(&mut self, operation: &Operation) {
+        self.streams.sent(operation);
+        self.rpc.sent(operation);
     }
 
     fn ended(&mut self, operation: &Operation) {
@@ -93,10 +148,17 @@ impl Sink for Check {
         } else if is_faulty(operation) {
             self.incomplete += 1;
         }
+        self.streams.ended(operation);
+        self.rpc.ended(operation);
     }
 
     fn finding(&mut self, finding: &Finding) {
-        let name = (finding.topic.severity(), finding.connection, finding.topic);
-        self.findings.entry(name).or_insert_with(|| (0, finding.clone())).0 += 1;
+        count(&mut self.findings, finding);
+        self.streams.finding(finding);
+    }
+
+    fn closed(&mut self, connection: u32) {
+        self.streams.closed(connection);
+        self.rpc.closed(connection);
     }
 }

@@ -1,5 +1,5 @@
-//! RPC messages as a capture of RPC over TCP, for the tools that read that: a TCP connection for each one of
-//! RDMA, with its hosts and times, and the frames that a message came from as a comment.
+//! RPC messages as a capture of RPC over TCP, for the tools that read that: a TCP connection for each one
+//! of RDMA, with its hosts and times, and the frames that a message came from as a comment.
 
 use std::net::IpAddr;
 

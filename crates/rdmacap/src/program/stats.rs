@@ -83,7 +83,8 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         let show = |time: Option<u64>| time.map_or_else(String::new, duration);
         let &Figures { count, bytes, packets, resent, failed, incomplete, .. } = figures;
         out.line(&format!(
-            "{conn:>4} {:<12} {:<5} {count:>8} {bytes:>12} {:>10} {resent:>8} {failed:>7} {incomplete:>10} {:>9} {:>9} {:>9}",
+            "{conn:>4} {:<12} {:<5} {count:>8} {bytes:>12} {:>10} {resent:>8} {failed:>7} {incomplete:>10} \
+             {:>9} {:>9} {:>9}",
             kind.name(),
             crate::text::direction(from),
             rate.map_or_else(String::new, |rate| format!("{:.1}", rate / 1e6)),

@@ -83,7 +83,8 @@ fn describe(conn: u32, stream: &Stream, out: &mut Output) {
         };
         let holes = &stream.holes[at];
         out.line(&format!(
-            "{conn:>4} {:<5} {words:<9} {ring:>9} {receives:>8} {bytes:>12} {messages:>9} {updates:>8} {ending:<9}  {}",
+            "{conn:>4} {:<5} {words:<9} {ring:>9} {receives:>8} {bytes:>12} {messages:>9} {updates:>8} \
+             {ending:<9}  {}",
             direction(from),
             ranges(holes)
         ));

@@ -1,8 +1,8 @@
 //! Queue pairs in InfiniBand's transport: which two belong together, and the requests of both.
 //!
-//! A packet names only the queue pair that it goes to. The connection manager's messages say which queue pair
-//! is at the other end. Without them the packets between two hosts are kept until an answer's number shows
-//! whose request it answers; what stays unknown is reported one direction at a time.
+//! A packet names only the queue pair that it goes to. The connection manager's messages say which queue
+//! pair is at the other end. Without them the packets between two hosts are kept until an answer's number
+//! shows whose request it answers; what stays unknown is reported one direction at a time.
 
 mod packet;
 mod requests;
@@ -209,8 +209,8 @@ impl Roce {
             Management::Disconnect { local, remote } => {
                 let id =
                     self.managed.get(&(source, local)).or_else(|| self.managed.get(&(destination, remote)));
-                // What is under way may still be acknowledged: the queue pairs are known until they are used
-                // anew.
+                // What is under way may still be acknowledged: the queue pairs are known until they are
+                // used anew.
                 if let Some(pair) = id.and_then(|id| self.pairs.get_mut(id)) {
                     pair.disconnected = true;
                 }
@@ -314,8 +314,8 @@ impl Roce {
         }
     }
 
-    /// Finds out which of the unknown queue pairs between two hosts belong together; `all`: decides about the
-    /// rest as well.
+    /// Finds out which of the unknown queue pairs between two hosts belong together; `all`: decides about
+    /// the rest as well.
     fn settle(&mut self, hosts: (IpAddr, IpAddr), all: bool, context: &mut Context<'_>) {
         let Some(kept) = self.kept.get(&hosts) else { return };
         let mut opened = false;

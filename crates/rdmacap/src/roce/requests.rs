@@ -7,8 +7,8 @@
 //! that nothing is missing between.
 //!
 //! An operation is reported when it is over and whole, or when it is over and [`PATIENCE`] packets have
-//! passed in which what is missing might have come. What was acknowledged and never came is what the capture
-//! lost; what comes again, or after a gap, is what the network lost.
+//! passed in which what is missing might have come. What was acknowledged and never came is what the
+//! capture lost; what comes again, or after a gap, is what the network lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -269,8 +269,8 @@ impl Requests {
         }
     }
 
-    /// A read whose response's packets could not be counted took the numbers up to this packet, if that fits
-    /// its length.
+    /// A read whose response's packets could not be counted took the numbers up to this packet, if that
+    /// fits its length.
     fn settle_open_read(&mut self, psn: u64) {
         let Some(last) = self.pending.back_mut() else { return };
         if last.operation.kind != Kind::Read || last.last.is_some() || psn <= last.first {
@@ -948,7 +948,7 @@ impl Requests {
         }
         if let Some(mut operation) = operation {
             // None of its bytes has a place.
-            operation.missing.push((0, operation.length));
+            operation.missing.extend((operation.length > 0).then_some((0, operation.length)));
             context.sink.sent(&operation);
             context.ended(&operation);
         }
