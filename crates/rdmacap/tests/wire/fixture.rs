@@ -7,10 +7,11 @@ use rdmacap::{Config, Session};
 
 use super::{Frame, Seen};
 
-/// The captures, and whether all of each connection is in it.
-pub(crate) const ALL: [&str; 11] = [
+/// The captures.
+pub(crate) const ALL: [&str; 12] = [
     "embedded-copy",
     "embedded-copy-iwarp",
+    "nfs-siw",
     "rxe-atomics",
     "rxe-headers",
     "rxe-lossy",
