@@ -29,7 +29,7 @@ impl Budget {
     }
 }
 
-/// What keys name, by host; a key that names something else later is another region.
+/// The regions that keys name, by host. A key that names something else later is another region.
 #[derive(Debug, Default)]
 pub(crate) struct Regions {
     current: HashMap<(IpAddr, u32), Current>,

@@ -225,7 +225,7 @@ fn upper(
     (source, destination): (IpAddr, IpAddr),
     congested: bool,
 ) -> Option<Packet<'_>> {
-    // What a short frame has behind its packet is padding.
+    // Bytes behind the packet pad a short frame.
     let bytes = &bytes[..bytes.len().min(total)];
     let payload = bytes.get(header..)?;
     let length = total.checked_sub(header)?;

@@ -1,7 +1,7 @@
 //! rstream on top: the two byte streams of a connection, and what breaks `docs/protocol.md`.
 //!
 //! [`Streams`] is a [`Sink`] that follows the connections whose handshake carries the connection data of
-//! both sides. Where packets are missing it goes on by the addresses of the writes, and judges no more what
+//! both sides. After a loss it goes on by the addresses of the writes, and judges no more what
 //! the sides may do.
 
 use std::collections::{HashMap, VecDeque};
@@ -245,7 +245,7 @@ impl Link {
                 self.use_receive(from)?;
                 self.control(from, Control::decode(word, endings)?, word, out)
             }
-            // What opens a connection.
+            // The empty write that opens a connection.
             (WordFormat::Immediate, Kind::Write, None) if length == 0 => Ok(()),
             (_, Kind::Read, _) => Ok(()),
             (_, _, word) if !self.uncertain => Err(Violation::WrongForm { word: word.unwrap_or(0) }),

@@ -1,7 +1,7 @@
 //! One direction of a TCP connection: segments in any order become a stream with holes.
 //!
-//! What the receiver acknowledged and the capture does not have was lost by the capture, and becomes a
-//! hole. What comes late was lost, or delayed, by the network.
+//! The capture lost a segment that the receiver acknowledged and the capture does not have: it becomes a
+//! hole. The network lost or delayed a segment that comes late.
 
 use std::collections::BTreeMap;
 
@@ -128,7 +128,7 @@ impl Direction {
             return;
         }
         let to = self.offset(sequence).max(0) as u64;
-        // Beyond any window it is about another connection.
+        // An acknowledgement beyond any window is about another connection.
         if to <= self.next + LARGEST_WINDOW {
             self.acknowledged = self.acknowledged.max(to);
         }

@@ -182,7 +182,7 @@ fn owner(seen: &Seen, operation: &Operation) -> Option<u32> {
     }
 }
 
-/// No byte is wrong. With checksums, every frame of MPA that was captured whole is found.
+/// No byte is wrong. With checksums, every FPDU that was captured whole is found.
 fn check_lossy(seen: &Seen, meants: &[Meant], there: &[Ranges; 2], plan: &Plan) {
     let mut found: std::collections::HashMap<u32, Ranges> = Default::default();
     for operation in &seen.operations {

@@ -1,8 +1,8 @@
-//! From a TCP stream with holes to MPA's frames (FPDUs), with and without markers and checksums; and back
-//! into step where the beginning or a part of the stream is missing.
+//! From a TCP stream with holes to the FPDUs of MPA, with and without markers and checksums. Where the
+//! beginning or a part of the stream is missing, the framer searches for the next FPDU.
 //!
-//! Where the boundaries are lost, a place counts as the start of a frame if its checksum is right, or if a
-//! chain of frames begins there whose headers all make sense.
+//! Where the boundaries are lost, a place counts as the start of an FPDU if its checksum is right, or if a
+//! chain of FPDUs begins there whose headers all make sense.
 
 use iwarp_wire::ddp::{self, Header};
 use iwarp_wire::mpa;
@@ -14,23 +14,23 @@ use crate::tcp::Piece;
 /// Distance of MPA's markers, and their length (RFC 5044 4.3).
 const MARKER_DISTANCE: u64 = 512;
 const MARKER: u64 = 4;
-/// Frames in a row that must make sense where no checksum says so.
+/// FPDUs in a row that must make sense where no checksum says so.
 const CHAIN: usize = 3;
-/// Places that may start a frame, at a time: more are not plausible.
+/// Places that may start an FPDU, at a time: more are not plausible.
 const MOST_UNDECIDED: usize = 64;
-/// How far a stream is searched for a frame before it counts as something else.
+/// How far a stream is searched for an FPDU before it counts as something else.
 const SEARCHED: usize = 256 << 10;
 
 /// Whether checksums are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checksums {
-    /// The handshake is not there: the first frame shows it.
+    /// The handshake is not there: the first FPDU shows it.
     Unknown,
     On,
     Off,
 }
 
-/// A frame of data.
+/// An FPDU of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fpdu<'a> {
     /// Its ULPDU, with zeros where bytes are missing.
@@ -52,9 +52,9 @@ pub(crate) enum Event<'a> {
     /// A request or reply: what there is of it, zeros where bytes are missing, and how much of that is
     /// certain.
     Handshake { bytes: &'a [u8], certain: usize },
-    /// A frame whose checksum is right or not in use.
+    /// An FPDU whose checksum is right or not in use.
     Fpdu(Fpdu<'a>),
-    /// A frame whose checksum is wrong.
+    /// An FPDU whose checksum is wrong.
     BadChecksum { found: u32, computed: u32 },
     /// So many bytes were passed over, because they could not be framed.
     Passed(u64),
@@ -64,9 +64,9 @@ pub(crate) enum Event<'a> {
 enum State {
     /// A request or reply comes first.
     Handshake(mpa::FrameKind),
-    /// At the start of a frame, or in one.
+    /// At the start of an FPDU, or in one.
     Framed,
-    /// Searching for the start of a frame.
+    /// Searching for the start of an FPDU.
     Searching,
     /// Not MPA.
     Foreign,
@@ -79,13 +79,13 @@ pub(crate) struct Framer {
     checksums: Checksums,
     /// Offset of the first marker, where markers are in use.
     markers: Option<u64>,
-    /// Frames begin at this offset modulo 4, if that is known.
+    /// FPDUs begin at this offset modulo 4, if that is known.
     phase: Option<u64>,
-    /// Where the first frame begins, if the handshake is there.
+    /// Where the first FPDU begins, if the handshake is there.
     first: u64,
     /// Offset of the next byte that comes.
     at: u64,
-    /// Bytes of a frame that is not whole, or that are searched; zeros where bytes are missing.
+    /// Bytes of an FPDU that is not whole, or that are searched; zeros where bytes are missing.
     held: Vec<u8>,
     gaps: Vec<(usize, usize)>,
     cut: bool,
@@ -93,10 +93,10 @@ pub(crate) struct Framer {
     starts: Vec<usize>,
     /// Frames of the capture: where in `held` each one's bytes begin.
     sources: Vec<(usize, u64, u64)>,
-    /// Searching: places before this one were looked at, and these may start a frame.
+    /// Searching: places before this one were looked at, and these may start an FPDU.
     scanned: usize,
     undecided: Vec<usize>,
-    /// Whether a frame was ever found.
+    /// Whether an FPDU was ever found.
     found: bool,
 }
 
@@ -126,7 +126,7 @@ impl Framer {
         }
     }
 
-    /// The handshake says how frames are.
+    /// The handshake says how FPDUs are.
     pub(crate) fn agree(&mut self, checksums: bool, markers: bool) {
         self.checksums = if checksums { Checksums::On } else { Checksums::Off };
         // The first marker is the first thing after the handshake.
@@ -148,7 +148,7 @@ impl Framer {
         }
         let now = self.held.len();
         if now > held && !budget.take(now - held) {
-            // What was held is given up, and its place in the budget with it.
+            // The framer gives up the bytes that it held, and returns their share of the budget.
             budget.give(held);
             self.lose(out);
         } else {
@@ -233,7 +233,7 @@ impl Framer {
             State::Foreign => self.at += length,
             State::Handshake(kind) => {
                 if self.held.len() < mpa::FRAME_HEADER {
-                    // Without the fixed part nothing is known of the rest of the stream.
+                    // The rest of the stream cannot be read without the fixed part.
                     self.lose(out);
                     self.at += length;
                     return;
@@ -330,9 +330,9 @@ impl Framer {
         out(Event::Handshake { bytes: &held, certain });
     }
 
-    // ---- frames -----------------------------------------------------------------------------
+    // ---- FPDUs -----------------------------------------------------------------------------
 
-    /// Takes whole frames from the front of `bytes`, without a copy.
+    /// Takes whole FPDUs from the front of `bytes`, without a copy.
     fn direct(&mut self, bytes: &[u8], frame: u64, time: u64, out: &mut dyn FnMut(Event<'_>)) -> usize {
         let mut taken = 0;
         while let Some(length) = frame_length(&bytes[taken..]) {
@@ -353,7 +353,7 @@ impl Framer {
         taken
     }
 
-    /// Bytes of the frame that begins with what is held, as far as that tells.
+    /// Bytes of the FPDU that begins with what is held, as far as that tells.
     fn held_length(&self) -> usize {
         let begin = self.at - self.held.len() as u64;
         match self.markers {
@@ -370,7 +370,7 @@ impl Framer {
         }
     }
 
-    /// Hands on the frame that is held, if it is whole.
+    /// Hands on the FPDU that is held, if it is whole.
     fn held_frame(&mut self, out: &mut dyn FnMut(Event<'_>)) {
         if self.held.len() < self.held_length() {
             return;
@@ -415,7 +415,7 @@ impl Framer {
         }
     }
 
-    /// Hands on a whole frame, if its checksum is right or not in use. `covered` has the markers in it.
+    /// Hands on a whole FPDU, if its checksum is right or not in use. `covered` has the markers in it.
     fn check(&mut self, covered: &[u8], frame: &[u8], fpdu: Fpdu<'_>, out: &mut dyn FnMut(Event<'_>)) {
         let found = frame.last_chunk().map_or(0, |field| u32::from_le_bytes(*field));
         if self.checksums == Checksums::Unknown {
@@ -434,7 +434,7 @@ impl Framer {
 
     // ---- search -----------------------------------------------------------------------------
 
-    /// Looks for the start of a frame in what is held; `last`: nothing more comes.
+    /// Looks for the start of an FPDU in what is held; `last`: nothing more comes.
     fn search(&mut self, last: bool, out: &mut dyn FnMut(Event<'_>)) {
         let begin = self.at - self.held.len() as u64;
         let mut again = std::mem::take(&mut self.undecided);
@@ -460,7 +460,7 @@ impl Framer {
         }
     }
 
-    /// Frames begin at this place of what is held: goes on from there.
+    /// FPDUs begin at this place of what is held: goes on from there.
     fn lock(&mut self, place: usize, out: &mut dyn FnMut(Event<'_>)) {
         if place > 0 {
             out(Event::Passed(place as u64));
@@ -472,7 +472,7 @@ impl Framer {
         self.at -= (held.len() - place) as u64;
         self.phase = Some(self.at % 4);
         self.state = State::Framed;
-        // The same pieces again, in which a frame now begins.
+        // The same pieces again, in which an FPDU now begins.
         let mut at = place;
         while at < held.len() {
             if let Some(gap) = gaps.iter().find(|gap| gap.0 <= at && at < gap.1) {
@@ -489,7 +489,7 @@ impl Framer {
         }
     }
 
-    /// Whether a frame begins at this place.
+    /// Whether an FPDU begins at this place.
     fn chain(&self, place: usize, last: bool) -> Verdict {
         let (mut at, mut count) = (place, 0);
         let starts_segment = self.starts.binary_search(&place).is_ok();
@@ -554,12 +554,12 @@ fn length_field(frame: &[u8]) -> usize {
     frame.first_chunk().map_or(0, |field| usize::from(u16::from_be_bytes(*field)))
 }
 
-/// Bytes of the frame that `bytes` begin with, if its length field is there.
+/// Bytes of the FPDU that `bytes` begin with, if its length field is there.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= mpa::FPDU_LENGTH_FIELD).then(|| mpa::fpdu(length_field(bytes)))
 }
 
-/// The ULPDU of a frame without markers.
+/// The ULPDU of an FPDU without markers.
 fn ulpdu(frame: &[u8]) -> &[u8] {
     &frame[mpa::FPDU_LENGTH_FIELD..][..length_field(frame)]
 }
@@ -591,7 +591,7 @@ fn makes_sense(ulpdu: &[u8]) -> bool {
     ulpdu.is_empty() || sense(ulpdu, mpa::fpdu(ulpdu.len())) == Some(true)
 }
 
-/// The same of what is there of the ULPDU in a frame of `length` bytes; `None`: too little is there.
+/// The same of what is there of the ULPDU in an FPDU of `length` bytes; `None`: too little is there.
 fn sense(ulpdu: &[u8], length: usize) -> Option<bool> {
     let &control = ulpdu.first()?;
     let header = ddp::header_length(control);

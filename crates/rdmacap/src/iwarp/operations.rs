@@ -221,7 +221,7 @@ impl Operations {
                 if let Some(request) = payload.first_chunk().filter(|_| whole).map(ReadRequest::parse) {
                     self.read_request(side, request, fpdu, context);
                 } else {
-                    // What it asks for was cut off.
+                    // The capture cut the request off.
                     self.close_open(side, context);
                     self.begin(side, Kind::Read, fpdu, context);
                     self.mark_sent(side, context);
@@ -310,7 +310,8 @@ impl Operations {
         context: &mut Context<'_>,
     ) {
         self.close_open(side, context);
-        // Behind a write, it is that write's; the empty write that opens a connection is none.
+        // Immediate data right behind a write belongs to that write, but not to the empty one that opens a
+        // connection.
         let last = self.halves[side.index()].pending.back_mut().filter(|last| {
             last.operation.kind == Kind::Write && last.operation.length > 0 && last.end == fpdu.span.0
         });
@@ -581,7 +582,7 @@ impl Operations {
     fn flush(&mut self, side: Side, end: bool, context: &mut Context<'_>) {
         let half = &mut self.halves[side.index()];
         let count = half.pending.len();
-        // What is followed by something else has had its chance of an immediate.
+        // Only the last write may still be given an immediate.
         let settled = if end { count } else { count.saturating_sub(1) };
         half.report_sent_before(settled, context);
         while let Some(oldest) = half.pending.front() {

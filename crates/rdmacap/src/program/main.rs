@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     };
     match run(&options) {
         Ok(code) => ExitCode::from(code),
-        // Who reads it has seen enough.
+        // The reader of the pipe has seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => failed(&error.to_string()),
     }

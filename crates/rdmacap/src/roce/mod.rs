@@ -1,8 +1,8 @@
 //! Queue pairs in InfiniBand's transport: which two belong together, and the requests of both.
 //!
-//! A packet names only the queue pair that it goes to. The connection manager's messages say which queue
-//! pair is at the other end. Without them the packets between two hosts are kept until an answer's number
-//! shows whose request it answers; what stays unknown is reported one direction at a time.
+//! A packet names only the queue pair that it goes to. The messages of the connection manager name both.
+//! Without them the session keeps the packets between two hosts until the number of an answer shows which
+//! request it answers. Directions without a counterpart are reported alone.
 
 mod packet;
 mod requests;
@@ -209,7 +209,7 @@ impl Roce {
             Management::Disconnect { local, remote } => {
                 let id =
                     self.managed.get(&(source, local)).or_else(|| self.managed.get(&(destination, remote)));
-                // What is under way may still be acknowledged: the queue pairs are known until they are
+                // Packets on their way may still be acknowledged. The queue pairs stay known until they are
                 // used anew.
                 if let Some(pair) = id.and_then(|id| self.pairs.get_mut(id)) {
                     pair.disconnected = true;

@@ -241,8 +241,8 @@ pub(crate) fn checksums(transport: &Transport<'_>) -> Option<(u32, u32)> {
     let cover = transport.cover;
     let place = header.get_mut(8..8 + cover.len())?;
     place.copy_from_slice(cover);
-    // What routers may change counts as ones, and so does the local route header in front, of which RoCE
-    // has none.
+    // Fields that routers may change count as ones. So does the local route header in front, which RoCE does
+    // not have.
     match (transport.encapsulation, cover.first()? >> 4) {
         (Encapsulation::InfiniBand, _) => return None,
         (Encapsulation::RoceV2, 4) => {

@@ -1,14 +1,13 @@
 //! The requests of one side of a queue pair, and what the other side answers.
 //!
-//! Every packet has a sequence number (PSN); a read takes as many as its response has packets. An operation
-//! is a range of them: the packet that begins it says where its bytes go, and those that follow go on from
-//! there by their number. So a packet has its place although others are missing, as long as it is certain
-//! that it belongs to the operation before it: the length in a write's or read's first packet says so, or
-//! that nothing is missing between.
+//! Every packet has a sequence number (PSN). A read takes as many numbers as its response has packets. An
+//! operation is a range of numbers: its first packet gives the address, and the number of each later packet
+//! gives its offset. A packet therefore has its place although others are missing, if it certainly belongs to
+//! the operation before it: the length in the first packet of a write or read tells, or at most one packet is
+//! missing in between.
 //!
-//! An operation is reported when it is over and whole, or when it is over and [`PATIENCE`] packets have
-//! passed in which what is missing might have come. What was acknowledged and never came is what the
-//! capture lost; what comes again, or after a gap, is what the network lost.
+//! An operation is reported when it is over and whole, or [`PATIENCE`] packets after it is over. The capture
+//! lost a packet that was acknowledged and never came. The network lost a packet that comes again, or late.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -414,7 +413,7 @@ impl Requests {
         if self.pending.len() >= MOST_PENDING {
             self.give_up(context);
         }
-        // Where nothing is left to give up, others have the whole budget.
+        // If nothing is left to give up, other connections have the whole budget.
         let mut charge = PENDING;
         while !context.budget.take(charge) {
             if !self.give_up(context) {
@@ -655,7 +654,7 @@ impl Requests {
         let now = (context.time, self.packets);
         match packet.syndrome {
             Some(Syndrome::Ack) => {
-                // What the capture does not have has been sent all the same.
+                // The requester has sent these packets, although the capture does not have them.
                 if psn >= self.next.unwrap_or(psn) && psn < self.next.unwrap_or(psn) + WINDOW {
                     self.next = Some(psn + 1);
                 }
@@ -705,7 +704,7 @@ impl Requests {
         self.acknowledged = self.acknowledged.max(psn);
         let mut follower = u64::MAX;
         for pending in self.pending.iter_mut().rev() {
-            // Where its last packet is missing, it ends before what follows it.
+            // An operation without its last packet ends before the next one begins.
             let end = pending.last.map_or(follower, |last| last + 1);
             follower = pending.first;
             if end > psn {
@@ -728,7 +727,7 @@ impl Requests {
             found.filter(|found| found.operation.kind == Kind::Read && found.contains(psn) && found.headed);
         let Some(pending) = found else { return false };
         if pmtu == 0 && psn > pending.first {
-            // Where it belongs is not known.
+            // The place of this packet is not known.
             return true;
         }
         if pending.last.is_none() && pmtu > 0 {

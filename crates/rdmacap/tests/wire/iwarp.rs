@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub(crate) markers: bool,
     /// Longest ULPDU.
     pub(crate) mulpdu: usize,
-    /// Longest TCP segment; frames of MPA begin where segments do, if they fit.
+    /// Longest TCP segment; FPDUs begin where segments do, if they fit.
     pub(crate) mss: usize,
     pub(crate) aligned: bool,
 }
@@ -155,7 +155,7 @@ impl Wire {
         }
     }
 
-    /// Queues a frame of MPA; answers its place in the stream.
+    /// Queues an FPDU; answers its place in the stream.
     pub(crate) fn fpdu(&mut self, from: usize, ulpdu: &[u8]) -> Range<u64> {
         let start = self.sent[from] + self.queued[from].len() as u64;
         let mut data = (ulpdu.len() as u16).to_be_bytes().to_vec();
