@@ -92,4 +92,5 @@ if [[ -d target/vm/tools/usr/sbin ]]; then
     head -c 11000 LICENSE-APACHE >/export/license
     touch /export/entry-{1..40}
     capture nfs-siw siw-0 use_nfs siw
+    capture nfs-rxe rxe-0 use_nfs rxe
 fi

@@ -45,6 +45,7 @@ fn check_says_by_its_status_what_a_capture_is() {
         ("siw-rping", 0, "clean: 1 connections, 12 operations, 0 of them faulty"),
         ("siw-perftest", 0, "clean"),
         ("nfs-siw", 0, "clean"),
+        ("nfs-rxe", 0, "clean"),
         ("rxe-rping-segments", 0, "clean"),
         ("rxe-atomics", 0, "clean"),
         ("rxe-headers", 0, "clean"),
@@ -241,19 +242,21 @@ fn rpc_goes_to_other_tools() {
 
 #[test]
 fn tshark_reads_nfs_that_went_over_rdma() {
-    let out = scratch("nfs").join("tcp.pcapng");
-    let lines = json(&["rpc", "--pcap", out.to_str().unwrap(), &fixture("nfs-siw")]);
-    let count = |filter: &str| {
-        let arguments = ["-n", "-Y", filter, "-T", "fields", "-e", "frame.number"];
-        let output = Command::new("tshark").arg("-r").arg(&out).args(arguments).output().ok()?;
-        Some(String::from_utf8_lossy(&output.stdout).lines().count())
-    };
-    let Some(messages) = count("nfs") else {
-        eprintln!("skipped: no tshark");
-        return;
-    };
-    assert_eq!(messages, 2 * lines.len());
-    assert_eq!(count("_ws.malformed"), Some(0));
-    // READ and WRITE, call and reply of each.
-    assert_eq!((count("nfs.opcode == 25"), count("nfs.opcode == 38")), (Some(2), Some(2)));
+    for name in ["nfs-siw", "nfs-rxe"] {
+        let out = scratch(name).join("tcp.pcapng");
+        let lines = json(&["rpc", "--pcap", out.to_str().unwrap(), &fixture(name)]);
+        let count = |filter: &str| {
+            let arguments = ["-n", "-Y", filter, "-T", "fields", "-e", "frame.number"];
+            let output = Command::new("tshark").arg("-r").arg(&out).args(arguments).output().ok()?;
+            Some(String::from_utf8_lossy(&output.stdout).lines().count())
+        };
+        let Some(messages) = count("nfs") else {
+            eprintln!("skipped: no tshark");
+            return;
+        };
+        assert_eq!(messages, 2 * lines.len(), "{name}");
+        assert_eq!(count("_ws.malformed"), Some(0), "{name}");
+        // READ and WRITE, call and reply of each.
+        assert_eq!((count("nfs.opcode == 25"), count("nfs.opcode == 38")), (Some(2), Some(2)), "{name}");
+    }
 }

@@ -199,21 +199,23 @@ fn errors_and_calls_beyond_the_credits_are_found() {
 /// NFS as Linux has it: a mount, a file read, one written, and a folder listed.
 #[test]
 fn nfs_of_linux_is_whole() {
-    let found = read(&wire::fixture::frames("nfs-siw"));
-    assert_eq!(found.findings, []);
-    assert!(found.exchanges.len() > 20, "{}", found.exchanges.len());
-    let license = include_bytes!("../../../LICENSE-APACHE");
-    let has = |bytes: &[u8], data: &[u8]| bytes.windows(data.len()).any(|window| window == data);
-    let (mut read, mut written) = (0, 0);
-    for exchange in &found.exchanges {
-        let (call, reply) = (exchange.call.as_ref().unwrap(), exchange.reply.as_ref().unwrap());
-        assert!(!call.incomplete && !reply.incomplete, "{exchange:?}");
-        assert_eq!(procedure(&call.bytes).map(|asked| asked.0), Some(100_003));
-        assert!(reply.placed != Placed::AtEnd);
-        read += usize::from(has(&reply.bytes, &license[..11_000]));
-        written += usize::from(has(&call.bytes, &license[..9001]));
+    for name in ["nfs-siw", "nfs-rxe"] {
+        let found = read(&wire::fixture::frames(name));
+        assert_eq!(found.findings, [], "{name}");
+        assert!(found.exchanges.len() > 20, "{name}: {}", found.exchanges.len());
+        let license = include_bytes!("../../../LICENSE-APACHE");
+        let has = |bytes: &[u8], data: &[u8]| bytes.windows(data.len()).any(|window| window == data);
+        let (mut read, mut written) = (0, 0);
+        for exchange in &found.exchanges {
+            let (call, reply) = (exchange.call.as_ref().unwrap(), exchange.reply.as_ref().unwrap());
+            assert!(!call.incomplete && !reply.incomplete, "{name}: {exchange:?}");
+            assert_eq!(procedure(&call.bytes).map(|asked| asked.0), Some(100_003), "{name}");
+            assert!(reply.placed != Placed::AtEnd, "{name}");
+            read += usize::from(has(&reply.bytes, &license[..11_000]));
+            written += usize::from(has(&call.bytes, &license[..9001]));
+        }
+        assert_eq!((read, written), (1, 1), "{name}");
     }
-    assert_eq!((read, written), (1, 1));
 }
 
 #[test]

@@ -8,9 +8,10 @@ use rdmacap::{Config, Session};
 use super::{Frame, Seen};
 
 /// The captures.
-pub(crate) const ALL: [&str; 12] = [
+pub(crate) const ALL: [&str; 13] = [
     "embedded-copy",
     "embedded-copy-iwarp",
+    "nfs-rxe",
     "nfs-siw",
     "rxe-atomics",
     "rxe-headers",
