@@ -26,7 +26,7 @@ packages() {
     done
     cargo package --allow-dirty "${packages[@]}"
     stray=$(cargo package --allow-dirty --list "${packages[@]}" | grep -vE \
-        '^(|\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|[a-zA-Z]+\.md|(src|examples|tests)/.*\.rs)$' ||
+        '^(|\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|[a-zA-Z]+\.md|(src|examples|tests|benches)/.*\.rs)$' ||
         true)
     [[ -z $stray ]] || { echo "files that no package needs: $stray"; return 1; }
 }
