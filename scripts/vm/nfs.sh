@@ -33,6 +33,6 @@ use_nfs() {
     head -c 9001 LICENSE-APACHE >/mnt/nfs/written
     sync /mnt/nfs/written
     cmp /mnt/nfs/written /export/written
-    ls -l /mnt/nfs | wc -l
+    find /mnt/nfs | wc -l
     umount /mnt/nfs
 }

@@ -66,7 +66,7 @@ pub enum Error {
         event: ConnectionEvent,
     },
     /// A request did not succeed.
-    #[error("{kind:?} ended with {status:?}, connection: {event:?}")]
+    #[error("{kind:?} ended with {status:?}, connection: {}", describe(event.as_ref()))]
     Request {
         /// What it was.
         kind: CompletionKind,
@@ -75,6 +75,15 @@ pub enum Error {
         /// What the connection says of it.
         event: Option<ConnectionEvent>,
     },
+}
+
+/// An event for people: a broken connection by its reason.
+fn describe(event: Option<&ConnectionEvent>) -> String {
+    match event {
+        Some(ConnectionEvent::Broken(reason)) => reason.to_string(),
+        Some(event) => format!("{event:?}"),
+        None => "stands".into(),
+    }
 }
 
 /// Collects what there is at these ends, and sleeps if there is nothing: until something comes, until a
