@@ -41,12 +41,12 @@ cargo_with() {
         --lib --test devices --test iwarp "${@:3}"
 }
 
-# The contract with SANITIZER in provider and programs. The provider that goes with the last test build
-# stands beside the tests; both sanitizers have theirs there, in turn.
+# The contract with SANITIZER in provider and programs. Both sanitizers build the provider to the same place, in
+# turn.
 contract_with() {
-    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug/deps
+    local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug
     local seconds=${long:+120}
-    build cargo_with "$sanitizer" test --no-run
+    build cargo_with "$sanitizer" build
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
     make_programs "$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
