@@ -15,7 +15,7 @@ use rdma_verbs::{
 use super::{LIMIT, OPTIONS, Result, step};
 
 /// Completions that an end has room for, of all its queue pairs.
-const DEPTH: u32 = 1024;
+const DEPTH: u32 = 2048;
 
 /// One side: a device with one protection domain and one completion queue, and what came out of it.
 pub struct End<D: Device> {
