@@ -112,7 +112,7 @@ impl Header {
         if tagged {
             let bytes: &[u8; TAGGED] = bytes.first_chunk().ok_or(short)?;
             check_version()?;
-            let (stag, offset) = (word::<2, _>(bytes), long::<6, _>(bytes));
+            let (stag, offset) = (word::<2, TAGGED>(bytes), long::<6, TAGGED>(bytes));
             Ok(Self::Tagged(Tagged { last, ulp: bytes[1], stag, offset }))
         } else {
             let bytes: &[u8; UNTAGGED] = bytes.first_chunk().ok_or(short)?;
@@ -120,10 +120,10 @@ impl Header {
             Ok(Self::Untagged(Untagged {
                 last,
                 ulp: bytes[1],
-                ulp_word: word::<2, _>(bytes),
-                queue: word::<6, _>(bytes),
-                sequence: word::<10, _>(bytes),
-                offset: word::<14, _>(bytes),
+                ulp_word: word::<2, UNTAGGED>(bytes),
+                queue: word::<6, UNTAGGED>(bytes),
+                sequence: word::<10, UNTAGGED>(bytes),
+                offset: word::<14, UNTAGGED>(bytes),
             }))
         }
     }
@@ -156,13 +156,13 @@ impl Untagged {
 /// The big-endian word at `AT`.
 #[inline]
 pub(super) fn word<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u32 {
-    u32::from_be_bytes(field::<AT, _, N>(bytes))
+    u32::from_be_bytes(field::<AT, 4, N>(bytes))
 }
 
 /// The big-endian double word at `AT`.
 #[inline]
 pub(super) fn long<const AT: usize, const N: usize>(bytes: &[u8; N]) -> u64 {
-    u64::from_be_bytes(field::<AT, _, N>(bytes))
+    u64::from_be_bytes(field::<AT, 8, N>(bytes))
 }
 
 /// The bytes of a field at `AT`. One that is not within its header does not compile.

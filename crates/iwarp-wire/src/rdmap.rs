@@ -150,11 +150,11 @@ impl ReadRequest {
     #[must_use]
     pub fn parse(bytes: &[u8; READ_REQUEST]) -> Self {
         Self {
-            sink_stag: word::<0, _>(bytes),
-            sink_offset: long::<4, _>(bytes),
-            length: word::<12, _>(bytes),
-            source_stag: word::<16, _>(bytes),
-            source_offset: long::<20, _>(bytes),
+            sink_stag: word::<0, READ_REQUEST>(bytes),
+            sink_offset: long::<4, READ_REQUEST>(bytes),
+            length: word::<12, READ_REQUEST>(bytes),
+            source_stag: word::<16, READ_REQUEST>(bytes),
+            source_offset: long::<20, READ_REQUEST>(bytes),
         }
     }
 
@@ -203,20 +203,20 @@ impl AtomicRequest {
     /// Reads a request; `None`: another kind of operation.
     #[must_use]
     pub fn parse(bytes: &[u8; ATOMIC_REQUEST]) -> Option<Self> {
-        let kind = match word::<0, _>(bytes) & 0xf {
+        let kind = match word::<0, ATOMIC_REQUEST>(bytes) & 0xf {
             0 => AtomicKind::FetchAdd,
             2 => AtomicKind::CompareSwap,
             _ => return None,
         };
         Some(Self {
             kind,
-            id: word::<4, _>(bytes),
-            stag: word::<8, _>(bytes),
-            offset: long::<12, _>(bytes),
-            operand: long::<20, _>(bytes),
-            operand_mask: long::<28, _>(bytes),
-            compare: long::<36, _>(bytes),
-            compare_mask: long::<44, _>(bytes),
+            id: word::<4, ATOMIC_REQUEST>(bytes),
+            stag: word::<8, ATOMIC_REQUEST>(bytes),
+            offset: long::<12, ATOMIC_REQUEST>(bytes),
+            operand: long::<20, ATOMIC_REQUEST>(bytes),
+            operand_mask: long::<28, ATOMIC_REQUEST>(bytes),
+            compare: long::<36, ATOMIC_REQUEST>(bytes),
+            compare_mask: long::<44, ATOMIC_REQUEST>(bytes),
         })
     }
 
@@ -250,7 +250,7 @@ impl AtomicResponse {
     /// Reads a response.
     #[must_use]
     pub fn parse(bytes: &[u8; ATOMIC_RESPONSE]) -> Self {
-        Self { id: word::<0, _>(bytes), original: long::<4, _>(bytes) }
+        Self { id: word::<0, ATOMIC_RESPONSE>(bytes), original: long::<4, ATOMIC_RESPONSE>(bytes) }
     }
 
     /// Writes a response.
@@ -272,7 +272,7 @@ pub fn emit_immediate(immediate: u32) -> [u8; IMMEDIATE] {
 #[must_use]
 #[inline]
 pub fn parse_immediate(bytes: &[u8; IMMEDIATE]) -> u32 {
-    word::<0, _>(bytes)
+    word::<0, IMMEDIATE>(bytes)
 }
 
 /// What a Terminate says (RFC 5040 4.8): the layer that found an error, its type and code.
