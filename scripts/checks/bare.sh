@@ -27,23 +27,12 @@ bare() {
     without_libraries cargo test --target-dir target/bare "${bare_packages[@]}"
 }
 
-# With the oldest Rust that they promise, in a root folder that has that and a linker.
+# With the oldest Rust that they promise, where rustup has it.
 msrv() {
-    local root=$PWD/target/tools/rust-$oldest_rust cargo_home=${CARGO_HOME:-$HOME/.cargo}
-    if ! scripts/stacks.sh "rust-$oldest_rust"; then
-        echo "skipped oldest_rust - Rust $oldest_rust cannot be fetched"
-        echo "0 passed, 0 failed, 1 skipped"
-        return
-    fi
-    cargo fetch --locked --target "$rust_host"
-    build unshare --user --map-root-user --mount bash -ec '
-        for shared in /proc /dev "$2" "$3"; do
-            mkdir -p "$1$shared"
-            mount --rbind "$shared" "$1$shared"
-        done
-        chroot=$(command -v chroot)
-        PATH=$4:/usr/bin CARGO_HOME=$3 RUSTFLAGS=-Clinker=gcc exec "$chroot" "$1" "${@:5}"
-    ' - "$root" "$PWD" "$cargo_home" "/usr/lib/rust-$oldest_rust/bin" \
-        cargo check --manifest-path "$PWD/Cargo.toml" --locked --offline \
-        --target-dir "$PWD/target/msrv" "${bare_packages[@]}"
+    build cargo "+$oldest_rust" check --locked --target-dir target/msrv "${bare_packages[@]}"
+}
+
+# Why that cannot run here, if so.
+lacks_oldest_rust() {
+    cargo "+$oldest_rust" --version >/dev/null 2>&1 || echo "rustup has no toolchain $oldest_rust here"
 }
