@@ -5,127 +5,25 @@
 //! write chunk does not: its place is behind the last word of the reply that has its length, where XDR has
 //! the length of opaque data, or else the end; [`Message::placed`] says which.
 
-use std::collections::{BTreeMap, HashMap};
+mod assemble;
+mod header;
 
+use std::collections::HashMap;
+
+use self::assemble::{assemble_call, assemble_reply};
+pub use self::header::Segment;
+use self::header::{Header, Procedure};
 use crate::Operation;
 use crate::assemble::{Assembler, Content};
-use crate::bytes::{u32_at, u64_at};
+use crate::bytes::u32_at;
 use crate::operation::{Access, Connection, Finding, Kind, Placement, Side, Sink, Topic};
 
 /// TCP and RDMA port of NFS over RDMA.
 const NFS_RDMA_PORT: u16 = 20049;
-const VERSION: u32 = 1;
 /// Sends that may be something else before a connection counts as not RPC's.
 const TRIALS: u32 = 4;
 /// Calls of a connection that wait for their replies.
 const MOST_CALLS: usize = 1 << 12;
-/// Segments of a header.
-const MOST_SEGMENTS: usize = 1 << 10;
-
-/// Part of a chunk: memory of the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// The key.
-    pub handle: u32,
-    /// Its length in bytes.
-    pub length: u32,
-    /// Its address.
-    pub offset: u64,
-}
-
-/// What a header says the message is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Procedure {
-    /// The RPC message follows, as far as no chunk has it.
-    Message,
-    /// A chunk has all of it.
-    NoMessage,
-    Done,
-    /// The header was refused: its version, or its chunks.
-    Error(u32),
-}
-
-/// A transport header (RFC 8166 4).
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Header {
-    xid: u32,
-    credits: u32,
-    procedure: Procedure,
-    /// Segments to read, with their positions.
-    reads: Vec<(u32, Segment)>,
-    writes: Vec<Vec<Segment>>,
-    reply: Option<Vec<Segment>>,
-    /// Bytes of the header.
-    length: usize,
-}
-
-impl Header {
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let mut at = 0;
-        let mut word = || {
-            at += 4;
-            u32_at(bytes, at - 4)
-        };
-        let (xid, version, credits, code) = (word()?, word()?, word()?, word()?);
-        let procedure = match (version, code) {
-            (VERSION, 0 | 2) => Procedure::Message,
-            (VERSION, 1) => Procedure::NoMessage,
-            (VERSION, 3) => Procedure::Done,
-            (VERSION, 4) => Procedure::Error(word()?),
-            _ => return None,
-        };
-        let mut header =
-            Self { xid, credits, procedure, reads: Vec::new(), writes: Vec::new(), reply: None, length: 0 };
-        if matches!(procedure, Procedure::Message | Procedure::NoMessage) {
-            if code == 2 {
-                // Alignment and threshold of a padded message.
-                word()?;
-                word()?;
-            }
-            header.lists(bytes, &mut at)?;
-        }
-        header.length = at;
-        Some(header)
-    }
-
-    fn lists(&mut self, bytes: &[u8], at: &mut usize) -> Option<()> {
-        let mut segments = 0;
-        let mut flag = |at: &mut usize| {
-            *at += 4;
-            segments += 1;
-            u32_at(bytes, *at - 4)
-                .filter(|flag| *flag <= 1 && segments <= MOST_SEGMENTS)
-                .map(|flag| flag == 1)
-        };
-        let segment = |at: &mut usize| {
-            let found = Segment {
-                handle: u32_at(bytes, *at)?,
-                length: u32_at(bytes, *at + 4)?,
-                offset: u64_at(bytes, *at + 8)?,
-            };
-            *at += 16;
-            Some(found)
-        };
-        let chunk = |at: &mut usize| {
-            let count = u32_at(bytes, *at)? as usize;
-            *at += 4;
-            (count <= MOST_SEGMENTS).then_some(())?;
-            (0..count).map(|_| segment(at)).collect::<Option<Vec<Segment>>>()
-        };
-        while flag(at)? {
-            let position = u32_at(bytes, *at)?;
-            *at += 4;
-            self.reads.push((position, segment(at)?));
-        }
-        while flag(at)? {
-            self.writes.push(chunk(at)?);
-        }
-        if flag(at)? {
-            self.reply = Some(chunk(at)?);
-        }
-        Some(())
-    }
-}
 
 /// A whole RPC message, or what there is of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,7 +133,7 @@ impl<S: RpcSink> Rpc<S> {
         let (id, from) = (operation.connection, operation.from);
         let Some(transport) = self.transports.get_mut(&id) else { return };
         let start = content.start();
-        let header = Header::parse(start).filter(|header| plausible(header, start, transport.known));
+        let header = Header::parse(start).filter(|header| header.is_plausible(start, transport.known));
         let Some(header) = header else {
             transport.trials += 1;
             if !transport.known && transport.trials > TRIALS {
@@ -379,119 +277,6 @@ fn fill(filling: &mut Filling, address: u64, bytes: &[u8], left: &mut usize) {
     }
     content.bytes[from..to].copy_from_slice(bytes);
     content.there.insert(start, end);
-}
-
-/// Whether a header may be one: on a connection that is known for it, or because the message behind it
-/// agrees.
-fn plausible(header: &Header, bytes: &[u8], known: bool) -> bool {
-    let inline = bytes.get(header.length..).unwrap_or(&[]);
-    match header.procedure {
-        Procedure::Message => {
-            u32_at(inline, 0) == Some(header.xid) && u32_at(inline, 4).is_some_and(|direction| direction <= 1)
-        }
-        Procedure::NoMessage => inline.is_empty() && (!header.reads.is_empty() || header.reply.is_some()),
-        Procedure::Done | Procedure::Error(_) => known,
-    }
-}
-
-/// The bytes of segments, as many as were used of each.
-fn gather<'a>(fillings: impl Iterator<Item = (&'a Filling, u32)>) -> (Vec<u8>, bool) {
-    let (mut bytes, mut incomplete) = (Vec::new(), false);
-    for (filling, used) in fillings {
-        let (start, used) = (bytes.len(), used as usize);
-        let content = &filling.content;
-        let there = &content.bytes[..content.bytes.len().min(used)];
-        incomplete |= !content.is_whole(used as u64);
-        bytes.extend_from_slice(there);
-        if content.is_whole(used as u64) {
-            bytes.resize(start + used, 0);
-        }
-    }
-    (bytes, incomplete)
-}
-
-/// Zeros up to a multiple of four, which XDR has and chunks leave out.
-fn pad(bytes: &mut Vec<u8>) {
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-}
-
-fn assemble_call(call: &Call) -> Message {
-    let inline = call.inline.bytes.get(call.header.length..).unwrap_or(&[]);
-    let mut incomplete = !call.inline.is_whole(call.inline_length);
-    let mut positions: BTreeMap<u32, Vec<&Filling>> = BTreeMap::new();
-    for ((position, _), filling) in call.header.reads.iter().zip(&call.fillings) {
-        positions.entry(*position).or_default().push(filling);
-    }
-    let (mut bytes, mut taken, mut by_chunks) = (Vec::new(), 0, 0);
-    for (position, fillings) in positions {
-        // Positions count in the message as it was before chunks were taken out.
-        let before = (position as usize).saturating_sub(bytes.len()).min(inline.len() - taken);
-        bytes.extend_from_slice(&inline[taken..taken + before]);
-        taken += before;
-        let (chunk, lacks) = gather(fillings.into_iter().map(|filling| (filling, filling.segment.length)));
-        incomplete |= lacks;
-        by_chunks += chunk.len() as u64;
-        bytes.extend(chunk);
-        if position > 0 {
-            pad(&mut bytes);
-        }
-    }
-    bytes.extend_from_slice(&inline[taken..]);
-    let &Call { frame, time, .. } = call;
-    Message { bytes, incomplete, frame, time, by_chunks, placed: Placed::Exactly }
-}
-
-fn assemble_reply(operation: &Operation, header: &Header, content: &Content, call: Option<&Call>) -> Message {
-    let inline = content.bytes.get(header.length..).unwrap_or(&[]);
-    let mut message = Message {
-        bytes: inline.to_vec(),
-        incomplete: !content.is_whole(operation.length),
-        frame: operation.frames.1,
-        time: operation.time,
-        by_chunks: 0,
-        placed: Placed::Exactly,
-    };
-    let used: Vec<&Segment> = header.writes.iter().flatten().chain(header.reply.iter().flatten()).collect();
-    let Some(call) = call else {
-        message.incomplete |= used.iter().any(|segment| segment.length > 0);
-        return message;
-    };
-    // The reply repeats the call's chunks, with the lengths that were used.
-    let mut fillings = call.fillings[call.header.reads.len()..].iter();
-    for chunk in &header.writes {
-        let (bytes, lacks) = gather(fillings.by_ref().zip(chunk.iter().map(|segment| segment.length)));
-        message.incomplete |= lacks;
-        message.by_chunks += bytes.len() as u64;
-        if !bytes.is_empty() {
-            place_chunk(&mut message, bytes);
-        }
-    }
-    let skipped: usize = call.header.writes.iter().skip(header.writes.len()).map(Vec::len).sum();
-    if let Some(chunk) = &header.reply {
-        let fillings = fillings.skip(skipped).zip(chunk.iter().map(|segment| segment.length));
-        let (bytes, lacks) = gather(fillings);
-        message.incomplete |= lacks;
-        if header.procedure == Procedure::NoMessage {
-            message.by_chunks += bytes.len() as u64;
-            message.bytes = bytes;
-        }
-    }
-    message
-}
-
-/// Puts the data of a write chunk where XDR most probably has it.
-fn place_chunk(message: &mut Message, mut chunk: Vec<u8>) {
-    let length = chunk.len() as u32;
-    let behind = message.bytes.chunks_exact(4).rposition(|word| u32_at(word, 0) == Some(length));
-    pad(&mut chunk);
-    let (at, placed) = match behind {
-        Some(word) => (word * 4 + 4, Placed::BehindLength),
-        None => (message.bytes.len(), Placed::AtEnd),
-    };
-    message.bytes.splice(at..at, chunk);
-    if message.placed != Placed::AtEnd {
-        message.placed = placed;
-    }
 }
 
 impl<S: RpcSink> Sink for Rpc<S> {

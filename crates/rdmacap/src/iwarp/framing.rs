@@ -4,9 +4,10 @@
 //! Where the boundaries are lost, a place counts as the start of an FPDU if its checksum is right, or if a
 //! chain of FPDUs begins there whose headers all make sense.
 
-use iwarp_wire::ddp::{self, Header};
-use iwarp_wire::mpa;
+mod search;
+
 use iwarp_wire::rdmap::{self, Opcode};
+use iwarp_wire::{ddp, mpa};
 
 use crate::context::Budget;
 use crate::tcp::Piece;
@@ -299,8 +300,6 @@ impl Framer {
         }
     }
 
-    // ---- handshake --------------------------------------------------------------------------
-
     /// Bytes of the request or reply, as far as what is held tells.
     fn handshake_length(&self) -> usize {
         match self.held.first_chunk::<{ mpa::FRAME_HEADER }>() {
@@ -330,8 +329,6 @@ impl Framer {
         out(Event::Handshake { bytes: &held, certain });
     }
 
-    // ---- FPDUs -----------------------------------------------------------------------------
-
     /// Takes whole FPDUs from the front of `bytes`, without a copy.
     fn direct(&mut self, bytes: &[u8], frame: u64, time: u64, out: &mut dyn FnMut(Event<'_>)) -> usize {
         let mut taken = 0;
@@ -340,7 +337,7 @@ impl Framer {
             let span = (self.at, self.at + length as u64);
             let fpdu =
                 Fpdu { ulpdu: ulpdu(whole), gaps: &[], cut: false, span, frames: (frame, frame), time };
-            if !makes_sense(fpdu.ulpdu) {
+            if !search::makes_sense(fpdu.ulpdu) {
                 out(Event::Passed((bytes.len() - taken) as u64));
                 self.at += (bytes.len() - taken) as u64;
                 self.lose(out);
@@ -404,7 +401,7 @@ impl Framer {
             time: first.map_or(0, |source| source.2),
         };
         self.clear();
-        if !makes_sense(ulpdu) {
+        if !search::makes_sense(ulpdu) {
             out(Event::Passed(held.len() as u64));
             self.state = State::Searching;
         } else if whole {
@@ -431,123 +428,6 @@ impl Framer {
         self.found = true;
         out(Event::Fpdu(fpdu));
     }
-
-    // ---- search -----------------------------------------------------------------------------
-
-    /// Looks for the start of an FPDU in what is held; `last`: nothing more comes.
-    fn search(&mut self, last: bool, out: &mut dyn FnMut(Event<'_>)) {
-        let begin = self.at - self.held.len() as u64;
-        let mut again = std::mem::take(&mut self.undecided);
-        let new = self.scanned..self.held.len();
-        let phase = self.phase;
-        let fits = |place: &usize| phase.is_none_or(|phase| (begin + *place as u64) % 4 == phase);
-        for place in again.drain(..).chain(new.filter(fits)) {
-            match self.chain(place, last) {
-                Verdict::Frame => return self.lock(place, out),
-                Verdict::Undecided if self.undecided.len() < MOST_UNDECIDED => self.undecided.push(place),
-                _ => {}
-            }
-        }
-        self.scanned = self.held.len();
-        if self.held.len() > SEARCHED {
-            if !self.found && self.phase.is_none() {
-                self.clear();
-                self.state = State::Foreign;
-                return;
-            }
-            out(Event::Passed(self.held.len() as u64));
-            self.clear();
-        }
-    }
-
-    /// FPDUs begin at this place of what is held: goes on from there.
-    fn lock(&mut self, place: usize, out: &mut dyn FnMut(Event<'_>)) {
-        if place > 0 {
-            out(Event::Passed(place as u64));
-        }
-        let held = std::mem::take(&mut self.held);
-        let (gaps, sources) = (std::mem::take(&mut self.gaps), std::mem::take(&mut self.sources));
-        let starts = std::mem::take(&mut self.starts);
-        self.clear();
-        self.at -= (held.len() - place) as u64;
-        self.phase = Some(self.at % 4);
-        self.state = State::Framed;
-        // The same pieces again, in which an FPDU now begins.
-        let mut at = place;
-        while at < held.len() {
-            if let Some(gap) = gaps.iter().find(|gap| gap.0 <= at && at < gap.1) {
-                self.miss((gap.1 - at) as u64, true, out);
-                at = gap.1;
-                continue;
-            }
-            let source = sources.iter().rfind(|source| source.0 <= at);
-            let (_, frame, time) = source.copied().unwrap_or_default();
-            let ends = gaps.iter().map(|gap| gap.0).chain(sources.iter().map(|source| source.0));
-            let end = ends.filter(|end| *end > at).min().unwrap_or(held.len());
-            self.take(&held[at..end], frame, time, starts.contains(&at), out);
-            at = end;
-        }
-    }
-
-    /// Whether an FPDU begins at this place.
-    fn chain(&self, place: usize, last: bool) -> Verdict {
-        let (mut at, mut count) = (place, 0);
-        let starts_segment = self.starts.binary_search(&place).is_ok();
-        loop {
-            if at >= self.held.len() {
-                let fits = last && at == self.held.len() && count > 0;
-                return if fits { Verdict::Frame } else { Verdict::Undecided };
-            }
-            let rest = &self.held[at..];
-            let gap = self.gaps.get(self.gaps.partition_point(|gap| gap.1 <= at));
-            let known = gap.map_or(rest.len(), |gap| gap.0.saturating_sub(at));
-            if let Some(gap) = gap.filter(|_| known == 0) {
-                // Several frames in one segment, of which only the first was captured: the next segment has
-                // to begin with one as well.
-                if count == 0 || !starts_segment {
-                    return Verdict::No;
-                }
-                at = gap.1;
-                continue;
-            }
-            let Some(length) = frame_length(&rest[..known]) else { return Verdict::Undecided };
-            let visible = known.min(length - mpa::CRC);
-            match sense(&rest[mpa::FPDU_LENGTH_FIELD..visible.max(mpa::FPDU_LENGTH_FIELD)], length) {
-                Some(true) => {}
-                Some(false) => return Verdict::No,
-                None => return if gap.is_some() { Verdict::No } else { Verdict::Undecided },
-            }
-            if let Some(frame) = rest[..known].get(..length) {
-                let (covered, field) = frame.split_at(length - mpa::CRC);
-                let padding = mpa::padding(length_field(frame));
-                let field = field.first_chunk().map_or(0, |field| u32::from_le_bytes(*field));
-                let in_use = match self.checksums {
-                    Checksums::Unknown => field != 0,
-                    Checksums::On => true,
-                    Checksums::Off => false,
-                };
-                if in_use {
-                    return if crc32c::crc32c(covered) == field { Verdict::Frame } else { Verdict::No };
-                }
-                if covered[covered.len() - padding..].iter().any(|byte| *byte != 0) {
-                    return Verdict::No;
-                }
-            }
-            count += 1;
-            at += length;
-            if count == CHAIN && at <= self.held.len() {
-                return Verdict::Frame;
-            }
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Frame,
-    No,
-    /// More bytes would tell.
-    Undecided,
 }
 
 fn length_field(frame: &[u8]) -> usize {
@@ -583,36 +463,6 @@ fn with_markers(begin: u64, length: usize, origin: u64) -> usize {
 fn without_markers(bytes: &[u8], begin: u64, origin: u64) -> Vec<u8> {
     let is_data = |index: &usize| (begin + *index as u64).wrapping_sub(origin) % MARKER_DISTANCE >= MARKER;
     (0..bytes.len()).filter(is_data).map(|index| bytes[index]).collect()
-}
-
-/// Whether a ULPDU begins as a segment of DDP and RDMAP does, or is the empty one that may open a connection
-/// (RFC 6581 4.5).
-fn makes_sense(ulpdu: &[u8]) -> bool {
-    ulpdu.is_empty() || sense(ulpdu, mpa::fpdu(ulpdu.len())) == Some(true)
-}
-
-/// The same of what is there of the ULPDU in an FPDU of `length` bytes; `None`: too little is there.
-fn sense(ulpdu: &[u8], length: usize) -> Option<bool> {
-    let &control = ulpdu.first()?;
-    let header = ddp::header_length(control);
-    if length < mpa::fpdu(header) {
-        return Some(false);
-    }
-    let known = ulpdu.get(..header)?;
-    let Ok(header) = Header::parse(known) else { return Some(false) };
-    // Four bits of DDP's control and two of RDMAP's are reserved.
-    if control & 0x3c != 0 || known[1] & 0x30 != 0 {
-        return Some(false);
-    }
-    Some(match header {
-        Header::Tagged(tagged) => {
-            matches!(Opcode::parse(tagged.ulp), Ok(Opcode::Write | Opcode::ReadResponse))
-        }
-        Header::Untagged(untagged) => match Opcode::parse(untagged.ulp) {
-            Ok(Opcode::Write | Opcode::ReadResponse) | Err(_) => false,
-            Ok(opcode) => untagged.queue == queue(opcode) && untagged.sequence != 0,
-        },
-    })
 }
 
 /// The queue on which untagged messages of an opcode travel.

@@ -5,15 +5,15 @@
 //! it or, for reads and atomics, once its response is whole. Operations are reported in the order in which
 //! they were asked for.
 
-use std::collections::VecDeque;
+mod pending;
+mod responses;
+
 use std::net::IpAddr;
 
 use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
-use iwarp_wire::mpa;
-use iwarp_wire::rdmap::{
-    About, AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate, parse_immediate,
-};
+use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, parse_immediate};
 
+use self::pending::{Asked, Half, Pending, place, report};
 use super::framing::{Fpdu, queue};
 use crate::Operation;
 use crate::context::Context;
@@ -26,52 +26,6 @@ const MOST_PENDING: usize = 1 << 16;
 const LINGER: usize = 16;
 /// What a request takes of the budget.
 const PENDING: usize = 512;
-
-/// A request that has not ended.
-#[derive(Debug)]
-struct Pending {
-    operation: Operation,
-    /// Whether all of the request was seen, or will not be.
-    sent: bool,
-    /// Where in the stream it ended.
-    end: u64,
-    /// Bytes of it that were seen.
-    got: Ranges,
-    /// First tagged offset of a write.
-    base: u64,
-    /// What a read or an atomic asked for.
-    asked: Asked,
-    /// Whether it may have begun before what was seen of it.
-    headless: bool,
-    /// What it takes of the budget.
-    charge: usize,
-    /// What became of it, and when.
-    over: Option<(Outcome, u64)>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Nothing,
-    Read(ReadRequest),
-    Atomic { id: u32 },
-}
-
-/// What one side sends.
-#[derive(Debug, Default)]
-struct Half {
-    pending: VecDeque<Pending>,
-    /// The tagged message or send whose last segment has not come is the last of `pending`.
-    open: bool,
-    /// Message numbers that come next, by queue.
-    numbers: [Option<u32>; 4],
-    /// Something was passed over since the last frame.
-    passed: bool,
-    /// Something was passed over at some time.
-    lossy: bool,
-    /// Whether any frame has come.
-    begun: bool,
-    acknowledged: u64,
-}
 
 /// The operations of a connection, both ways.
 #[derive(Debug)]
@@ -145,8 +99,6 @@ impl Operations {
             self.flush(side, true, context);
         }
     }
-
-    // ---- requests ---------------------------------------------------------------------------
 
     fn write(
         &mut self,
@@ -372,148 +324,6 @@ impl Operations {
         self.mark_sent(side, context);
     }
 
-    // ---- responses --------------------------------------------------------------------------
-
-    fn read_response(
-        &mut self,
-        side: Side,
-        tagged: &Tagged,
-        payload: &[u8],
-        fpdu: &Fpdu<'_>,
-        context: &mut Context<'_>,
-    ) {
-        let (requester, connection) = (side.other(), self.connection);
-        let half = &mut self.halves[requester.index()];
-        let fits = |pending: &Pending| match pending.asked {
-            Asked::Read(request) if pending.over.is_none() => {
-                let offset = tagged.offset.wrapping_sub(request.sink_offset);
-                let end = offset.checked_add(payload.len() as u64);
-                let inside = end.is_some_and(|end| end <= u64::from(request.length));
-                (request.sink_stag == tagged.stag && inside || request.length == 0 && payload.is_empty())
-                    .then_some(offset)
-            }
-            _ => None,
-        };
-        let found = half.pending.iter().enumerate().find_map(|(at, pending)| Some((at, fits(pending)?)));
-        let Some((at, offset)) = found else {
-            let text = format!(
-                "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
-                payload.len(),
-                tagged.stag,
-                tagged.offset
-            );
-            // The request may be what the capture lacks.
-            let explained = half.lossy || !half.begun;
-            let topic = if explained { Topic::CaptureLoss } else { Topic::Protocol };
-            context.finding(topic, Some(connection), text);
-            return;
-        };
-        // Responses come in the order of the requests: what comes no more was not captured.
-        for earlier in half.pending.iter_mut().take(at) {
-            if earlier.asked != Asked::Nothing && earlier.over.is_none() {
-                earlier.over = Some((Outcome::Implied, context.time));
-            }
-        }
-        let pending = &mut half.pending[at];
-        let offset = if payload.is_empty() { 0 } else { offset };
-        let operation = &mut pending.operation;
-        let mut placement = Placement {
-            operation: operation.id,
-            connection,
-            from: requester,
-            offset,
-            memory: None,
-            frame: 0,
-        };
-        let at = |target: Option<crate::Target>, access| {
-            target.map(|target| {
-                (crate::Target { address: target.address.wrapping_add(offset), ..target }, access)
-            })
-        };
-        let (source, sink) = (at(operation.target, Access::Read), at(operation.sink, Access::Filled));
-        pending.add(payload, fpdu, offset);
-        if tagged.last {
-            pending.over = Some((Outcome::Answered, context.time));
-        }
-        placement.memory = source;
-        place(&placement, payload, fpdu, ddp::TAGGED, context);
-        if sink.is_some() {
-            placement.memory = sink;
-            place(&placement, payload, fpdu, ddp::TAGGED, context);
-        }
-        self.flush(requester, false, context);
-    }
-
-    fn atomic_response(
-        &mut self,
-        side: Side,
-        response: AtomicResponse,
-        fpdu: &Fpdu<'_>,
-        context: &mut Context<'_>,
-    ) {
-        let (requester, connection) = (side.other(), self.connection);
-        let asked = Asked::Atomic { id: response.id };
-        let half = &mut self.halves[requester.index()];
-        let found = half.pending.iter_mut().find(|pending| pending.asked == asked && pending.over.is_none());
-        let Some(pending) = found else { return };
-        pending.over = Some((Outcome::Answered, context.time));
-        pending.got.insert(0, 8);
-        pending.operation.frames.1 = fpdu.frames.1;
-        pending.operation.packets += 1;
-        if let Some(atomic) = &mut pending.operation.atomic {
-            atomic.old = Some(response.original);
-        }
-        let placement = Placement {
-            operation: pending.operation.id,
-            connection,
-            from: requester,
-            offset: 0,
-            memory: pending.operation.target.map(|target| (target, Access::Found)),
-            frame: fpdu.frames.1,
-        };
-        context.bytes(&placement, &response.original.to_be_bytes());
-        self.flush(requester, false, context);
-    }
-
-    fn terminate(&mut self, side: Side, payload: &[u8], fpdu: &Fpdu<'_>, context: &mut Context<'_>) {
-        let Some(terminate) = payload.first_chunk().map(Terminate::parse) else { return };
-        let about = About::parse(payload);
-        let quoted = about.head.get(mpa::FPDU_LENGTH_FIELD..).and_then(|head| Header::parse(head).ok());
-        let request = about.request.map(ReadRequest::parse);
-        let is_it = |pending: &&mut Pending| {
-            let target = pending.operation.target;
-            match (quoted, pending.asked) {
-                (Some(Header::Tagged(tagged)), Asked::Nothing) => target.is_some_and(|target| {
-                    let at = tagged.offset.wrapping_sub(target.address);
-                    target.key == tagged.stag && at < pending.operation.length
-                }),
-                (Some(Header::Untagged(_)), Asked::Read(asked)) => {
-                    request.is_none_or(|quoted| quoted == asked)
-                }
-                (Some(Header::Untagged(quoted)), Asked::Nothing) => {
-                    pending.operation.kind == Kind::Send && quoted.queue == 0
-                }
-                _ => false,
-            }
-        };
-        let half = &mut self.halves[side.other().index()];
-        let text = terminate.to_string();
-        let mut failed = String::new();
-        if let Some(pending) = half.pending.iter_mut().rev().find(is_it) {
-            pending.over = Some((Outcome::Terminated(terminate.meaning().to_owned()), context.time));
-            pending.operation.frames.1 = fpdu.frames.1;
-            failed = format!(
-                ", about the {} of frame {}",
-                pending.operation.kind.name(),
-                pending.operation.frames.0
-            );
-        }
-        let text = format!("{side} terminated the connection: {text}{failed}");
-        context.finding(Topic::Terminate, Some(self.connection), text);
-    }
-
-    // ---- what requests have in common -------------------------------------------------------
-
     fn begin(&mut self, side: Side, kind: Kind, fpdu: &Fpdu<'_>, context: &mut Context<'_>) -> &mut Pending {
         let operation =
             Operation::new(context.operation_id(), self.connection, side, kind, fpdu.frames, fpdu.time);
@@ -594,92 +404,5 @@ impl Operations {
                 report(oldest, context);
             }
         }
-    }
-}
-
-impl Half {
-    fn open_last(&self) -> Option<&Pending> {
-        self.pending.back().filter(|_| self.open)
-    }
-
-    fn report_sent(&mut self, context: &mut Context<'_>) {
-        self.report_sent_before(self.pending.len(), context);
-    }
-
-    fn report_sent_before(&mut self, count: usize, context: &mut Context<'_>) {
-        // Those at the end are the ones that may not have been reported.
-        let from = self.pending.iter().rposition(|pending| pending.sent).map_or(0, |at| at + 1);
-        let open = usize::from(self.open);
-        for pending in self.pending.range_mut(from..count.min(self.pending.len() - open).max(from)) {
-            pending.sent = true;
-            context.sink.sent(&pending.operation);
-        }
-    }
-}
-
-impl Pending {
-    /// Adds a segment at `offset` of the message.
-    fn add(&mut self, payload: &[u8], fpdu: &Fpdu<'_>, offset: u64) {
-        let operation = &mut self.operation;
-        operation.packets += 1;
-        operation.frames.1 = operation.frames.1.max(fpdu.frames.1);
-        let end = offset.saturating_add(payload.len() as u64);
-        if self.asked == Asked::Nothing {
-            operation.length = end;
-            self.end = fpdu.span.1;
-        }
-        self.got.insert(offset, end);
-        let header = fpdu.ulpdu.len() - payload.len();
-        for &(from, to) in fpdu.gaps {
-            let (from, to) = (from.saturating_sub(header) as u64, to.saturating_sub(header) as u64);
-            if fpdu.cut {
-                operation.cut += to - from;
-            } else if from < to {
-                operation.missing.push((offset + from, offset + to));
-            }
-        }
-    }
-}
-
-/// Reports an operation that is over, or is not but the capture is.
-fn report(pending: Pending, context: &mut Context<'_>) {
-    let Pending { mut operation, got, over, headless, charge, .. } = pending;
-    context.budget.give(charge);
-    let whole = got.contains(0, operation.length);
-    let seen_nothing = matches!(over, None | Some((Outcome::Terminated(_), _)));
-    let never_answered = seen_nothing && got.total() == 0;
-    if !whole && !never_answered {
-        operation.missing.extend(got.missing(0, operation.length));
-        operation.missing.sort_unstable();
-        operation.missing.dedup();
-    }
-    match over {
-        Some((outcome, time)) => {
-            operation.outcome = outcome;
-            operation.took = Some(time.saturating_sub(operation.time));
-        }
-        None if !operation.missing.is_empty() => operation.outcome = Outcome::Incomplete,
-        None => {}
-    }
-    if headless && !operation.outcome.failed() {
-        operation.outcome = Outcome::Incomplete;
-    }
-    context.ended(&operation);
-}
-
-/// Hands on what there is of a segment's payload; `header` bytes of the ULPDU are before it.
-fn place(placement: &Placement, payload: &[u8], fpdu: &Fpdu<'_>, header: usize, context: &mut Context<'_>) {
-    let mut at = 0;
-    let ends = fpdu.gaps.iter().map(|&(from, to)| (from.saturating_sub(header), to.saturating_sub(header)));
-    for (from, to) in ends.chain([(payload.len(), payload.len())]) {
-        if let Some(bytes) = payload.get(at..from) {
-            let mut placement = Placement { frame: fpdu.frames.1, ..*placement };
-            placement.offset += at as u64;
-            if let Some((target, _)) = &mut placement.memory {
-                target.address = target.address.wrapping_add(at as u64);
-            }
-            context.bytes(&placement, bytes);
-        }
-        at = to;
     }
 }

@@ -1,0 +1,150 @@
+//! Requests that have not ended, and how they are reported.
+
+use std::collections::VecDeque;
+
+use iwarp_wire::rdmap::ReadRequest;
+
+use super::super::framing::Fpdu;
+use crate::Operation;
+use crate::context::Context;
+use crate::operation::{Outcome, Placement};
+use crate::ranges::Ranges;
+
+/// A request that has not ended.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) operation: Operation,
+    /// Whether all of the request was seen, or will not be.
+    pub(super) sent: bool,
+    /// Where in the stream it ended.
+    pub(super) end: u64,
+    /// Bytes of it that were seen.
+    pub(super) got: Ranges,
+    /// First tagged offset of a write.
+    pub(super) base: u64,
+    /// What a read or an atomic asked for.
+    pub(super) asked: Asked,
+    /// Whether it may have begun before what was seen of it.
+    pub(super) headless: bool,
+    /// What it takes of the budget.
+    pub(super) charge: usize,
+    /// What became of it, and when.
+    pub(super) over: Option<(Outcome, u64)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Nothing,
+    Read(ReadRequest),
+    Atomic { id: u32 },
+}
+
+/// What one side sends.
+#[derive(Debug, Default)]
+pub(super) struct Half {
+    pub(super) pending: VecDeque<Pending>,
+    /// The tagged message or send whose last segment has not come is the last of `pending`.
+    pub(super) open: bool,
+    /// Message numbers that come next, by queue.
+    pub(super) numbers: [Option<u32>; 4],
+    /// Something was passed over since the last frame.
+    pub(super) passed: bool,
+    /// Something was passed over at some time.
+    pub(super) lossy: bool,
+    /// Whether any frame has come.
+    pub(super) begun: bool,
+    pub(super) acknowledged: u64,
+}
+
+impl Half {
+    pub(super) fn open_last(&self) -> Option<&Pending> {
+        self.pending.back().filter(|_| self.open)
+    }
+
+    pub(super) fn report_sent(&mut self, context: &mut Context<'_>) {
+        self.report_sent_before(self.pending.len(), context);
+    }
+
+    pub(super) fn report_sent_before(&mut self, count: usize, context: &mut Context<'_>) {
+        // Those at the end are the ones that may not have been reported.
+        let from = self.pending.iter().rposition(|pending| pending.sent).map_or(0, |at| at + 1);
+        let open = usize::from(self.open);
+        for pending in self.pending.range_mut(from..count.min(self.pending.len() - open).max(from)) {
+            pending.sent = true;
+            context.sink.sent(&pending.operation);
+        }
+    }
+}
+
+impl Pending {
+    /// Adds a segment at `offset` of the message.
+    pub(super) fn add(&mut self, payload: &[u8], fpdu: &Fpdu<'_>, offset: u64) {
+        let operation = &mut self.operation;
+        operation.packets += 1;
+        operation.frames.1 = operation.frames.1.max(fpdu.frames.1);
+        let end = offset.saturating_add(payload.len() as u64);
+        if self.asked == Asked::Nothing {
+            operation.length = end;
+            self.end = fpdu.span.1;
+        }
+        self.got.insert(offset, end);
+        let header = fpdu.ulpdu.len() - payload.len();
+        for &(from, to) in fpdu.gaps {
+            let (from, to) = (from.saturating_sub(header) as u64, to.saturating_sub(header) as u64);
+            if fpdu.cut {
+                operation.cut += to - from;
+            } else if from < to {
+                operation.missing.push((offset + from, offset + to));
+            }
+        }
+    }
+}
+
+/// Reports an operation that is over, or is not but the capture is.
+pub(super) fn report(pending: Pending, context: &mut Context<'_>) {
+    let Pending { mut operation, got, over, headless, charge, .. } = pending;
+    context.budget.give(charge);
+    let whole = got.contains(0, operation.length);
+    let seen_nothing = matches!(over, None | Some((Outcome::Terminated(_), _)));
+    let never_answered = seen_nothing && got.total() == 0;
+    if !whole && !never_answered {
+        operation.missing.extend(got.missing(0, operation.length));
+        operation.missing.sort_unstable();
+        operation.missing.dedup();
+    }
+    match over {
+        Some((outcome, time)) => {
+            operation.outcome = outcome;
+            operation.took = Some(time.saturating_sub(operation.time));
+        }
+        None if !operation.missing.is_empty() => operation.outcome = Outcome::Incomplete,
+        None => {}
+    }
+    if headless && !operation.outcome.failed() {
+        operation.outcome = Outcome::Incomplete;
+    }
+    context.ended(&operation);
+}
+
+/// Hands on what there is of a segment's payload; `header` bytes of the ULPDU are before it.
+pub(super) fn place(
+    placement: &Placement,
+    payload: &[u8],
+    fpdu: &Fpdu<'_>,
+    header: usize,
+    context: &mut Context<'_>,
+) {
+    let mut at = 0;
+    let ends = fpdu.gaps.iter().map(|&(from, to)| (from.saturating_sub(header), to.saturating_sub(header)));
+    for (from, to) in ends.chain([(payload.len(), payload.len())]) {
+        if let Some(bytes) = payload.get(at..from) {
+            let mut placement = Placement { frame: fpdu.frames.1, ..*placement };
+            placement.offset += at as u64;
+            if let Some((target, _)) = &mut placement.memory {
+                target.address = target.address.wrapping_add(at as u64);
+            }
+            context.bytes(&placement, bytes);
+        }
+        at = to;
+    }
+}

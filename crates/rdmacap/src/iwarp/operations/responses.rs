@@ -1,0 +1,156 @@
+//! What ends a request: responses of the other side, and Terminate.
+
+use iwarp_wire::ddp::{self, Header, Tagged};
+use iwarp_wire::mpa;
+use iwarp_wire::rdmap::{About, AtomicResponse, ReadRequest, Terminate};
+
+use super::super::framing::Fpdu;
+use super::{Asked, Operations, Pending, place};
+use crate::context::Context;
+use crate::operation::{Access, Kind, Outcome, Placement, Side, Topic};
+
+impl Operations {
+    pub(super) fn read_response(
+        &mut self,
+        side: Side,
+        tagged: &Tagged,
+        payload: &[u8],
+        fpdu: &Fpdu<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let (requester, connection) = (side.other(), self.connection);
+        let half = &mut self.halves[requester.index()];
+        let fits = |pending: &Pending| match pending.asked {
+            Asked::Read(request) if pending.over.is_none() => {
+                let offset = tagged.offset.wrapping_sub(request.sink_offset);
+                let end = offset.checked_add(payload.len() as u64);
+                let inside = end.is_some_and(|end| end <= u64::from(request.length));
+                (request.sink_stag == tagged.stag && inside || request.length == 0 && payload.is_empty())
+                    .then_some(offset)
+            }
+            _ => None,
+        };
+        let found = half.pending.iter().enumerate().find_map(|(at, pending)| Some((at, fits(pending)?)));
+        let Some((at, offset)) = found else {
+            let text = format!(
+                "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
+                payload.len(),
+                tagged.stag,
+                tagged.offset
+            );
+            // The request may be what the capture lacks.
+            let explained = half.lossy || !half.begun;
+            let topic = if explained { Topic::CaptureLoss } else { Topic::Protocol };
+            context.finding(topic, Some(connection), text);
+            return;
+        };
+        // Responses come in the order of the requests: what comes no more was not captured.
+        for earlier in half.pending.iter_mut().take(at) {
+            if earlier.asked != Asked::Nothing && earlier.over.is_none() {
+                earlier.over = Some((Outcome::Implied, context.time));
+            }
+        }
+        let pending = &mut half.pending[at];
+        let offset = if payload.is_empty() { 0 } else { offset };
+        let operation = &mut pending.operation;
+        let mut placement = Placement {
+            operation: operation.id,
+            connection,
+            from: requester,
+            offset,
+            memory: None,
+            frame: 0,
+        };
+        let at = |target: Option<crate::Target>, access| {
+            target.map(|target| {
+                (crate::Target { address: target.address.wrapping_add(offset), ..target }, access)
+            })
+        };
+        let (source, sink) = (at(operation.target, Access::Read), at(operation.sink, Access::Filled));
+        pending.add(payload, fpdu, offset);
+        if tagged.last {
+            pending.over = Some((Outcome::Answered, context.time));
+        }
+        placement.memory = source;
+        place(&placement, payload, fpdu, ddp::TAGGED, context);
+        if sink.is_some() {
+            placement.memory = sink;
+            place(&placement, payload, fpdu, ddp::TAGGED, context);
+        }
+        self.flush(requester, false, context);
+    }
+
+    pub(super) fn atomic_response(
+        &mut self,
+        side: Side,
+        response: AtomicResponse,
+        fpdu: &Fpdu<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let (requester, connection) = (side.other(), self.connection);
+        let asked = Asked::Atomic { id: response.id };
+        let half = &mut self.halves[requester.index()];
+        let found = half.pending.iter_mut().find(|pending| pending.asked == asked && pending.over.is_none());
+        let Some(pending) = found else { return };
+        pending.over = Some((Outcome::Answered, context.time));
+        pending.got.insert(0, 8);
+        pending.operation.frames.1 = fpdu.frames.1;
+        pending.operation.packets += 1;
+        if let Some(atomic) = &mut pending.operation.atomic {
+            atomic.old = Some(response.original);
+        }
+        let placement = Placement {
+            operation: pending.operation.id,
+            connection,
+            from: requester,
+            offset: 0,
+            memory: pending.operation.target.map(|target| (target, Access::Found)),
+            frame: fpdu.frames.1,
+        };
+        context.bytes(&placement, &response.original.to_be_bytes());
+        self.flush(requester, false, context);
+    }
+
+    pub(super) fn terminate(
+        &mut self,
+        side: Side,
+        payload: &[u8],
+        fpdu: &Fpdu<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let Some(terminate) = payload.first_chunk().map(Terminate::parse) else { return };
+        let about = About::parse(payload);
+        let quoted = about.head.get(mpa::FPDU_LENGTH_FIELD..).and_then(|head| Header::parse(head).ok());
+        let request = about.request.map(ReadRequest::parse);
+        let is_it = |pending: &&mut Pending| {
+            let target = pending.operation.target;
+            match (quoted, pending.asked) {
+                (Some(Header::Tagged(tagged)), Asked::Nothing) => target.is_some_and(|target| {
+                    let at = tagged.offset.wrapping_sub(target.address);
+                    target.key == tagged.stag && at < pending.operation.length
+                }),
+                (Some(Header::Untagged(_)), Asked::Read(asked)) => {
+                    request.is_none_or(|quoted| quoted == asked)
+                }
+                (Some(Header::Untagged(quoted)), Asked::Nothing) => {
+                    pending.operation.kind == Kind::Send && quoted.queue == 0
+                }
+                _ => false,
+            }
+        };
+        let half = &mut self.halves[side.other().index()];
+        let text = terminate.to_string();
+        let mut failed = String::new();
+        if let Some(pending) = half.pending.iter_mut().rev().find(is_it) {
+            pending.over = Some((Outcome::Terminated(terminate.meaning().to_owned()), context.time));
+            pending.operation.frames.1 = fpdu.frames.1;
+            failed = format!(
+                ", about the {} of frame {}",
+                pending.operation.kind.name(),
+                pending.operation.frames.0
+            );
+        }
+        let text = format!("{side} terminated the connection: {text}{failed}");
+        context.finding(Topic::Terminate, Some(self.connection), text);
+    }
+}
