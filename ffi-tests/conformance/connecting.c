@@ -396,6 +396,22 @@ static void many_connections(void)
     side_close(&listener);
 }
 
+/* Queues as short as they can be: whatever the device gives each of them is as small as it can be, down to one
+ * page, so that no number of endpoints and no place of a queue is left out. */
+static void many_endpoints(void)
+{
+    enum { COUNT = 60 };
+    const struct settings settings = {.tx_size = 3, .rx_size = 3};
+    static struct side sides[COUNT];
+
+    for (unsigned i = 0; i < COUNT; i++) {
+        side_active(&sides[i], IPV4, 7471, &settings);
+        CHECK_OK(fi_enable(sides[i].ep));
+    }
+    for (unsigned i = 0; i < COUNT; i++)
+        side_close(&sides[i]);
+}
+
 static const struct test tests[] = {
     TEST(enable_needs_queue, "fi_enable needs a bound event queue (-FI_ENOEQ)"),
     TEST(enable_is_implied, "fi_connect and fi_accept enable an endpoint that is not"),
@@ -411,6 +427,7 @@ static const struct test tests[] = {
     TEST(names, "fi_getname and fi_getpeer; port 0 shows the real port"),
     TEST(names_cut_short, "a short buffer is filled as far as it goes and answers -FI_ETOOSMALL"),
     TEST(many_connections, "many connections to one listener, one after another and at once"),
+    TEST(many_endpoints, "many enabled endpoints at once, with the shortest queues"),
 };
 
 const struct section connecting_section = SECTION("connecting", tests);

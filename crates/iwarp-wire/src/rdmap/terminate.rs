@@ -21,7 +21,7 @@ pub struct Terminate {
 pub struct About<'b> {
     /// The FPDU's length field and the whole DDP header; empty: the Terminate is about no segment.
     pub head: &'b [u8],
-    /// The [`ReadRequest`] in it, if it is one; not without a head.
+    /// The [`ReadRequest`](super::ReadRequest) in it, if it is one; not without a head.
     pub request: Option<&'b [u8; READ_REQUEST]>,
 }
 

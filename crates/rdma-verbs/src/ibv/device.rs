@@ -14,6 +14,7 @@ use rdma_sys as sys;
 
 use super::cm::{Channel, Id};
 use super::library::{Library, library};
+use super::siw;
 use crate::process::Maker;
 use crate::{BreakReason, DeviceAttributes, Error, Result, Transport};
 
@@ -44,6 +45,8 @@ pub(super) struct Context {
     pub(super) maker: Maker,
     pub(super) library: &'static Library,
     raw: NonNull<sys::ibv_context>,
+    /// Of a soft iWARP: see [`siw`].
+    placeholder: Option<NonNull<sys::ibv_cq>>,
     /// As the kernel calls it: `mlx5_0`, `rxe0`, `siw0`.
     pub(super) name: String,
     pub(super) attributes: DeviceAttributes,
@@ -152,6 +155,7 @@ impl Context {
             maker: Maker::this_process(),
             library,
             raw,
+            placeholder: None,
             name: name.to_owned(),
             attributes: DeviceAttributes {
                 name: "ibv",
@@ -173,6 +177,8 @@ impl Context {
         let mut device: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open; the structure is live and as large as the header says.
         check("ibv_query_device", unsafe { (library.ibv_query_device)(raw.as_ptr(), &raw mut device) })?;
+        // SAFETY: the context was opened by the caller just now.
+        context.placeholder = unsafe { siw::occupy_invalid_offset(library, raw, &device) }?;
         // SAFETY: as above. The exported function fills the structure as far as its first version
         // went, which covers what is read here.
         let mut port: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
@@ -271,7 +277,11 @@ impl Drop for Context {
         if !self.maker.is_this_process() {
             return;
         }
-        // SAFETY: the context is open, is closed once, and everything made from it held `self`.
+        if let Some(queue) = self.placeholder {
+            // SAFETY: the queue was made from this context, is destroyed once, and nothing reports to it.
+            unsafe { (self.library.ibv_destroy_cq)(queue.as_ptr()) };
+        }
+        // SAFETY: the context is open, is closed once, and everything else made from it held `self`.
         unsafe { (self.library.ibv_close_device)(self.raw()) };
     }
 }

@@ -29,6 +29,7 @@ mod memory;
 mod post;
 mod queue_pair;
 mod ring;
+mod siw;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
