@@ -54,7 +54,7 @@ pub use connection::{
 };
 pub use device::{Device, DeviceAttributes, MemoryRegion, ProtectionDomain, Transport};
 pub use error::{BreakReason, ConnectError, Error, Result};
-pub use memory::Memory;
+pub use memory::{Memory, Place};
 pub use queue_pair::{QpCapabilities, QpId, QueuePairs};
 pub use same_host::SameHost;
 pub use timer::Timer;

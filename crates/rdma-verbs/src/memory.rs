@@ -6,6 +6,7 @@
 //! (copies, the vectored receive that places a segment straight into a region) is in this module.
 
 mod copy;
+mod place;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -13,6 +14,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+pub use place::Place;
 
 use super::{Error, Result};
 
@@ -22,7 +25,8 @@ const ALIGNMENT: usize = 16;
 /// most connections use little of their rings. The heap would zero, and so touch, all of it.
 const MAPPED_LEAST: usize = 16 * 1024;
 
-/// A piece of memory with a fixed length, owned, shared by [`Arc`].
+/// A piece of memory with a fixed length, shared by [`Arc`]: owned, or on loan from an owner outside this
+/// crate.
 ///
 /// Threads, devices and other processes may read and write it at the same time. What a copy finds then is,
 /// byte for byte, what one of them wrote; the copy of a word may be torn. A completion says when the bytes of
@@ -34,10 +38,20 @@ pub struct Memory {
     /// The mapping from before the last move, or null. It stays mapped: a copy may still be under way in it.
     former: AtomicPtr<u8>,
     layout: Layout,
-    /// Whether it is a mapping of its own, and not from the heap.
-    mapped: bool,
+    origin: Origin,
     /// Whether a device was told where it lies.
     pinned: AtomicBool,
+}
+
+/// Where memory comes from, and so where it goes back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The allocator.
+    Heap,
+    /// A mapping of its own.
+    Mapping,
+    /// An owner outside this crate.
+    Lent,
 }
 
 /// Offset and length that do not lie within a [`Memory`].
@@ -67,7 +81,25 @@ impl Memory {
         // SAFETY: `layout` has a size above zero: `layout` refuses none.
         let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
         let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
-        Ok(Self::at(base, layout, mapping.is_some()))
+        let origin = if mapping.is_some() { Origin::Mapping } else { Origin::Heap };
+        Ok(Self::at(base, layout, origin))
+    }
+
+    /// Takes the `length` bytes at `base` on loan, to register them. `None` if there are bytes and `base` is
+    /// null, or more than `isize::MAX`.
+    ///
+    /// # Safety
+    /// For as long as the result lives the bytes are readable, and writable if they are registered with a
+    /// right to write. Other code of this process accesses them meanwhile only as it would memory that
+    /// another process changes at any time.
+    #[must_use]
+    pub unsafe fn lent(base: *mut u8, length: usize) -> Option<Arc<Self>> {
+        let layout = Layout::from_size_align(length, 1).ok()?;
+        let base = match NonNull::new(base) {
+            None if length > 0 => return None,
+            base => base.unwrap_or(NonNull::dangling()),
+        };
+        Some(Self::at(base, layout, Origin::Lent))
     }
 
     /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have
@@ -77,18 +109,18 @@ impl Memory {
     /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with what the system says.
     pub(super) fn of_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<Arc<Self>> {
         let layout = layout(size)?;
-        Ok(Self::at(map_file(file, offset, size)?, layout, true))
+        Ok(Self::at(map_file(file, offset, size)?, layout, Origin::Mapping))
     }
 
-    fn at(base: NonNull<u8>, layout: Layout, mapped: bool) -> Arc<Self> {
+    fn at(base: NonNull<u8>, layout: Layout, origin: Origin) -> Arc<Self> {
         let base = AtomicPtr::new(base.as_ptr());
         let former = AtomicPtr::default();
-        Arc::new(Self { base, former, layout, mapped, pinned: AtomicBool::new(false) })
+        Arc::new(Self { base, former, layout, origin, pinned: AtomicBool::new(false) })
     }
 
     /// Whether [`Memory::move_to_file`] can move it.
     pub(super) fn is_movable(&self) -> bool {
-        self.mapped && !self.pinned.load(Ordering::Relaxed)
+        self.origin == Origin::Mapping && !self.pinned.load(Ordering::Relaxed)
     }
 
     /// Moves it to `file`, as in [`Memory::of_file`]: others who map the file see it from then on. What it
@@ -101,7 +133,7 @@ impl Memory {
     /// then.
     pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
         let size = self.len();
-        if !self.mapped {
+        if self.origin != Origin::Mapping {
             let (what, value) = ("size of memory to be shared", size as u64);
             return Err(Error::OutOfRange { what, value, least: MAPPED_LEAST as u64, most: u64::MAX });
         }
@@ -127,9 +159,9 @@ impl Memory {
         Ok(())
     }
 
-    /// Length in bytes, never 0.
+    /// Length in bytes; 0 only for memory on loan.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "memory of no bytes cannot be made")]
+    #[expect(clippy::len_without_is_empty, reason = "who lends memory knows how much")]
     pub fn len(&self) -> usize {
         self.layout.size()
     }
@@ -226,20 +258,22 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if self.mapped {
-            let former = *self.former.get_mut();
-            // SAFETY: `base` is a mapping of its own of this very size, and so is `former` unless it is null.
-            // Nothing refers to them any more, and they are unmapped only here. What could fail, a wrong
-            // range, cannot occur.
-            unsafe {
-                libc::munmap(self.base().as_ptr().cast(), self.len());
-                if !former.is_null() {
-                    libc::munmap(former.cast(), self.len());
+        match self.origin {
+            Origin::Mapping => {
+                let former = *self.former.get_mut();
+                // SAFETY: `base` is a mapping of its own of this very size, and so is `former` unless it is
+                // null. Nothing refers to them any more, and they are unmapped only here. What could fail, a
+                // wrong range, cannot occur.
+                unsafe {
+                    libc::munmap(self.base().as_ptr().cast(), self.len());
+                    if !former.is_null() {
+                        libc::munmap(former.cast(), self.len());
+                    }
                 }
             }
-        } else {
             // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
-            unsafe { dealloc(self.base().as_ptr(), self.layout) }
+            Origin::Heap => unsafe { dealloc(self.base().as_ptr(), self.layout) },
+            Origin::Lent => {}
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Soft iWARP's user library takes a valid place of a queue for an error, so that place is kept occupied.
 //!
-//! The kernel answers where each new queue can be mapped: the first offset that is free in the device's context. Kernel
-//! and library agree that offset [`INVALID`] means "no queue to be mapped", but the kernel gives that offset out as well.
-//! The library then refuses the queue, and each later one that would begin there, until an earlier one is destroyed. A
-//! completion queue that covers the offset, made before any other queue, prevents that.
+//! The kernel answers where each new queue can be mapped: the first offset that is free in the device's
+//! context. Kernel and library agree that offset [`INVALID`] means "no queue to be mapped", but the kernel
+//! gives that offset out as well. The library then refuses the queue, and each later one that would begin
+//! there, until an earlier one is destroyed. A completion queue that covers the offset, made before any other
+//! queue, prevents that.
 
 use std::ptr::NonNull;
 
@@ -25,8 +26,8 @@ const PAGE: usize = 0x1000;
 /// Bytes of an entry of its completion queues (`struct siw_cqe`).
 const ENTRY: usize = 32;
 
-/// Occupies the offset that would be refused, where the device is a soft iWARP. The queue is to be destroyed before the
-/// context is closed.
+/// Occupies the offset that would be refused, where the device is a soft iWARP. The queue is to be destroyed
+/// before the context is closed.
 ///
 /// # Safety
 ///
