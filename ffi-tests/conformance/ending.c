@@ -175,6 +175,7 @@ static void close_delivers(void)
         size_t sent;
         int64_t start;
 
+        still_moving();
         CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "60000", 1));
         /* More than the sockets in between hold, with a reader that sleeps while we close. */
         peer_start(&peer, read_slowly, &settings);

@@ -15,7 +15,7 @@ use rdma_verbs::iwarp::machine::{Agreement, Fault, Machine, Port, SCRATCH, Side,
 use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
 use rdma_verbs::{
     Access, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload,
-    ProtectionDomain as _, QpCapabilities, QpId, RecvRequest, RemoteAddress, Segment, SendRequest,
+    ProtectionDomain as _, QpCapabilities, QpId, Buffer, RecvRequest, RemoteAddress, Segment, SendRequest,
 };
 
 const SIZE: usize = 8192;
@@ -45,13 +45,13 @@ enum Action {
     Write {
         address: u16,
         length: u16,
-        immediate: Option<u32>,
+        immediate: Option<u64>,
         streamed: bool,
         more: bool,
     },
     Send {
         length: u16,
-        immediate: Option<u32>,
+        immediate: Option<u64>,
         give_up: bool,
         streamed: bool,
         more: bool,
@@ -184,8 +184,8 @@ impl End {
             let placed = match self.machine.target() {
                 Some(place) if straight => {
                     assert!(place.length > 0);
-                    let count = place.length.min(bytes.len());
-                    place.memory.write(place.offset, &bytes[..count]).expect("a target within its region");
+                    let count = place.fill(bytes);
+                    assert_eq!(count, place.length.min(bytes.len()), "a target within its region");
                     count
                 }
                 _ => 0,
@@ -231,7 +231,7 @@ fuzz_target!(|input: Input| {
         match &step.action {
             Action::Receive { length } => {
                 let buffer = end.segment(*length, *length);
-                if end.machine.post_recv(&[RecvRequest { id: 2, buffer: Some(buffer) }]).is_ok() {
+                if end.machine.post_recv(&[RecvRequest { id: 2, buffer: Buffer::Segment(buffer) }]).is_ok() {
                     end.receives.push_back(buffer.length);
                 }
             }

@@ -20,7 +20,7 @@ use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
 use rdma_verbs::shm::{Channel, Invitation, Meeting, Message, Next, SLOTS, Target};
 use rdma_verbs::{
     Access, Completion, CompletionKind, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _,
-    QpCapabilities, QpId, RecvRequest, RemoteAddress, SendRequest,
+    QpCapabilities, QpId, Buffer, RecvRequest, RemoteAddress, SendRequest,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
@@ -287,7 +287,7 @@ fuzz_target!(|input: Input| {
             }
             Step::Stream { bytes } => end.position += u64::from(bytes),
             Step::Receive => {
-                let posted = end.machine.post_recv(&[RecvRequest { id: 2, buffer: None }]);
+                let posted = end.machine.post_recv(&[RecvRequest { id: 2, buffer: Buffer::Empty }]);
                 end.receives += usize::from(posted.is_ok());
             }
             Step::Post { address, length, immediate, count } => {

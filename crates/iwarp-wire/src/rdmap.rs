@@ -263,19 +263,19 @@ impl AtomicResponse {
     }
 }
 
-/// The bytes of an Immediate Data message with this word: in network order, then zeros [RFC 7306 6.3-5].
+/// The bytes of an Immediate Data message: the lower word, then the upper one, each in network order, so that data of
+/// 32 bits comes first [RFC 7306 6.3-5].
 #[must_use]
 #[inline]
-pub fn emit_immediate(immediate: u32) -> [u8; IMMEDIATE] {
-    let [a, b, c, d] = immediate.to_be_bytes();
-    [a, b, c, d, 0, 0, 0, 0]
+pub fn emit_immediate(immediate: u64) -> [u8; IMMEDIATE] {
+    immediate.rotate_left(32).to_be_bytes()
 }
 
-/// The word in an Immediate Data message.
+/// The data in an Immediate Data message.
 #[must_use]
 #[inline]
-pub fn parse_immediate(bytes: &[u8; IMMEDIATE]) -> u32 {
-    word::<0, IMMEDIATE>(bytes)
+pub fn parse_immediate(bytes: &[u8; IMMEDIATE]) -> u64 {
+    u64::from_be_bytes(*bytes).rotate_left(32)
 }
 
 #[cfg(test)]
@@ -378,7 +378,8 @@ mod tests {
     #[test]
     fn immediate_is_in_network_order() {
         assert_eq!(emit_immediate(0x0102_0304), [1, 2, 3, 4, 0, 0, 0, 0]);
-        assert_eq!(parse_immediate(&[1, 2, 3, 4, 9, 9, 9, 9]), 0x0102_0304);
+        assert_eq!(emit_immediate(0x0506_0708_0102_0304), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(parse_immediate(&[1, 2, 3, 4, 5, 6, 7, 8]), 0x0506_0708_0102_0304);
     }
 
     /// [RFC 5040 4.8-1, 4.8-2, 4.8-6, 4.8-7]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rdma_testkit::faulty::{Faulty, Plan};
 use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
-    BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent, Connections,
-    Error, Payload, QpCapabilities, QueuePairs, RecvRequest, SendRequest, WaitSet,
+    BreakReason, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent,
+    Connections, Error, Payload, QpCapabilities, QueuePairs, RecvRequest, SendRequest, WaitSet,
 };
 
 use rdma_testkit::harness::{CAPABILITIES, End, Joined, Pair, SEND};
@@ -145,7 +145,7 @@ fn completions_are_held_back_in_order() {
         assert!(!woken(&pair.active.data));
         for _ in 0..4 {
             let id = pair.at_passive().id;
-            pair.passive.cq.post_recv(joined.passive, &[RecvRequest { id, buffer: None }]).unwrap();
+            pair.passive.cq.post_recv(joined.passive, &[RecvRequest { id, buffer: Buffer::Empty }]).unwrap();
         }
     }
     assert!(held >= 5, "{held}");
@@ -260,7 +260,8 @@ fn exchange(rig: &Trouble) -> Vec<(bool, u64, CompletionStatus)> {
             log.push((true, completion.id, completion.status));
         }
         while reposted < taken {
-            let receive = RecvRequest { id: reposted % u64::from(CAPABILITIES.recv_depth), buffer: None };
+            let receive =
+                RecvRequest { id: reposted % u64::from(CAPABILITIES.recv_depth), buffer: Buffer::Empty };
             match pair.passive.cq.post_recv(joined.passive, &[receive]) {
                 Ok(()) => reposted += 1,
                 Err(Error::QueueFull { .. }) => break,

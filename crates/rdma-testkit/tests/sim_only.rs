@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
-    Access, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectError,
+    Access, BreakReason, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectError,
     ConnectionEvent, Connections, Device, Error, MemoryRegion, Operation, Payload, QueuePairs, RecvRequest,
     RemoteAddress, SendRequest, Transport,
 };
@@ -298,7 +298,7 @@ fn keys_work_in_their_own_domain_and_for_their_own_use() {
     let (own, foreign) = (end.region(8, Access::all()), stranger.region(8, Access::all()));
     let as_remote = rdma_verbs::Segment { key: own.remote_key(), ..segment(&own, 0, 8) };
     for buffer in [segment(&foreign, 0, 8), as_remote] {
-        let refused = end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: Some(buffer) }]);
+        let refused = end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: Buffer::Segment(buffer) }]);
         assert!(matches!(refused, Err(Error::BadSegment { .. })), "{refused:?}");
     }
     assert_ne!(own.address(), foreign.address());

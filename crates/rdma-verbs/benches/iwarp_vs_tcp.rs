@@ -14,7 +14,7 @@ use rdma_testkit::harness::{End, Pair};
 use rdma_testkit::rigs::IwarpRig;
 use rdma_verbs::iwarp::{Config, Device, MemoryRegion};
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, Connections as _,
+    Access, Buffer, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, Connections as _,
     MemoryRegion as _, Operation, Payload, QpCapabilities, QpId, QueuePairs as _, RecvRequest, RemoteAddress,
     SendRequest,
 };
@@ -137,7 +137,10 @@ impl Side {
             assert_eq!(completion.status, CompletionStatus::Success);
             assert!(matches!(completion.kind, CompletionKind::Recv | CompletionKind::RecvWrite));
             each(completion);
-            self.end.cq.post_recv(self.qp, &[RecvRequest { id: completion.id, buffer: None }]).unwrap();
+            self.end
+                .cq
+                .post_recv(self.qp, &[RecvRequest { id: completion.id, buffer: Buffer::Empty }])
+                .unwrap();
         }
         if count == 0 {
             std::thread::yield_now();
@@ -224,7 +227,7 @@ fn one_way_receive(side: &mut Side, settings: Settings) {
         side.poll(|completion| arrived += completion.length as usize);
         if arrived - told >= RING / 2 || arrived == settings.bytes {
             let credit = Operation::Send {
-                immediate: Some((arrived - told) as u32),
+                immediate: Some((arrived - told) as u64),
                 invalidate: None,
                 solicited: false,
             };

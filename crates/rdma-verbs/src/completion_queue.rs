@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{Completion, Connections, QueuePairs, Result, WaitSet};
+use crate::{Completion, Connections, MessageQueues, QueuePairs, Result, WaitSet};
 
 /// A completion queue and the queue pairs that report to it, with their connections.
-pub trait CompletionQueue: QueuePairs + Connections + Send {
+pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
     /// Fills `out` with completions and answers how many; completions that are already there come
     /// without input or output, and only if there are none the queue pairs are driven. 0 means
     /// that nothing is left to do until the wait set says so.

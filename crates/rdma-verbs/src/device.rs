@@ -1,10 +1,11 @@
 //! A device, and what is made on it without a connection: protection domains and memory regions.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::{
-    Access, CompletionQueue, ConnectOptions, ConnectionRequest, EventTarget, Listener, Memory, Result,
+    Access, CompletionQueue, ConnectOptions, ConnectionRequest, Error, EventTarget, Listener, Memory, Result,
 };
 
 /// What a device can do, constant over its life.
@@ -15,8 +16,10 @@ pub struct DeviceAttributes {
     pub name: &'static str,
     /// Whose rules the connection follows.
     pub transport: Transport,
-    /// Whether writes and sends with immediate data can be posted and received.
-    pub immediate: bool,
+    /// Bits of the immediate data with which writes and sends can be posted and received; 0: none.
+    pub immediate: u8,
+    /// Most [places](crate::Place) of one request; 0: all memory has to be registered.
+    pub max_places: usize,
     /// Most entries that a queue pair's send queue can have.
     pub max_send_depth: u32,
     /// Most entries that a queue pair's receive queue can have.
@@ -35,7 +38,8 @@ impl DeviceAttributes {
         Self {
             name,
             transport,
-            immediate: false,
+            immediate: 0,
+            max_places: 0,
             max_send_depth: 0,
             max_recv_depth: 0,
             max_private_data: 0,
@@ -98,6 +102,25 @@ pub trait ProtectionDomain: Send + Sync {
 
     /// Registers `memory` with the given rights. Local reading is always allowed.
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Self::Mr>;
+
+    /// Registers `memory` under keys and addresses that the consumer chooses. A key that it chooses can be guessed by
+    /// every peer of the domain's queue pairs, and may be used again at once after its region.
+    ///
+    /// # Errors
+    /// [`Error::KeyTaken`]; [`Error::Unsupported`] where the device chooses.
+    fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<Self::Mr> {
+        let _ = (memory, access, name);
+        Err(Error::Unsupported("keys and addresses that the consumer chooses"))
+    }
+}
+
+/// What a consumer chooses of a region's name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RegionName {
+    /// Its key, local and remote; `None`: the device draws one.
+    pub key: Option<NonZeroU32>,
+    /// Address of its first byte.
+    pub address: u64,
 }
 
 /// Registered memory. The keys die with the value; the memory lives at least as long.

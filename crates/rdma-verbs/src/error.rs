@@ -55,6 +55,9 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A region of the protection domain has this key already.
+    #[error("key {0:#x} is taken")]
+    KeyTaken(u32),
     /// The queue pair is not in a state for this, or does not exist.
     #[error("queue pair is {state}: {what} is not possible")]
     BadState {

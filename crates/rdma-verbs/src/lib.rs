@@ -38,6 +38,7 @@ pub mod ibv;
 pub mod iwarp;
 #[allow(unsafe_code)]
 pub mod memory;
+mod message_queues;
 pub mod process;
 mod queue_pair;
 mod same_host;
@@ -52,14 +53,15 @@ pub use completion_queue::CompletionQueue;
 pub use connection::{
     ConnectOptions, ConnectionEvent, ConnectionRequest, Connections, EventTarget, Listener,
 };
-pub use device::{Device, DeviceAttributes, MemoryRegion, ProtectionDomain, Transport};
+pub use device::{Device, DeviceAttributes, MemoryRegion, ProtectionDomain, RegionName, Transport};
 pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::{Memory, Place};
+pub use message_queues::{MessageQueues, RecvQueue, SrqId};
 pub use queue_pair::{QpCapabilities, QpId, QueuePairs};
 pub use same_host::SameHost;
 pub use timer::Timer;
 pub use wait::{Interest, Signal, Token, WaitSet};
 pub use work::{
-    Access, Completion, CompletionKind, CompletionStatus, Operation, Payload, RecvRequest, RemoteAddress,
-    Segment, SendRequest,
+    Access, Buffer, Completion, CompletionKind, CompletionStatus, Operation, Payload, RecvRequest,
+    RemoteAddress, Segment, SendRequest,
 };

@@ -223,22 +223,8 @@ impl Memory {
     ) -> io::Result<usize> {
         let place =
             self.range(offset, length).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let mut pieces = [
-            libc::iovec { iov_base: place.as_ptr().cast(), iov_len: length },
-            libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
-        ];
-        // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no pieces.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = pieces.as_mut_ptr();
-        message.msg_iovlen = pieces.len() as _;
-        // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces
-        // that live through the call: the first lies within our allocation (checked by `range`),
-        // the second is an exclusive borrow. The kernel writes nowhere else. The C library's `recvmsg` is
-        // the same call and a cancellation point besides, from which Rust cannot be unwound.
-        let received = unsafe {
-            libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT)
-        };
-        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+        // SAFETY: `place` begins `length` bytes within our mapping or allocation (checked by `range`).
+        unsafe { receive(socket, place, length, rest) }
     }
 
     /// The place of `length` bytes at `offset`.
@@ -276,6 +262,33 @@ impl Drop for Memory {
             Origin::Lent => {}
         }
     }
+}
+
+/// Receives from `socket` without waiting: up to `length` bytes to `base`, and what comes beyond them into `rest`.
+///
+/// # Safety
+/// The `length` bytes at `base` are writable, and no reference to them is alive.
+unsafe fn receive(
+    socket: BorrowedFd<'_>,
+    base: NonNull<u8>,
+    length: usize,
+    rest: &mut [u8],
+) -> io::Result<usize> {
+    let mut pieces = [
+        libc::iovec { iov_base: base.as_ptr().cast(), iov_len: length },
+        libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
+    ];
+    // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no pieces.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = pieces.len() as _;
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces that live through
+    // the call: the first is writable by the requirement of this function, the second is an exclusive borrow.
+    // The kernel writes nowhere else. The C library's `recvmsg` is the same call and a cancellation point
+    // besides, from which Rust cannot be unwound.
+    let received =
+        unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+    usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }
 
 /// The layout of `size` bytes.

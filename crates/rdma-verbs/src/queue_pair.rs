@@ -41,7 +41,7 @@ pub trait QueuePairs {
 
     /// Posts receives, in order. All or none: [`Error::QueueFull`](crate::Error::QueueFull) if they do not
     /// fit. A device that takes some and refuses the rest breaks the connection, and answers why.
-    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()>;
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()>;
 
     /// Posts sends, in order. All or none, as [`QueuePairs::post_recv`]. Inline payload may be reused when
     /// the call returns. With `more` the device may hold the requests back to send them with what follows;

@@ -2,6 +2,8 @@
 
 use std::io::IoSlice;
 
+use crate::Place;
+
 bitflags::bitflags! {
     /// Rights on a memory region. Local reading is always allowed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,11 +39,40 @@ pub struct RemoteAddress {
 
 /// A receive: a message that arrives takes the oldest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecvRequest {
+pub struct RecvRequest<'a> {
     /// Comes back in [`Completion::id`].
     pub id: u64,
-    /// Where the payload goes; `None` for messages without payload.
-    pub buffer: Option<Segment>,
+    /// Where the payload goes.
+    pub buffer: Buffer<'a>,
+}
+
+/// The memory of a receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffer<'a> {
+    /// None: for messages without payload.
+    Empty,
+    /// Registered memory.
+    Segment(Segment),
+    /// Memory on loan, filled in this order: at most [`super::DeviceAttributes::max_places`].
+    Places(&'a [Place]),
+}
+
+impl Buffer<'_> {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Empty => 0,
+            Self::Segment(segment) => segment.length.into(),
+            Self::Places(places) => places.iter().map(|place| place.len() as u64).sum(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// A send, write or read.
@@ -63,8 +94,10 @@ pub struct SendRequest<'a> {
 pub enum Operation {
     /// Deliver the payload to the peer's oldest receive.
     Send {
-        /// Delivered in [`Completion::immediate`] of the receive.
-        immediate: Option<u32>,
+        /// Delivered in [`Completion::immediate`] of the receive; of as many bits as
+        /// [`super::DeviceAttributes::immediate`] says. With payload only on a queue pair for
+        /// [messages](crate::MessageQueues).
+        immediate: Option<u64>,
         /// Remote key of the peer's that it gives up (Send with Invalidate). The embedded device breaks the
         /// connection if other queue pairs use the peer's protection domain, and so the key.
         invalidate: Option<u32>,
@@ -76,9 +109,9 @@ pub enum Operation {
         /// Where.
         remote: RemoteAddress,
         /// With it the write also takes the peer's oldest receive and completes there.
-        immediate: Option<u32>,
+        immediate: Option<u64>,
     },
-    /// Fetch from the peer's memory into the payload's segment (one segment).
+    /// Fetch from the peer's memory into the payload: one segment, or places.
     Read {
         /// From where.
         remote: RemoteAddress,
@@ -93,6 +126,8 @@ pub enum Payload<'a> {
     Inline(&'a [IoSlice<'a>]),
     /// Registered memory, which must stay as it is until the request completes.
     Segments(&'a [Segment]),
+    /// Memory on loan: at most [`super::DeviceAttributes::max_places`].
+    Places(&'a [Place]),
 }
 
 impl Payload<'_> {
@@ -102,6 +137,7 @@ impl Payload<'_> {
         match self {
             Self::Inline(slices) => slices.iter().map(|slice| slice.len()).sum(),
             Self::Segments(segments) => segments.iter().map(|segment| segment.length as usize).sum(),
+            Self::Places(places) => places.iter().map(Place::len).sum(),
         }
     }
 
@@ -123,7 +159,8 @@ pub enum CompletionKind {
     Read,
     /// A message arrived in a receive.
     Recv,
-    /// A peer's write with immediate arrived and took a receive.
+    /// A peer's write with immediate arrived. It took a receive, except on a queue pair for
+    /// [messages](crate::MessageQueues): there its id is 0.
     RecvWrite,
 }
 
@@ -176,13 +213,14 @@ pub struct Completion {
     pub id: u64,
     /// What it was.
     pub kind: CompletionKind,
-    /// How it ended; the fields below count only after success.
+    /// How it ended; the fields below count only after success, and the length after
+    /// [`CompletionStatus::Truncated`] as well.
     pub status: CompletionStatus,
-    /// Bytes received ([`CompletionKind::Recv`]) or written by the peer
+    /// Bytes of the message received ([`CompletionKind::Recv`]) or written by the peer
     /// ([`CompletionKind::RecvWrite`]); else 0.
     pub length: u32,
     /// The peer's immediate data.
-    pub immediate: Option<u32>,
+    pub immediate: Option<u64>,
     /// A key of ours that the peer gave up; it is no longer valid.
     pub invalidated: Option<u32>,
 }

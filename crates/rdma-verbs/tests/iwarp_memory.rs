@@ -8,7 +8,7 @@ use std::time::Instant;
 use rdma_testkit::harness::{CAPABILITIES, Joined, LIMIT, Pair, remote, segment};
 use rdma_testkit::rigs::IwarpRig;
 use rdma_verbs::iwarp::{Device, MemoryRegion};
-use rdma_verbs::{Access, CompletionKind, Operation, QpCapabilities, QueuePairs as _, RecvRequest};
+use rdma_verbs::{Access, Buffer, CompletionKind, Operation, QpCapabilities, QueuePairs as _, RecvRequest};
 
 /// Counts what each thread takes and gives back.
 struct Counting;
@@ -59,7 +59,8 @@ fn connect(buffers: bool) -> (Pair<Device>, Joined, [MemoryRegion; 2]) {
         let ends = [(&mut pair.active, joined.active), (&mut pair.passive, joined.passive)];
         for ((end, qp), ring) in ends.into_iter().zip(&rings) {
             for id in 0..u64::from(RECEIVES) {
-                let buffer = buffers.then(|| segment(ring, 8 * id as usize, 8));
+                let buffer =
+                    if buffers { Buffer::Segment(segment(ring, 8 * id as usize, 8)) } else { Buffer::Empty };
                 end.cq.post_recv(qp, &[RecvRequest { id, buffer }]).unwrap();
             }
         }
@@ -117,7 +118,7 @@ fn data_takes_no_heap() {
                     }
                     assert!(start.elapsed() < LIMIT);
                 };
-                ends[to].cq.post_recv(qps[to], &[RecvRequest { id, buffer: None }]).unwrap();
+                ends[to].cq.post_recv(qps[to], &[RecvRequest { id, buffer: Buffer::Empty }]).unwrap();
             }
         }
         CALLS.get() - before

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use rdma_verbs::shm::Invitation;
 use rdma_verbs::{
-    self as verbs, Access, CompletionQueue, Connections, Device, Memory, MemoryRegion, Operation, Payload,
-    ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, RemoteAddress, Segment, SendRequest,
-    WaitSet,
+    self as verbs, Access, Buffer, CompletionQueue, Connections, Device, Memory, MemoryRegion, Operation,
+    Payload, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, RemoteAddress, Segment,
+    SendRequest, WaitSet,
 };
 use rstream_protocol::{ControlMessage, Extension, Offer, SHORT_DATA_MOST, Ticket, WordFormat, WriteMessage};
 
@@ -72,7 +72,7 @@ impl<D: Device> StreamQueuePair<D> {
 
         let register = |size: usize, access| pd.register(Memory::zeroed(size)?, access);
         let ring = register(sizes.recv_buffer as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let slot = if device.attributes().immediate { 0 } else { SHORT_DATA_MOST } + WORD as u32;
+        let slot = if device.attributes().immediate > 0 { 0 } else { SHORT_DATA_MOST } + WORD as u32;
         let words = register(recv_depth as usize * slot as usize, Access::LOCAL_WRITE)?;
         let staging = if granted.inline < sizes.send_buffer as usize {
             Some(register(sizes.send_buffer as usize, Access::empty())?)
@@ -164,12 +164,12 @@ impl<D: Device> StreamQueuePair<D> {
 
     /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.
     pub(crate) fn post_receives(&mut self, slots: &mut dyn Iterator<Item = u64>) -> verbs::Result<()> {
-        let mut chain = [RecvRequest { id: 0, buffer: None }; REPOST_CHAIN];
+        let mut chain = [RecvRequest { id: 0, buffer: Buffer::Empty }; REPOST_CHAIN];
         let mut length = 0;
         for (request, slot) in chain.iter_mut().zip(slots) {
             let address = self.words.address() + slot * u64::from(self.slot);
             let buffer = Segment { key: self.words.local_key(), address, length: self.slot };
-            *request = RecvRequest { id: slot, buffer: Some(buffer) };
+            *request = RecvRequest { id: slot, buffer: Buffer::Segment(buffer) };
             length += 1;
         }
         self.cq.post_recv(self.qp, &chain[..length])
@@ -221,7 +221,7 @@ impl<D: Device> StreamQueuePair<D> {
         let Ticket { id, signaled } = message.ticket;
         match format {
             WordFormat::Immediate => {
-                let operation = Operation::Write { remote, immediate: Some(message.word) };
+                let operation = Operation::Write { remote, immediate: Some(message.word.into()) };
                 self.cq.post_send(self.qp, &[SendRequest { id, signaled, operation, payload }], more)
             }
             WordFormat::Iwarp => {
@@ -253,8 +253,11 @@ impl<D: Device> StreamQueuePair<D> {
         let Ticket { id, signaled } = message.ticket;
         match format {
             WordFormat::Immediate => {
-                let operation =
-                    Operation::Send { immediate: Some(message.word), invalidate: None, solicited: false };
+                let operation = Operation::Send {
+                    immediate: Some(message.word.into()),
+                    invalidate: None,
+                    solicited: false,
+                };
                 let payload = Payload::Inline(&[]);
                 self.cq.post_send(self.qp, &[SendRequest { id, signaled, operation, payload }], false)
             }

@@ -69,7 +69,7 @@ impl Settings {
             receives: recv_depth,
             send_ring: send_buffer,
             messages: send_depth,
-            has_immediates: device.immediate,
+            has_immediates: device.immediate >= 32,
             transport_base: match device.transport {
                 Transport::InfiniBand => WordFormat::Immediate,
                 Transport::Iwarp => WordFormat::Iwarp,

@@ -180,7 +180,7 @@ impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
         self.held.retain(|completion| completion.qp != qp);
     }
 
-    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()> {
         self.refuse(qp, Queue::Receive, requests.len())?;
         self.inner.post_recv(qp, requests)?;
         if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
@@ -200,6 +200,8 @@ impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
         Ok(())
     }
 }
+
+impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {}
 
 impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
     fn poll(&mut self, out: &mut [Completion]) -> usize {

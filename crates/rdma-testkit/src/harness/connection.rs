@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device, Memory,
-    MemoryRegion, Operation, Payload, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest,
-    RemoteAddress, Segment, SendRequest,
+    Access, Buffer, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device,
+    Memory, MemoryRegion, Operation, Payload, ProtectionDomain, QpCapabilities, QpId, QueuePairs,
+    RecvRequest, RemoteAddress, Segment, SendRequest,
 };
 
 use super::{End, Error, LIMIT, Result, SEND, segment, step};
@@ -182,7 +182,7 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// The device's.
     pub fn post_receive(&mut self, buffer: Segment) -> Result<()> {
-        Ok(self.end.cq.post_recv(self.qp, &[RecvRequest { id: 0, buffer: Some(buffer) }])?)
+        Ok(self.end.cq.post_recv(self.qp, &[RecvRequest { id: 0, buffer: Buffer::Segment(buffer) }])?)
     }
 
     /// Waits for the next completion of a kind; those of other kinds wait for their turn.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent,
-    Connections, Device, EventTarget, Listener, Memory, Operation, Payload, ProtectionDomain, QpCapabilities,
-    QpId, QueuePairs, RecvRequest, Segment, SendRequest, Token, WaitSet,
+    Access, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectOptions,
+    ConnectionEvent, Connections, Device, EventTarget, Listener, Memory, Operation, Payload,
+    ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, SendRequest, Token, WaitSet,
 };
 
 use super::{LIMIT, OPTIONS, Result, step};
@@ -121,13 +121,13 @@ impl<D: Device> End<D> {
 
     /// Posts `count` receives without buffer, with ids from 0.
     pub fn post_empty_receives(&mut self, qp: QpId, count: u64) {
-        let requests: Vec<_> = (0..count).map(|id| RecvRequest { id, buffer: None }).collect();
+        let requests: Vec<_> = (0..count).map(|id| RecvRequest { id, buffer: Buffer::Empty }).collect();
         self.cq.post_recv(qp, &requests).unwrap();
     }
 
     /// Posts one receive.
     pub fn receive_into(&mut self, qp: QpId, id: u64, buffer: Segment) {
-        self.cq.post_recv(qp, &[RecvRequest { id, buffer: Some(buffer) }]).unwrap();
+        self.cq.post_recv(qp, &[RecvRequest { id, buffer: Buffer::Segment(buffer) }]).unwrap();
     }
 
     /// Posts one signaled request with registered payload.

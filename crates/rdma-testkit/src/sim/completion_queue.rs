@@ -84,7 +84,7 @@ impl verbs::QueuePairs for CompletionQueue {
         self.notifier.update(!self.ready.is_empty());
     }
 
-    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()> {
         let queue_pair = self.existing(qp, "receiving")?;
         queue_pair.post_recv(requests)?;
         if queue_pair.is_stalled() {
@@ -104,6 +104,8 @@ impl verbs::QueuePairs for CompletionQueue {
         Ok(())
     }
 }
+
+impl verbs::MessageQueues for CompletionQueue {}
 
 impl verbs::CompletionQueue for CompletionQueue {
     fn poll(&mut self, out: &mut [Completion]) -> usize {

@@ -23,9 +23,9 @@ pub(super) enum Frame {
     /// The active side knows that the connection stands.
     Ready,
     /// A message for the oldest receive.
-    Send { bytes: Vec<u8>, immediate: Option<u32>, invalidate: Option<u32> },
+    Send { bytes: Vec<u8>, immediate: Option<u64>, invalidate: Option<u32> },
     /// Bytes for the receiver's memory.
-    Write { bytes: Vec<u8>, remote: RemoteAddress, immediate: Option<u32> },
+    Write { bytes: Vec<u8>, remote: RemoteAddress, immediate: Option<u64> },
     /// Asks for bytes of the receiver's memory.
     ReadRequest { remote: RemoteAddress, length: u32 },
     /// The bytes of the oldest read request that is not answered.

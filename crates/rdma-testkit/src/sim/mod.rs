@@ -62,7 +62,7 @@ impl verbs::Device for Device {
 
     fn attributes(&self) -> DeviceAttributes {
         let mut attributes = DeviceAttributes::new("sim", self.config.transport);
-        attributes.immediate = self.config.immediate;
+        attributes.immediate = if self.config.immediate { 32 } else { 0 };
         attributes.max_send_depth = self.config.max_send_depth;
         attributes.max_recv_depth = self.config.max_recv_depth;
         attributes.max_private_data = self.config.max_private_data;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use rdma_verbs::{
-    Access, BreakReason, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device, Error,
-    MemoryRegion, Operation, Payload, QueuePairs, RecvRequest, SendRequest,
+    Access, BreakReason, Buffer, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device,
+    Error, MemoryRegion, Operation, Payload, QueuePairs, RecvRequest, SendRequest,
 };
 
 use super::rig::Rig;
@@ -87,7 +87,7 @@ pub fn nothing_is_posted_after_disconnecting(rig: &impl Rig) {
     pair.active.cq.disconnect(joined.active);
     let refused = pair.active.cq.post_send(joined.active, &[request], false);
     assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
-    let refused = pair.active.cq.post_recv(joined.active, &[RecvRequest { id: 0, buffer: None }]);
+    let refused = pair.active.cq.post_recv(joined.active, &[RecvRequest { id: 0, buffer: Buffer::Empty }]);
     assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
     assert_eq!(pair.event(joined, true), ConnectionEvent::Disconnected);
     let refused = pair.passive.cq.post_send(joined.passive, &[request], false);

@@ -96,7 +96,7 @@ pub fn sends_carry_immediate_data(rig: &impl Rig) {
     let joined = pair.join_with_receives();
     let word = 0x1234_5678;
     let operation = Operation::Send { immediate: Some(word), invalidate: None, solicited: false };
-    if !pair.active.device.attributes().immediate {
+    if pair.active.device.attributes().immediate == 0 {
         let answer = pair.active.post_inline(joined.active, 0, operation, b"");
         assert!(matches!(answer, Err(Error::Unsupported(_))), "{answer:?}");
         return pair.works(joined);

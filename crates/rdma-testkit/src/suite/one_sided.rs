@@ -70,14 +70,14 @@ pub fn writes_carry_immediate_data(rig: &impl Rig) {
     source.memory().write(0, &pattern(64, 2)).unwrap();
     let operation =
         |offset, word| Operation::Write { remote: remote(&window, offset), immediate: Some(word) };
-    if !pair.active.device.attributes().immediate {
+    if pair.active.device.attributes().immediate == 0 {
         let answer = pair.active.post_inline(joined.active, 0, operation(0, 0), b"");
         assert!(matches!(answer, Err(Error::Unsupported(_))), "{answer:?}");
         return pair.works(joined);
     }
     for (id, (offset, length)) in [(0, 64), (63, 1), (0, 0)].into_iter().enumerate() {
         let id = id as u64;
-        let word = 0xfedc_ba98 ^ id as u32;
+        let word = 0xfedc_ba98 ^ id;
         pair.active.post(joined.active, id, operation(offset, word), &[segment(&source, 0, length)]);
         assert_eq!(pair.at_active(), success(joined.active, id, CompletionKind::Write));
         let mut expected = success(joined.passive, id, CompletionKind::RecvWrite);

@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use rdma_verbs::{
-    Access, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Error, MemoryRegion,
-    Operation, Payload, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, SendRequest,
+    Access, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Error,
+    MemoryRegion, Operation, Payload, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, SendRequest,
 };
 
 use super::rig::Rig;
@@ -50,7 +50,7 @@ pub fn sends_are_posted_all_or_none(rig: &impl Rig) {
 pub fn receives_are_posted_all_or_none(rig: &impl Rig) {
     let mut end = End::new(rig.devices().0);
     let (qp, granted) = end.queue_pair(CAPABILITIES);
-    let requests = vec![RecvRequest { id: 0, buffer: None }; granted.recv_depth as usize + 1];
+    let requests = vec![RecvRequest { id: 0, buffer: Buffer::Empty }; granted.recv_depth as usize + 1];
     let refused = end.cq.post_recv(qp, &requests);
     assert!(matches!(refused, Err(Error::QueueFull { .. })), "{refused:?}");
     end.cq.post_recv(qp, &requests[1..]).unwrap();
@@ -138,8 +138,10 @@ pub fn local_segments_are_checked(rig: &impl Rig) {
             let refused = pair.active.cq.post_send(joined.active, &[first, second], false);
             assert!(matches!(refused, Err(Error::BadSegment { .. })), "{what}: {refused:?}");
         }
-        let requests =
-            [RecvRequest { id: 1, buffer: Some(good) }, RecvRequest { id: 2, buffer: Some(segment) }];
+        let requests = [
+            RecvRequest { id: 1, buffer: Buffer::Segment(good) },
+            RecvRequest { id: 2, buffer: Buffer::Segment(segment) },
+        ];
         let refused = pair.active.cq.post_recv(spare, &requests);
         assert!(matches!(refused, Err(Error::BadSegment { .. })), "{what}: {refused:?}");
     }
@@ -149,7 +151,8 @@ pub fn local_segments_are_checked(rig: &impl Rig) {
     let request = SendRequest { id: 3, signaled: true, operation: read, payload };
     let refused = pair.active.cq.post_send(joined.active, &[request], false);
     assert!(matches!(refused, Err(Error::BadSegment { .. })), "{refused:?}");
-    let refused = pair.active.cq.post_recv(spare, &[RecvRequest { id: 3, buffer: Some(pieces[0]) }]);
+    let refused =
+        pair.active.cq.post_recv(spare, &[RecvRequest { id: 3, buffer: Buffer::Segment(pieces[0]) }]);
     assert!(matches!(refused, Err(Error::BadSegment { .. })), "{refused:?}");
     pair.settle();
     assert!(pair.active.completions.is_empty() && pair.passive.completions.is_empty(), "nothing was posted");
@@ -196,7 +199,7 @@ pub fn unknown_queue_pairs_are_refused(rig: &impl Rig) {
     let (next, _) = end.queue_pair(CAPABILITIES);
     assert_ne!(next, gone, "numbers are not used again");
     for qp in [gone, QpId(u32::MAX)] {
-        let refused = end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: None }]);
+        let refused = end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: Buffer::Empty }]);
         assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
         let refused = end.cq.post_send(qp, &sends(1, true), false);
         assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use rdma_verbs::{
-    Access, CompletionKind, CompletionStatus, Device, MemoryRegion, Payload, QpId, QueuePairs, RecvRequest,
-    SendRequest,
+    Access, Buffer, CompletionKind, CompletionStatus, Device, MemoryRegion, Payload, QpId, QueuePairs,
+    RecvRequest, SendRequest,
 };
 
 use super::rig::Rig;
@@ -64,7 +64,7 @@ fn send_all<D: Device>(end: &mut End<D>, qp: QpId) {
                 CompletionKind::Send => free += SIGNAL_EVERY,
                 _ => {
                     granted += CREDIT;
-                    end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: None }]).unwrap();
+                    end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: Buffer::Empty }]).unwrap();
                 }
             }
         }

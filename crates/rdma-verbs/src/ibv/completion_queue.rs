@@ -241,7 +241,7 @@ impl verbs::QueuePairs for Cq {
         }
     }
 
-    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()> {
         if requests.is_empty() {
             return Ok(());
         }
@@ -252,6 +252,8 @@ impl verbs::QueuePairs for Cq {
         self.queue_pair(qp, "post_send")?.post_send(requests)
     }
 }
+
+impl verbs::MessageQueues for Cq {}
 
 impl verbs::CompletionQueue for Cq {
     fn poll(&mut self, out: &mut [Completion]) -> usize {

@@ -160,7 +160,8 @@ impl Context {
             attributes: DeviceAttributes {
                 name: "ibv",
                 transport: Transport::InfiniBand,
-                immediate: true,
+                immediate: u32::BITS as u8,
+                max_places: 0,
                 max_send_depth: 0,
                 max_recv_depth: 0,
                 max_private_data: PRIVATE_DATA_INFINIBAND,
@@ -195,7 +196,7 @@ impl Context {
         let attributes = &mut context.attributes;
         if transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP {
             attributes.transport = Transport::Iwarp;
-            attributes.immediate = false;
+            attributes.immediate = 0;
             attributes.max_private_data = PRIVATE_DATA_IWARP;
         }
         // Both queues of a pair fit into one completion queue.

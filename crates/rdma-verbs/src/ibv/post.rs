@@ -12,7 +12,7 @@ use super::memory::Region;
 use super::queue_pair::{QueuePair, SEND_SEGMENTS};
 use super::ring::Posted;
 use crate::{
-    CompletionKind, Error, MemoryRegion as _, Operation, Payload, RecvRequest, RemoteAddress, Result,
+    Buffer, CompletionKind, Error, MemoryRegion as _, Operation, Payload, RecvRequest, RemoteAddress, Result,
     Segment, SendRequest,
 };
 
@@ -29,9 +29,12 @@ const NO_PIECE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
 
 impl QueuePair {
     /// Posts receives: all or none, or the connection breaks.
-    pub(super) fn post_recv(&mut self, requests: &[RecvRequest]) -> Result<()> {
+    pub(super) fn post_recv(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         if matches!(self.state, State::Closing | State::Ended) {
             return Err(Error::BadState { state: self.state.name(), what: "post_recv" });
+        }
+        if requests.iter().any(|request| matches!(request.buffer, Buffer::Places(_))) {
+            return Err(NO_PLACES);
         }
         let (depth, used) = (self.granted.recv_depth, self.receives.outstanding());
         require_room(depth, depth.saturating_sub(used), requests.len())?;
@@ -41,7 +44,7 @@ impl QueuePair {
     }
 
     /// Posts at most [`CHAIN`] receives; of a refused one those before it.
-    fn post_receives(&mut self, requests: &[RecvRequest]) -> Result<()> {
+    fn post_receives(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         let mut pieces = [NO_PIECE; CHAIN];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
         let mut chain: [sys::ibv_recv_wr; CHAIN] = unsafe { std::mem::zeroed() };
@@ -51,7 +54,11 @@ impl QueuePair {
             let work = &mut chain[at];
             work.wr_id = self.work_id(true, first.wrapping_add(at as u32));
             work.next = next;
-            if let Some(buffer) = request.buffer.or_else(|| self.nowhere()) {
+            let buffer = match request.buffer {
+                Buffer::Segment(segment) => Some(segment),
+                Buffer::Empty | Buffer::Places(_) => self.nowhere(),
+            };
+            if let Some(buffer) = buffer {
                 pieces[at] = piece(buffer);
                 work.sg_list = &raw mut pieces[at];
                 work.num_sge = 1;
@@ -99,8 +106,9 @@ impl QueuePair {
             Operation::Send { immediate, .. } | Operation::Write { immediate, .. } => immediate,
             Operation::Read { .. } => None,
         };
-        if immediate.is_some() && !self.context().attributes.immediate {
-            return Err(Error::Unsupported("immediate data"));
+        let bits = u32::from(self.context().attributes.immediate);
+        if immediate.is_some_and(|data| bits == 0 || data.checked_shr(bits).unwrap_or(0) > 0) {
+            return Err(Error::Unsupported("such immediate data"));
         }
         let is_read = matches!(request.operation, Operation::Read { .. });
         match request.payload {
@@ -117,6 +125,7 @@ impl QueuePair {
                     most,
                 })
             }
+            Payload::Places(_) => Err(NO_PLACES),
             Payload::Inline(_) | Payload::Segments(_) => Ok(()),
         }
     }
@@ -143,6 +152,8 @@ impl QueuePair {
                     place.iter_mut().zip(segments).for_each(|(place, segment)| *place = piece(*segment));
                     (segments.len(), sys::ibv_send_flags(0))
                 }
+                // Refused before.
+                Payload::Places(_) => (0, sys::ibv_send_flags(0)),
             };
             if used > 0 {
                 work.sg_list = place.as_mut_ptr();
@@ -176,7 +187,7 @@ impl QueuePair {
     fn length_to_join(&self, request: &SendRequest<'_>) -> usize {
         match request.payload {
             Payload::Inline(slices) if slices.len() > self.segments => request.payload.len(),
-            Payload::Inline(_) | Payload::Segments(_) => 0,
+            Payload::Inline(_) | Payload::Segments(_) | Payload::Places(_) => 0,
         }
     }
 
@@ -257,8 +268,15 @@ fn inline_pieces(slices: &[IoSlice<'_>], place: &mut [sys::ibv_sge], joined: &mu
     place.iter_mut().zip(filled).map(|(place, slice)| *place = piece(slice)).count()
 }
 
+const NO_PLACES: Error = Error::Unsupported("memory that is not registered");
+
 fn require_room(depth: u32, room: u32, asked: usize) -> Result<()> {
     if asked > room as usize { Err(Error::QueueFull { depth, room, asked }) } else { Ok(()) }
+}
+
+/// Immediate data, of at most 32 bits, as it goes on the wire.
+fn word_of(immediate: u64) -> u32 {
+    (immediate as u32).to_be()
 }
 
 fn piece(segment: Segment) -> sys::ibv_sge {
@@ -283,8 +301,8 @@ fn describe(work: &mut sys::ibv_send_wr, operation: Operation) {
                 work.send_flags |= sys::ibv_send_flags::IBV_SEND_SOLICITED.0;
             }
             match (immediate, invalidate) {
-                (Some(word), _) => {
-                    work.imm_data_invalidated_rkey_union.imm_data = word.to_be();
+                (Some(data), _) => {
+                    work.imm_data_invalidated_rkey_union.imm_data = word_of(data);
                     opcode::IBV_WR_SEND_WITH_IMM
                 }
                 (None, Some(key)) => {
@@ -297,8 +315,8 @@ fn describe(work: &mut sys::ibv_send_wr, operation: Operation) {
         Operation::Write { remote, immediate } => {
             target = Some(remote);
             match immediate {
-                Some(word) => {
-                    work.imm_data_invalidated_rkey_union.imm_data = word.to_be();
+                Some(data) => {
+                    work.imm_data_invalidated_rkey_union.imm_data = word_of(data);
                     opcode::IBV_WR_RDMA_WRITE_WITH_IMM
                 }
                 None => opcode::IBV_WR_RDMA_WRITE,

@@ -232,7 +232,7 @@ impl QueuePair {
             if has(sys::ibv_wc_flags::IBV_WC_WITH_IMM) {
                 // SAFETY: the flag says which of the two it is; both are plain 32 bits.
                 let word = unsafe { done.imm_data_invalidated_rkey_union.imm_data };
-                completion.immediate = Some(u32::from_be(word));
+                completion.immediate = Some(u32::from_be(word).into());
             } else if has(sys::ibv_wc_flags::IBV_WC_WITH_INV) {
                 // SAFETY: as above.
                 let key = unsafe { done.imm_data_invalidated_rkey_union.invalidated_rkey };

@@ -8,6 +8,7 @@
 
 mod admit;
 mod encode;
+mod marks;
 mod partial;
 mod reads;
 mod receive;
@@ -19,23 +20,44 @@ mod transmit;
 mod violation;
 mod work;
 
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
 pub use encode::SCRATCH;
 pub use stream::{Taken, Wire};
 pub use violation::{Fault, Purpose, Violation};
 
 use reads::Reads;
 use receive::Receiver;
+pub use receives::SharedReceives;
+use receives::Source;
 use transmit::Transmitter;
 
 use super::region::{ProtectionDomain, RegionCache};
 use crate::shm::Message;
 use crate::{
-    Completion, CompletionStatus, Error, Memory, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
+    Completion, CompletionStatus, Error, Memory, Place, QpCapabilities, QpId, RecvRequest, Result,
+    SendRequest,
 };
 use iwarp_wire::rdmap::{About, Terminate};
 
 /// Longest message, in bytes: a send's offset has 32 bits [RFC 5041 5.2-2].
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
+
+/// Most places of one request.
+pub const MAX_PLACES: usize = 4;
+
+/// What a queue pair asks of messages and receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rules {
+    /// Those of the specifications.
+    Verbs,
+    /// Those of [`MessageQueues`](crate::MessageQueues).
+    Messages,
+}
 
 /// Takes completions.
 pub trait Sink {
@@ -89,12 +111,54 @@ pub enum Side {
 /// Where the payload that comes next belongs.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'m> {
-    /// In which memory.
-    pub memory: &'m Memory,
-    /// Where in it, in bytes.
-    pub offset: u64,
+    /// Where it goes.
+    pub target: Target<'m>,
     /// How many bytes, more than 0.
     pub length: usize,
+}
+
+/// Where payload goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Target<'m> {
+    /// To this offset of a region's memory.
+    Memory(&'m Memory, u64),
+    /// To the beginning of a place.
+    Place(Place),
+}
+
+impl Placement<'_> {
+    /// Copies the first of `bytes` there, as many as belong there. Answers how many.
+    pub fn fill(&self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.length);
+        match self.target {
+            // Within the region: it was checked.
+            Target::Memory(memory, offset) => memory.write(offset, &bytes[..count]).map_or(0, |()| count),
+            Target::Place(place) => place.fill(&bytes[..count]),
+        }
+    }
+
+    /// Receives from `socket` without waiting: payload to its place, and what comes beyond it into `rest`.
+    ///
+    /// # Errors
+    /// As for [`Memory::receive`].
+    pub fn receive(&self, socket: BorrowedFd<'_>, rest: &mut [u8]) -> io::Result<usize> {
+        match self.target {
+            Target::Memory(memory, offset) => memory.receive(socket, offset, self.length, rest),
+            Target::Place(place) => place.receive(socket, self.length, rest),
+        }
+    }
+}
+
+/// The bytes of `places`, seen as one stretch, that are at `offset` and in one piece; `None` behind the last.
+fn place_at<'p>(places: impl IntoIterator<Item = &'p Place>, mut offset: u64) -> Option<Place> {
+    for place in places {
+        match offset.checked_sub(place.len() as u64) {
+            Some(beyond) => offset = beyond,
+            // Less than the place's length, which is a `usize`.
+            None => return Some(place.from(offset as usize)),
+        }
+    }
+    None
 }
 
 /// A queue pair's protocol state.
@@ -121,11 +185,35 @@ impl Machine {
         capabilities: QpCapabilities,
         max_payload: usize,
     ) -> Self {
+        let receives = Source::new(capabilities.recv_depth, None);
+        Self::with(qp, domain, (capabilities, Rules::Verbs), max_payload, receives)
+    }
+
+    /// A machine for messages, which takes its receives from `shared`, if given.
+    #[must_use]
+    pub(super) fn for_messages(
+        qp: QpId,
+        domain: &ProtectionDomain,
+        capabilities: QpCapabilities,
+        max_payload: usize,
+        shared: Option<Arc<Mutex<SharedReceives>>>,
+    ) -> Self {
+        let receives = Source::new(capabilities.recv_depth, shared);
+        Self::with(qp, domain, (capabilities, Rules::Messages), max_payload, receives)
+    }
+
+    fn with(
+        qp: QpId,
+        domain: &ProtectionDomain,
+        (capabilities, rules): (QpCapabilities, Rules),
+        max_payload: usize,
+        receives: Source,
+    ) -> Self {
         Self {
             regions: RegionCache::new(domain.clone()),
             reads: Reads::default(),
-            receiver: Receiver::new(qp, capabilities.recv_depth),
-            transmitter: Transmitter::new(qp, capabilities, max_payload),
+            receiver: Receiver::new(qp, rules, receives),
+            transmitter: Transmitter::new(qp, (capabilities, rules), max_payload),
             established: false,
             refused: false,
             consumed: 0,
@@ -162,7 +250,7 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::QueueFull`], [`Error::BadSegment`].
-    pub fn post_recv(&mut self, requests: &[RecvRequest]) -> Result<()> {
+    pub fn post_recv(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         self.receiver.post(requests, &mut self.regions)
     }
 
@@ -190,7 +278,7 @@ impl Machine {
     /// into a region. Ask again after every [`Machine::feed`] and [`Machine::placed`].
     #[must_use]
     pub fn target(&self) -> Option<Placement<'_>> {
-        self.receiver.target()
+        self.receiver.target(&self.reads)
     }
 
     /// Whether CRCs are checked: then every byte has to be fed, and there is no target.
@@ -203,6 +291,33 @@ impl Machine {
     pub fn placed(&mut self, count: usize) {
         self.receiver.placed(count);
         self.consumed += count as u64;
+    }
+
+    /// Whether a message waits for a receive: then nothing more is to be fed until [`Machine::resume`] has been
+    /// called and it does not any more.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.receiver.is_stalled()
+    }
+
+    /// Goes on with a message that waited for a receive, if there is one now, and with what was fed behind it.
+    ///
+    /// # Errors
+    /// [`Fault`]: the connection is over.
+    pub fn resume(&mut self, sink: &mut impl Sink) -> std::result::Result<(), Fault> {
+        let resumed = self.receiver.resume(&mut self.reads, &mut self.regions, sink);
+        self.refused = resumed.is_err();
+        resumed
+    }
+
+    /// Gives a receive back to the shared queue that it was taken from, because the queue pair is destroyed.
+    pub fn release(&mut self) {
+        self.receiver.release();
+    }
+
+    /// Takes back a receive; see [`crate::MessageQueues::cancel_recv`].
+    pub fn cancel_recv(&mut self, id: u64) -> bool {
+        self.receiver.cancel(id)
     }
 
     /// Takes received bytes [RFC 5040 7.1-5] [RFC 5041 6.2-1, 7.1-13, 7.1-14] [RFC 5044 8-5].

@@ -104,7 +104,8 @@ impl super::Device for Device {
         DeviceAttributes {
             name: "iwarp",
             transport: Transport::Iwarp,
-            immediate: true,
+            immediate: 64,
+            max_places: machine::MAX_PLACES,
             max_send_depth: MAX_DEPTH,
             max_recv_depth: MAX_DEPTH,
             max_private_data: max_private_data(self.config.mpa_revision),

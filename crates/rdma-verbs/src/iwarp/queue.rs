@@ -6,20 +6,24 @@
 
 mod connections;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::machine::{Machine, Sink};
+use parking_lot::Mutex;
+
+use super::machine::{Machine, SharedReceives, Sink};
 use super::notification::Notification;
 use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
 use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
 use crate::{
-    self as verbs, Completion, Error, EventTarget, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
-    Token, WaitSet,
+    self as verbs, Completion, Error, EventTarget, QpCapabilities, QpId, RecvQueue, RecvRequest, Result,
+    SendRequest, SrqId, Token, WaitSet,
 };
+
+const EXHAUSTED: Error = Error::BadState { state: "out of numbers", what: "a new queue" };
 
 /// A completion queue of the embedded device.
 pub struct CompletionQueue {
@@ -30,6 +34,8 @@ pub struct CompletionQueue {
     #[expect(clippy::vec_box, reason = "a queue of one queue pair has no room for four of them")]
     pairs: Vec<Box<QueuePair>>,
     next: u32,
+    shared: BTreeMap<SrqId, Arc<Mutex<SharedReceives>>>,
+    next_srq: u32,
     /// Completions that were not polled. Each has its entry in a queue of its pair until it is, so
     /// that there are at most `depth`.
     ready: VecDeque<Completion>,
@@ -74,6 +80,8 @@ impl CompletionQueue {
             depth,
             pairs: Vec::new(),
             next: 0,
+            shared: BTreeMap::new(),
+            next_srq: 0,
             ready: VecDeque::new(),
             attached: None,
             notification: Notification::default(),
@@ -168,12 +176,99 @@ impl verbs::QueuePairs for CompletionQueue {
     type Pd = ProtectionDomain;
 
     fn create_qp(&mut self, pd: &ProtectionDomain, wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
-        for (what, depth) in [("send depth", wanted.send_depth), ("receive depth", wanted.recv_depth)] {
-            if depth > MAX_DEPTH {
-                let (value, most) = (u64::from(depth), u64::from(MAX_DEPTH));
-                return Err(Error::OutOfRange { what, value, least: 0, most });
+        let segment = self.config.segment;
+        self.add(wanted, |number, granted| Machine::new(number, pd, granted, segment))
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) {
+        let Ok(at) = self.position(qp) else { return };
+        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
+        self.pairs.remove(at).cut(sets);
+        self.ready.retain(|completion| completion.qp != qp);
+        self.shared.values().for_each(|shared| shared.lock().forget(qp));
+        self.serve_waiting();
+        self.follow();
+    }
+
+    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()> {
+        self.with(qp, |pair, ready, sets| pair.post_recv(requests, ready, sets))?
+    }
+
+    fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+        self.with(qp, |pair, ready, sets| pair.post_send(requests, more, ready, sets))?
+    }
+}
+
+impl verbs::MessageQueues for CompletionQueue {
+    fn create_message_qp(
+        &mut self,
+        pd: &ProtectionDomain,
+        wanted: QpCapabilities,
+        shared: Option<SrqId>,
+    ) -> Result<(QpId, QpCapabilities)> {
+        let segment = self.config.segment;
+        let shared = shared.map(|srq| self.srq(srq).map(Arc::clone)).transpose()?;
+        self.add(wanted, |number, granted| Machine::for_messages(number, pd, granted, segment, shared))
+    }
+
+    fn create_srq(&mut self, depth: u32) -> Result<SrqId> {
+        check_depth("shared receive queue depth", depth)?;
+        let srq = SrqId(self.next_srq);
+        self.next_srq = self.next_srq.checked_add(1).ok_or(EXHAUSTED)?;
+        self.shared.insert(srq, Arc::new(Mutex::new(SharedReceives::new(depth))));
+        Ok(srq)
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
+        // Each queue pair of it has a reference.
+        if Arc::strong_count(self.srq(srq)?) > 1 {
+            return Err(Error::BadState { state: "using it", what: "destroying a shared receive queue" });
+        }
+        self.shared.remove(&srq);
+        Ok(())
+    }
+
+    fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
+        self.srq(srq)?.lock().receives.post(requests, None)?;
+        self.serve_waiting();
+        self.follow();
+        Ok(())
+    }
+
+    fn cancel_recv(&mut self, queue: RecvQueue, id: u64) -> bool {
+        match queue {
+            RecvQueue::Own(qp) => self.with(qp, |pair, _, _| pair.cancel_recv(id)).unwrap_or(false),
+            RecvQueue::Shared(srq) => self.srq(srq).is_ok_and(|shared| shared.lock().receives.cancel(id)),
+        }
+    }
+}
+
+impl CompletionQueue {
+    fn srq(&self, srq: SrqId) -> Result<&Arc<Mutex<SharedReceives>>> {
+        self.shared.get(&srq).ok_or(Error::BadState { state: "unknown", what: "any call" })
+    }
+
+    /// Lets the queue pairs go on whose messages wait for shared receives, as far as there are some.
+    fn serve_waiting(&mut self) {
+        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
+        for shared in self.shared.values() {
+            loop {
+                let Some(qp) = shared.lock().next_waiting() else { break };
+                if let Ok(at) = self.pairs.binary_search_by_key(&qp, |pair| pair.number) {
+                    self.pairs[at].resume(&mut self.ready, sets);
+                }
             }
         }
+    }
+
+    /// Adds a queue pair with the machine that `make` makes for its number and what it was granted.
+    fn add(
+        &mut self,
+        wanted: QpCapabilities,
+        make: impl FnOnce(QpId, QpCapabilities) -> Machine,
+    ) -> Result<(QpId, QpCapabilities)> {
+        check_depth("send depth", wanted.send_depth)?;
+        check_depth("receive depth", wanted.recv_depth)?;
         // A queue that has room for all entries cannot overflow [RFC 5040 8.1.1-11].
         let depths = |of: &QpCapabilities| u64::from(of.send_depth) + u64::from(of.recv_depth);
         let taken: u64 = self.pairs.iter().map(|pair| depths(&pair.capabilities())).sum();
@@ -184,10 +279,8 @@ impl verbs::QueuePairs for CompletionQueue {
         let granted = QpCapabilities { inline: wanted.inline.min(MAX_INLINE), ..wanted };
         let number = QpId(self.next);
         let next = self.next.checked_add(1);
-        let exhausted = Error::BadState { state: "out of numbers", what: "a new queue pair" };
-        let machine = Machine::new(number, pd, granted, self.config.segment);
-        self.pairs.push(Box::new(QueuePair::new(number, granted, machine)));
-        let outcome = next.ok_or(exhausted).and_then(|next| self.need_finder().map(|()| next));
+        self.pairs.push(Box::new(QueuePair::new(number, granted, make(number, granted))));
+        let outcome = next.ok_or(EXHAUSTED).and_then(|next| self.need_finder().map(|()| next));
         match outcome {
             Ok(next) => self.next = next,
             Err(error) => {
@@ -197,29 +290,25 @@ impl verbs::QueuePairs for CompletionQueue {
         }
         Ok((number, granted))
     }
+}
 
-    fn destroy_qp(&mut self, qp: QpId) {
-        let Ok(at) = self.position(qp) else { return };
-        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
-        self.pairs.remove(at).cut(sets);
-        self.ready.retain(|completion| completion.qp != qp);
-        self.follow();
+/// Refuses queues that are too deep.
+fn check_depth(what: &'static str, depth: u32) -> Result<()> {
+    if depth > MAX_DEPTH {
+        let (value, most) = (u64::from(depth), u64::from(MAX_DEPTH));
+        return Err(Error::OutOfRange { what, value, least: 0, most });
     }
-
-    fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest]) -> Result<()> {
-        let at = self.position(qp)?;
-        self.pairs[at].post_recv(requests, &self.ready)
-    }
-
-    fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
-        self.with(qp, |pair, ready, sets| pair.post_send(requests, more, ready, sets))?
-    }
+    Ok(())
 }
 
 impl verbs::CompletionQueue for CompletionQueue {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;
+        }
+        if !self.shared.is_empty() {
+            // A receive may have come back from a queue pair whose connection has ended.
+            self.serve_waiting();
         }
         let count = if self.ready.is_empty() { self.drive(out) } else { self.take_ready(out) };
         if count == 0 && self.ready.capacity() > super::KEPT_COMPLETIONS {

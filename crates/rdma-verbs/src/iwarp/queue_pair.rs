@@ -132,7 +132,12 @@ impl QueuePair {
     }
 
     /// Posts receives; `ready` are the completions that were not polled.
-    pub(super) fn post_recv(&mut self, requests: &[RecvRequest], ready: &VecDeque<Completion>) -> Result<()> {
+    pub(super) fn post_recv(
+        &mut self,
+        requests: &[RecvRequest<'_>],
+        ready: &mut VecDeque<Completion>,
+        sets: DataSets<'_>,
+    ) -> Result<()> {
         match self.phase {
             Phase::Idle | Phase::Opening(_) | Phase::Open => {
                 let entries = Entries {
@@ -142,12 +147,34 @@ impl QueuePair {
                     free: self.machine.recv_room(),
                 };
                 entries.check(requests.len(), ready)?;
-                self.machine.post_recv(requests)
+                self.machine.post_recv(requests)?;
+                self.resume(ready, sets);
+                Ok(())
             }
             Phase::Closing { .. } | Phase::Draining | Phase::Over => {
                 Err(Error::BadState { state: self.state(), what: "receive" })
             }
         }
+    }
+
+    /// Goes on with a message that waited for a receive.
+    pub(super) fn resume(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+        if !self.machine.is_stalled() {
+            return;
+        }
+        match self.machine.resume(sink) {
+            Err(fault) => {
+                self.finish(End::Fault(fault), sink, sets);
+                self.announce_end();
+            }
+            Ok(()) if self.push_out(sink, sets) => self.announce_end(),
+            Ok(()) => {}
+        }
+    }
+
+    /// Takes back a receive; see [`crate::MessageQueues::cancel_recv`].
+    pub(super) fn cancel_recv(&mut self, id: u64) -> bool {
+        self.machine.cancel_recv(id)
     }
 
     /// Posts sends; `ready` are the completions that were not polled, to which others are added
@@ -309,7 +336,11 @@ impl QueuePair {
     fn watch(&mut self, sets: DataSets<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
+        let stalled = self.machine.is_stalled();
         let wanted = match self.phase {
+            // What the peer sends waits in the socket, of which nothing has to tell meanwhile.
+            Phase::Open | Phase::Closing { .. } if stalled && output => Interest::Write,
+            Phase::Open | Phase::Closing { .. } if stalled => Interest::HangUp,
             Phase::Open | Phase::Closing { .. } if output => Interest::ReadWrite,
             Phase::Open | Phase::Closing { .. } => Interest::Read,
             Phase::Draining => Interest::Write,

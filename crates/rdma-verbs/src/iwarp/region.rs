@@ -6,12 +6,13 @@
 //! through [`Region::is_alive`] that they have died.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::{self as verbs, Access, Error, Memory, Result};
+use crate::{self as verbs, Access, Error, Memory, RegionName, Result};
 
 /// Keys that died last and are not drawn again while they are here.
 const QUARANTINE: usize = 1024;
@@ -33,11 +34,13 @@ struct Table {
     queue_pairs: usize,
 }
 
-/// Registered memory as queue pairs see it. Addresses in it count from zero.
+/// Registered memory as queue pairs see it.
 #[derive(Debug)]
 pub struct Region {
     stag: u32,
     access: Access,
+    /// Address of its first byte.
+    address: u64,
     memory: Arc<Memory>,
     alive: AtomicBool,
 }
@@ -48,6 +51,8 @@ pub struct Region {
 pub struct MemoryRegion {
     region: Arc<Region>,
     domain: ProtectionDomain,
+    /// Whether its key was drawn by chance.
+    is_drawn: bool,
 }
 
 /// Why a region does not serve a request.
@@ -83,7 +88,8 @@ impl ProtectionDomain {
         let known = table.regions.get(&stag).is_some_and(|region| region.access.intersects(remote));
         let alone = table.queue_pairs <= 1;
         if known && alone {
-            table.retire(stag);
+            let region = table.regions.get(&stag).cloned();
+            region.into_iter().for_each(|region| table.retire(&region, true));
         }
         known && alone
     }
@@ -95,11 +101,20 @@ impl verbs::ProtectionDomain for ProtectionDomain {
     /// Gives memory a key, with these rights [RFC 5040 8.1.1-4, 8.1.1-5]
     /// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
+        self.register_as(memory, access, RegionName::default())
+    }
+
+    fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<MemoryRegion> {
+        let RegionName { key, address } = name;
         let mut table = self.table.write();
-        let stag = table.draw()?;
-        let region = Arc::new(Region { stag, access, memory, alive: AtomicBool::new(true) });
+        let stag = match key.map(NonZeroU32::get) {
+            None => table.draw()?,
+            Some(key) if table.regions.contains_key(&key) => return Err(Error::KeyTaken(key)),
+            Some(key) => key,
+        };
+        let region = Arc::new(Region { stag, access, address, memory, alive: AtomicBool::new(true) });
         table.regions.insert(stag, Arc::clone(&region));
-        Ok(MemoryRegion { region, domain: self.clone() })
+        Ok(MemoryRegion { region, domain: self.clone(), is_drawn: key.is_none() })
     }
 }
 
@@ -117,13 +132,19 @@ impl Table {
         }
     }
 
-    fn retire(&mut self, stag: u32) {
-        let Some(region) = self.regions.remove(&stag) else { return };
-        region.alive.store(false, Ordering::Release);
+    /// Ends a region, if it has not ended. Its key is not drawn again soon if it `is_drawn`.
+    fn retire(&mut self, region: &Region, is_drawn: bool) {
+        if !region.alive.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        self.regions.remove(&region.stag);
+        if !is_drawn {
+            return;
+        }
         if self.retired.len() == QUARANTINE {
             self.retired.pop_front();
         }
-        self.retired.push_back(stag);
+        self.retired.push_back(region.stag);
     }
 }
 
@@ -137,7 +158,7 @@ impl verbs::MemoryRegion for MemoryRegion {
     }
 
     fn address(&self) -> u64 {
-        0
+        self.region.address
     }
 
     fn memory(&self) -> &Arc<Memory> {
@@ -147,7 +168,7 @@ impl verbs::MemoryRegion for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        self.domain.table.write().retire(self.region.stag);
+        self.domain.table.write().retire(&self.region, self.is_drawn);
     }
 }
 
@@ -173,22 +194,32 @@ impl Region {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Checks `length` bytes at `offset` against its rights and bounds
+    /// Checks `length` bytes at `address` against its rights and bounds, and answers their offset in its memory
     /// [RFC 5040 7.2-9, 7.2-10, 7.2-11, 8.1.1-3] [RFC 5041 7.1-9, 7.1-10, 7.1-11, 7.1-12, 8.3.1-3].
     ///
     /// # Errors
     /// [`RegionFault`], the first that applies.
     #[inline]
-    pub fn check(&self, needed: Access, offset: u64, length: u64) -> std::result::Result<(), RegionFault> {
+    pub fn check(&self, needed: Access, address: u64, length: u64) -> std::result::Result<u64, RegionFault> {
         if !self.access.contains(needed) {
             return Err(RegionFault::Access);
         }
         let size = self.memory.len() as u64;
-        match offset.checked_add(length) {
-            None => Err(RegionFault::Wrap),
-            Some(end) if end > size => Err(RegionFault::Bounds { size }),
-            Some(_) => Ok(()),
+        if address.checked_add(length).is_none() {
+            return Err(RegionFault::Wrap);
         }
+        // Below the region it wraps to more than any region has.
+        let offset = self.offset(address);
+        match offset.checked_add(length) {
+            Some(end) if end <= size => Ok(offset),
+            _ => Err(RegionFault::Bounds { size }),
+        }
+    }
+
+    /// The offset in its memory of an address that was checked.
+    #[inline]
+    pub fn offset(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.address)
     }
 }
 
@@ -304,8 +335,8 @@ mod tests {
         let handle = register(&domain, Access::REMOTE_WRITE);
         let region = domain.find(handle.remote_key()).unwrap();
         let check = |offset, length| region.check(Access::REMOTE_WRITE, offset, length);
-        assert_eq!(check(0, 100), Ok(()));
-        assert_eq!(check(100, 0), Ok(()));
+        assert_eq!(check(0, 100), Ok(0));
+        assert_eq!(check(100, 0), Ok(100));
         assert_eq!(check(1, 100), Err(RegionFault::Bounds { size: 100 }));
         assert_eq!(check(101, 0), Err(RegionFault::Bounds { size: 100 }));
         assert_eq!(check(u64::MAX, 1), Err(RegionFault::Wrap));

@@ -83,6 +83,16 @@ impl Socket {
         !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
     }
 
+    /// What has ended the connection, if it did not end in order.
+    pub(super) fn failure(&self) -> Option<Errno> {
+        let mut watched = [PollFd::new(&self.descriptor, PollFlags::empty())];
+        let looked = poll(&mut watched, Some(&Timespec::default()));
+        let failed = looked.is_ok() && watched[0].revents().contains(PollFlags::ERR);
+        failed
+            .then(|| sockopt::socket_error(&self.descriptor).ok()?.err().or(Some(Errno::CONNRESET)))
+            .flatten()
+    }
+
     /// Receives into `place`, and what comes beyond it into `rest`; 0 is the end of the input.
     pub(super) fn receive_at(
         &self,
@@ -90,7 +100,7 @@ impl Socket {
         rest: &mut [u8],
     ) -> std::result::Result<usize, Errno> {
         loop {
-            match place.memory.receive(self.as_fd(), place.offset, place.length, rest) {
+            match place.receive(self.as_fd(), rest) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => return other.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
             }

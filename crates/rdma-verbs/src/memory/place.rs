@@ -1,6 +1,9 @@
 //! Memory that an owner outside this crate lends to work requests.
 
-use std::ptr::NonNull;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::slice;
 
 /// A stretch of this process's memory that is lent to a work request without being registered.
 ///
@@ -43,5 +46,43 @@ impl Place {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.length == 0
+    }
+
+    /// The bytes from `offset` on, `offset` being cut to the length.
+    #[must_use]
+    pub fn from(&self, offset: usize) -> Self {
+        let offset = offset.min(self.len());
+        // SAFETY: at most one byte past the end of the bytes that `new` was promised. A place of no bytes that
+        // dangles moves by none.
+        Self { base: unsafe { self.base.add(offset) }, length: self.length - offset as u32 }
+    }
+
+    /// The bytes of a request that is posted and sends them.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: readable, and not written by anything, while the request is outstanding (`new`), which is when
+        // the machine that it was posted to calls this. Bytes have any value and no alignment.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len()) }
+    }
+
+    /// Copies the first of `source` in, as many as fit. Answers how many. For a request that is posted and
+    /// receives or reads.
+    pub(crate) fn fill(&self, source: &[u8]) -> usize {
+        let count = source.len().min(self.len());
+        // SAFETY: `count` bytes are writable and used by nothing else while the request is outstanding (`new`);
+        // so `source` is elsewhere.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.base.as_ptr(), count) };
+        count
+    }
+
+    /// Receives from `socket` as [`Memory::receive`](super::Memory::receive) does, up to `length` bytes, for a
+    /// request that is posted and receives or reads.
+    pub(crate) fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        length: usize,
+        rest: &mut [u8],
+    ) -> io::Result<usize> {
+        // SAFETY: so many bytes are writable and used by nothing else while the request is outstanding (`new`).
+        unsafe { super::receive(socket, self.base, length.min(self.len()), rest) }
     }
 }

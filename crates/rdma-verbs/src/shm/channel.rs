@@ -134,15 +134,17 @@ impl Channel {
 
     fn can_carry(&self, request: &SendRequest<'_>, inline: usize) -> bool {
         let length = request.payload.len();
+        let fits = |immediate| u32::try_from(immediate).is_ok();
         match (request.operation, request.payload) {
-            (Operation::Write { remote, .. }, Payload::Inline(_)) => {
+            (Operation::Write { remote, immediate }, Payload::Inline(_)) => {
                 let end = remote.address.saturating_add(length as u64);
                 remote.key == self.peer.key
                     && remote.address <= MAX_OFFSET
                     && end <= self.peer.memory.len() as u64
                     && length <= inline.min(u32::MAX as usize)
+                    && immediate.is_none_or(fits)
             }
-            (Operation::Send { immediate: Some(_), invalidate: None, .. }, _) => length == 0,
+            (Operation::Send { immediate: Some(data), invalidate: None, .. }, _) => length == 0 && fits(data),
             _ => false,
         }
     }
@@ -160,10 +162,11 @@ impl Channel {
                     offset += slice.len() as u64;
                 }
                 let length = (offset - remote.address) as u32;
+                let immediate = immediate.map(|data| data as u32);
                 self.output.write(Message::Write { offset: remote.address, length, immediate });
             }
             (Operation::Send { immediate: Some(immediate), .. }, _) => {
-                self.output.write(Message::Send { immediate });
+                self.output.write(Message::Send { immediate: immediate as u32 });
             }
             _ => {}
         }

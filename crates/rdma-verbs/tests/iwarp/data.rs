@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::support::*;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::{
-    Completion, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error,
+    Buffer, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error,
     MemoryRegion as _, Operation, Payload, QpCapabilities, QueuePairs as _, RecvRequest, SendRequest,
     WaitSet,
 };
@@ -167,7 +167,7 @@ fn a_blocked_peer_costs_bounded_staging_and_loses_nothing() {
             let to = b.remote((posted % 4) * 200_000);
             let bytes = pattern(posted as usize, 200_000);
             let slices = [IoSlice::new(&bytes)];
-            let write = Operation::Write { remote: to, immediate: Some(posted as u32) };
+            let write = Operation::Write { remote: to, immediate: Some(posted as u64) };
             match a.try_send(posted, write, Payload::Inline(&slices)) {
                 Ok(()) => posted += 1,
                 Err(Error::QueueFull { .. }) => {
@@ -181,10 +181,10 @@ fn a_blocked_peer_costs_bounded_staging_and_loses_nothing() {
         let mut out = [Completion::EMPTY; 4];
         let count = b.end.cq.poll(&mut out);
         for done in &out[..count] {
-            assert_eq!((done.immediate, done.length), (Some(seen as u32), 200_000));
+            assert_eq!((done.immediate, done.length), (Some(seen as u64), 200_000));
             assert_eq!(done.status, CompletionStatus::Success);
             seen += 1;
-            let buffer = Some(b.segment(0, 8));
+            let buffer = Buffer::Segment(b.segment(0, 8));
             b.end.cq.post_recv(b.qp, &[RecvRequest { id: done.id, buffer }]).unwrap();
         }
     }
@@ -219,7 +219,7 @@ fn one_queue_serves_many_queue_pairs() {
     );
     let word = |index| Operation::Send { immediate: Some(index), invalidate: None, solicited: false };
     for (index, spoke) in spokes.iter_mut().enumerate() {
-        spoke.send_bytes(0, word(index as u32), b"");
+        spoke.send_bytes(0, word(index as u64), b"");
     }
     hub.end.completions.clear();
     let start = std::time::Instant::now();
@@ -230,7 +230,7 @@ fn one_queue_serves_many_queue_pairs() {
     }
     for done in &hub.end.completions {
         let index = numbers.iter().position(|&number| number == done.qp).unwrap();
-        assert_eq!(done.immediate, Some(index as u32));
+        assert_eq!(done.immediate, Some(index as u64));
     }
     // Gone ones are told by their number, and the others go on.
     hub.end.destroy(numbers[3]);

@@ -8,8 +8,9 @@ use super::support::*;
 use rdma_verbs::iwarp::Config;
 use rdma_verbs::shm::SLOTS;
 use rdma_verbs::{
-    BreakReason, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Connections as _,
-    Operation, Payload, QpCapabilities, QueuePairs as _, RecvRequest, SameHost as _, SendRequest, WaitSet,
+    BreakReason, Buffer, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent,
+    Connections as _, Operation, Payload, QpCapabilities, QueuePairs as _, RecvRequest, SameHost as _,
+    SendRequest, WaitSet,
 };
 
 const IMMEDIATE: Operation = Operation::Send { immediate: Some(7), invalidate: None, solicited: false };
@@ -38,7 +39,7 @@ fn both_directions_carry_bytes_over_either_family() {
         for round in 0..20 {
             let length = 1 + round * 3001;
             let (to_b, to_a) = (b.remote(round as u64), a.remote(round as u64));
-            let with = |remote| Operation::Write { remote, immediate: Some(round as u32) };
+            let with = |remote| Operation::Write { remote, immediate: Some(round as u64) };
             a.send_bytes(round as u64, with(to_b), &pattern(round, length));
             b.send_bytes(round as u64, with(to_a), &pattern(round + 1, length));
             until(&mut a, &mut b, |a, b| a.end.completions.len() == 2 && b.end.completions.len() == 2);
@@ -47,7 +48,7 @@ fn both_directions_carry_bytes_over_either_family() {
             for side in [&mut a, &mut b] {
                 let arrival = side.end.completions.iter().find(|done| done.kind == CompletionKind::RecvWrite);
                 let arrival = arrival.expect("a write arrived");
-                assert_eq!((arrival.length, arrival.immediate), (length as u32, Some(round as u32)));
+                assert_eq!((arrival.length, arrival.immediate), (length as u32, Some(round as u64)));
                 side.end.completions.clear();
             }
         }
@@ -74,7 +75,7 @@ fn bytes_do_not_take_the_socket() {
 
 /// Posts one of several kinds of message, which carries `word`; each takes a receive, some take
 /// shared memory and some the stream.
-fn post_any(a: &mut Side, b: &Side, kind: u32, word: u32) {
+fn post_any(a: &mut Side, b: &Side, kind: u32, word: u64) {
     let (id, to) = (u64::from(word), b.remote(u64::from(word % 1000)));
     let immediate = Some(word);
     match kind {
@@ -104,18 +105,18 @@ fn messages_of_both_ways_keep_their_order() {
         let batch = 1 + (random >> 20) % 40;
         for number in 0..batch {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            post_any(&mut a, &b, random >> 28, sent + number);
+            post_any(&mut a, &b, random >> 28, sent + u64::from(number));
         }
         until(&mut a, &mut b, |_, b| b.end.completions.len() == batch as usize);
         for done in std::mem::take(&mut b.end.completions) {
             assert_eq!(done.status, CompletionStatus::Success);
             let word = done.immediate.unwrap_or_else(|| {
                 let bytes = b.read_own(done.id * 4096, 4);
-                u32::from_le_bytes(bytes.try_into().unwrap())
+                u32::from_le_bytes(bytes.try_into().unwrap()).into()
             });
             assert_eq!(word, sent, "out of order");
             sent += 1;
-            let buffer = Some(b.segment(done.id * 4096, 4096));
+            let buffer = Buffer::Segment(b.segment(done.id * 4096, 4096));
             b.end.cq.post_recv(b.qp, &[RecvRequest { id: done.id, buffer }]).unwrap();
         }
     }
@@ -127,7 +128,7 @@ fn messages_of_both_ways_keep_their_order() {
 fn a_full_lane_loses_nothing() {
     let (mut a, mut b) = (deep(), deep());
     for id in 0..1000 {
-        b.end.cq.post_recv(b.qp, &[RecvRequest { id, buffer: None }]).unwrap();
+        b.end.cq.post_recv(b.qp, &[RecvRequest { id, buffer: Buffer::Empty }]).unwrap();
     }
     join_sharing(&mut a, &mut b, V4);
     let count = SLOTS as u64 + 300;

@@ -166,7 +166,9 @@ impl Operations {
             | Opcode::SendSolicited
             | Opcode::SendSolicitedInvalidate => self.send(side, opcode, header, payload, fpdu, context),
             Opcode::Immediate | Opcode::ImmediateSolicited => {
-                let immediate = payload.first_chunk().filter(|_| whole).map(parse_immediate);
+                // The lower word, which is what most programs use of it.
+                let immediate =
+                    payload.first_chunk().filter(|_| whole).map(|data| parse_immediate(data) as u32);
                 self.immediate(side, opcode == Opcode::ImmediateSolicited, immediate, fpdu, context);
             }
             Opcode::ReadRequest => {

@@ -144,8 +144,13 @@ impl<D: Device> Connection<D> {
     /// The protocol's view of a message.
     fn arrival(&self, completion: &Completion) -> Result<Arrival, Breach> {
         match (completion.kind, completion.immediate, completion.length) {
-            (CompletionKind::RecvWrite, Some(immediate), length) => Ok(Arrival::Write { immediate, length }),
-            (CompletionKind::Recv, Some(immediate), 0) => Ok(Arrival::Control { immediate }),
+            // Words have 32 bits, whatever the device carries.
+            (CompletionKind::RecvWrite, Some(immediate), length) => {
+                Ok(Arrival::Write { immediate: immediate as u32, length })
+            }
+            (CompletionKind::Recv, Some(immediate), 0) => {
+                Ok(Arrival::Control { immediate: immediate as u32 })
+            }
             (CompletionKind::Recv, None, length @ 4..) => {
                 let word =
                     self.queue_pair.word(completion.id).ok_or(Breach::NoReceive { id: completion.id })?;
@@ -227,7 +232,7 @@ enum Breach {
     #[error("no receive has the id {id}")]
     NoReceive { id: u64 },
     #[error("{kind:?} of {length} bytes with immediate {immediate:?} is no message of a stream")]
-    NotAMessage { kind: CompletionKind, immediate: Option<u32>, length: u32 },
+    NotAMessage { kind: CompletionKind, immediate: Option<u64>, length: u32 },
     #[error("{kind:?}: {status}")]
     Failed { kind: CompletionKind, status: CompletionStatus },
 }

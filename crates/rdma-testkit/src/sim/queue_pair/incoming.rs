@@ -1,10 +1,10 @@
 //! The peer's frames: placing payload, taking receives, answering reads, and refusing what breaks a
 //! rule.
 
-use super::{Phase, QueuePair, Sink};
+use super::{Phase, QueuePair, Receive, Sink};
 use crate::sim::link::Frame;
 use rdma_verbs::{
-    Access, BreakReason, Cause, CompletionKind, CompletionStatus, ConnectionEvent, RecvRequest, RemoteAddress,
+    Access, BreakReason, Cause, CompletionKind, CompletionStatus, ConnectionEvent, RemoteAddress,
 };
 
 /// How a request of the peer ended.
@@ -107,9 +107,9 @@ impl QueuePair {
 
     fn take_send(
         &mut self,
-        receive: Option<RecvRequest>,
+        receive: Option<Receive>,
         bytes: &[u8],
-        immediate: Option<u32>,
+        immediate: Option<u64>,
         invalidate: Option<u32>,
         sink: &mut Sink,
     ) -> Result<(), Cause> {
@@ -138,10 +138,10 @@ impl QueuePair {
 
     fn take_write(
         &mut self,
-        receive: Option<RecvRequest>,
+        receive: Option<Receive>,
         bytes: &[u8],
         remote: RemoteAddress,
-        immediate: Option<u32>,
+        immediate: Option<u64>,
         sink: &mut Sink,
     ) -> Result<(), Cause> {
         let taken = self.check_immediate(immediate).and_then(|()| self.place(remote, bytes));
@@ -161,7 +161,7 @@ impl QueuePair {
         taken
     }
 
-    fn check_immediate(&self, immediate: Option<u32>) -> Result<(), Cause> {
+    fn check_immediate(&self, immediate: Option<u64>) -> Result<(), Cause> {
         match immediate {
             Some(_) if !self.config.immediate => Err(Cause::Immediate),
             _ => Ok(()),
@@ -169,7 +169,7 @@ impl QueuePair {
     }
 
     /// Copies a message into its receive.
-    fn fill(&self, receive: &RecvRequest, bytes: &[u8]) -> Result<(), Cause> {
+    fn fill(&self, receive: &Receive, bytes: &[u8]) -> Result<(), Cause> {
         let room = receive.buffer.map_or(0, |buffer| buffer.length as usize);
         if bytes.len() > room {
             return Err(Cause::TooLong { length: bytes.len(), room });

@@ -21,8 +21,15 @@ use outgoing::SendQueue;
 use rdma_verbs::Signal;
 use rdma_verbs::{
     BreakReason, Completion, CompletionKind, CompletionStatus, ConnectError, ConnectionEvent, Error,
-    QpCapabilities, QpId, RecvRequest, Result, Transport,
+    QpCapabilities, QpId, Result, Segment, Transport,
 };
+
+/// A posted receive.
+#[derive(Debug, Clone, Copy)]
+struct Receive {
+    id: u64,
+    buffer: Option<Segment>,
+}
 
 /// A completion on its way to the consumer, with the queue entries that it frees when it is polled.
 #[derive(Debug)]
@@ -65,7 +72,7 @@ pub(super) struct QueuePair {
     local_address: Option<SocketAddr>,
     peer_address: Option<SocketAddr>,
     sends: SendQueue,
-    receives: VecDeque<RecvRequest>,
+    receives: VecDeque<Receive>,
     /// Receives whose completion was not polled, those in `receives` included.
     receives_occupied: u32,
     /// A message that waits for a receive.

@@ -1,23 +1,35 @@
 //! Posting: everything is checked before anything is queued.
 
 use super::outgoing::{Captured, Request};
-use super::{Phase, QueuePair, Sink};
-use rdma_verbs::{Access, Error, Operation, Payload, RecvRequest, Result, SendRequest};
+use super::{Phase, QueuePair, Receive, Sink};
+use rdma_verbs::{Access, Buffer, Error, Operation, Payload, RecvRequest, Result, SendRequest};
 
 impl QueuePair {
     /// Posts receives, all or none.
-    pub(in crate::sim) fn post_recv(&mut self, requests: &[RecvRequest]) -> Result<()> {
+    pub(in crate::sim) fn post_recv(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         if self.closing || self.phase == Phase::Ended {
             return Err(Error::BadState { state: self.state(), what: "receiving" });
         }
         let depth = self.capabilities.recv_depth;
         let count = fitting(requests.len(), depth, depth - self.receives_occupied)?;
-        for buffer in requests.iter().filter_map(|request| request.buffer.as_ref()) {
-            self.regions.local(buffer, Access::LOCAL_WRITE)?;
-        }
-        self.receives.extend(requests);
+        let receives: Vec<_> =
+            requests.iter().map(|request| self.check_receive(request)).collect::<Result<_>>()?;
+        self.receives.extend(receives);
         self.receives_occupied += count;
         Ok(())
+    }
+
+    /// A receive, if its buffer is as it has to be.
+    fn check_receive(&self, request: &RecvRequest<'_>) -> Result<Receive> {
+        let buffer = match request.buffer {
+            Buffer::Empty => None,
+            Buffer::Segment(segment) => Some(segment),
+            Buffer::Places(_) => return Err(NO_PLACES),
+        };
+        if let Some(segment) = &buffer {
+            self.regions.local(segment, Access::LOCAL_WRITE)?;
+        }
+        Ok(Receive { id: request.id, buffer })
     }
 
     /// Posts sends, all or none; sends them on unless `more` follow.
@@ -73,6 +85,9 @@ impl QueuePair {
     }
 
     fn check_payload(&self, payload: Payload<'_>) -> Result<()> {
+        if matches!(payload, Payload::Places(_)) {
+            return Err(NO_PLACES);
+        }
         let length = payload.len();
         let limit = self.capabilities.inline;
         if matches!(payload, Payload::Inline(_)) && length > limit {
@@ -91,6 +106,8 @@ impl QueuePair {
     }
 }
 
+const NO_PLACES: Error = Error::Unsupported("memory that is not registered");
+
 /// The number of requests, if that many fit.
 fn fitting(asked: usize, depth: u32, room: u32) -> Result<u32> {
     u32::try_from(asked).ok().filter(|&count| count <= room).ok_or(Error::QueueFull { depth, room, asked })
@@ -104,5 +121,7 @@ fn capture(payload: Payload<'_>) -> Captured {
             Captured::Bytes(bytes)
         }
         Payload::Segments(segments) => Captured::Segments(segments.to_vec()),
+        // Refused before.
+        Payload::Places(_) => Captured::Bytes(Vec::new()),
     }
 }

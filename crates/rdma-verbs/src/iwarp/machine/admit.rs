@@ -2,15 +2,15 @@
 
 use std::io::IoSlice;
 
-use super::MAX_MESSAGE;
+use super::{MAX_MESSAGE, MAX_PLACES, Rules};
 use crate::iwarp::region::{RegionCache, RegionFault};
-use crate::{Access, Error, Operation, Payload, Result, Segment, SendRequest};
+use crate::{Access, Error, Operation, Payload, Place, Result, Segment, SendRequest};
 
-/// Checks one request of a queue pair whose inline limit is `limit` and whose ORD is
+/// Checks one request of a queue pair whose inline limit is `limit`, whose rules are `rules` and whose ORD is
 /// `initiator_depth`.
 pub(super) fn check_request(
     request: &SendRequest<'_>,
-    limit: usize,
+    (limit, rules): (usize, Rules),
     initiator_depth: u8,
     regions: &mut RegionCache,
 ) -> Result<()> {
@@ -24,8 +24,13 @@ pub(super) fn check_request(
         });
     }
     match (request.operation, request.payload) {
-        (Operation::Send { immediate: Some(_), .. }, _) if length > 0 => {
+        (Operation::Send { immediate: Some(_), .. }, _) if length > 0 && rules == Rules::Verbs => {
             return Err(Error::Unsupported("send of payload with immediate data"));
+        }
+        (Operation::Send { .. } | Operation::Write { .. }, Payload::Segments(_))
+            if length > 0 && rules == Rules::Messages =>
+        {
+            return Err(Error::Unsupported("messages of registered memory"));
         }
         (Operation::Send { immediate: Some(_), invalidate: Some(_), .. }, _) => {
             return Err(Error::Unsupported("send with both immediate data and a key to invalidate"));
@@ -36,8 +41,9 @@ pub(super) fn check_request(
         (Operation::Read { .. }, Payload::Segments([segment])) => {
             check_segment(segment, Access::LOCAL_WRITE, regions)?;
         }
+        (_, Payload::Places(places)) => check_places(places)?,
         (Operation::Read { .. }, _) => {
-            return Err(Error::Unsupported("RDMA Read into anything but one segment"));
+            return Err(Error::Unsupported("RDMA Read into anything but one segment or places"));
         }
         (_, Payload::Segments(segments)) => {
             for segment in segments {
@@ -53,13 +59,27 @@ pub(super) fn check_request(
 }
 
 /// The payload of a request that is taken when it is posted; `None` for what is streamed from
-/// registered memory. Immediate data alone has no payload to stream.
+/// registered memory or places. Immediate data alone has no payload to stream.
 pub(super) fn inline<'a>(request: &SendRequest<'a>) -> Option<&'a [IoSlice<'a>]> {
     match (request.payload, request.operation) {
         (Payload::Inline(slices), _) => Some(slices),
-        (Payload::Segments(_), Operation::Send { immediate: Some(_), .. }) => Some(&[]),
-        (Payload::Segments(_), _) => None,
+        (_, Operation::Send { immediate: Some(_), .. }) if request.payload.is_empty() => Some(&[]),
+        (Payload::Segments(_) | Payload::Places(_), _) => None,
     }
+}
+
+/// Checks places: their number, and that they are no longer than a message.
+pub(super) fn check_places(places: &[Place]) -> Result<()> {
+    let length = places.iter().map(|place| place.len() as u64).sum();
+    let number = places.len() as u64;
+    for (what, value, most) in
+        [("places", number, MAX_PLACES as u64), ("length of places", length, MAX_MESSAGE)]
+    {
+        if value > most {
+            return Err(Error::OutOfRange { what, value, least: 0, most });
+        }
+    }
+    Ok(())
 }
 
 /// Checks a local segment against its region.
@@ -67,7 +87,7 @@ pub(super) fn check_segment(segment: &Segment, needed: Access, regions: &mut Reg
     let &Segment { key, address, length } = segment;
     let bad = |why| Error::BadSegment { key, address, length, why };
     let region = regions.find(key).ok_or_else(|| bad("no such key"))?;
-    region.check(needed, address, u64::from(length)).map_err(|fault| {
+    region.check(needed, address, u64::from(length)).map(|_| ()).map_err(|fault| {
         bad(match fault {
             RegionFault::Access => "the region may not be written locally",
             RegionFault::Wrap | RegionFault::Bounds { .. } => "it is not within the region",

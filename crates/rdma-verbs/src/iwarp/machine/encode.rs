@@ -5,7 +5,8 @@ use std::io::IoSlice;
 
 use super::stream::Output;
 use super::transmit::WORTHWHILE;
-use crate::{Memory, Operation, SendRequest};
+use super::{Rules, marks};
+use crate::{Memory, Operation, Payload, Place, SendRequest};
 use iwarp_wire::ddp::{self, Tagged, Untagged};
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
@@ -31,6 +32,7 @@ pub(super) struct Encoder {
     pub(super) crc: bool,
     /// Most payload of a segment.
     max_payload: usize,
+    rules: Rules,
     send_sequence: u32,
     read_sequence: u32,
 }
@@ -45,15 +47,18 @@ pub(super) struct Head {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
     opcode: Opcode,
-    invalidate: u32,
+    /// The key that it invalidates, or what `marks` says.
+    word: u32,
     sequence: u32,
 }
 
 impl Encoder {
     /// An encoder of segments of at most `max_payload` bytes, whose messages count from 1 [RFC 5041 4.3-7].
-    pub(super) fn new(max_payload: usize) -> Self {
-        let max_payload = max_payload.clamp(1, LONGEST_PAYLOAD);
-        Self { crc: false, max_payload, send_sequence: 1, read_sequence: 1 }
+    pub(super) fn new(max_payload: usize, rules: Rules) -> Self {
+        // Immediate data in front of a payload fits in one segment.
+        let least = if rules == Rules::Messages { rdmap::IMMEDIATE } else { 1 };
+        let max_payload = max_payload.clamp(least, LONGEST_PAYLOAD);
+        Self { crc: false, max_payload, rules, send_sequence: 1, read_sequence: 1 }
     }
 
     /// Most payload that the next segment has, of `left` bytes [RFC 5041 3-1, 3-2, 5.2-1]
@@ -78,23 +83,44 @@ impl Encoder {
         self.numbered(if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate }, 0)
     }
 
-    /// The next number of the send queue [RFC 5041 4.3-6, 4.3-8].
-    fn numbered(&mut self, opcode: Opcode, invalidate: u32) -> Message {
-        let sequence = self.send_sequence;
-        self.send_sequence = sequence.wrapping_add(1);
-        Message { opcode, invalidate, sequence }
+    /// The next message of the send queue, for the immediate data of a write.
+    pub(super) fn immediate_of_write(&mut self) -> Message {
+        self.numbered(Opcode::Immediate, if self.rules == Rules::Messages { marks::OF_WRITE } else { 0 })
     }
 
-    /// Encodes a write or send with the caller's bytes [RFC 5040 5.1-4]
+    /// The next message of the send queue, for a payload behind immediate data.
+    pub(super) fn message_with_data(&mut self, solicited: bool) -> Message {
+        self.numbered(Opcode::send(false, solicited), marks::WITH_DATA)
+    }
+
+    /// The next number of the send queue [RFC 5041 4.3-6, 4.3-8].
+    fn numbered(&mut self, opcode: Opcode, word: u32) -> Message {
+        let sequence = self.send_sequence;
+        self.send_sequence = sequence.wrapping_add(1);
+        Message { opcode, word, sequence }
+    }
+
+    /// Encodes a write or send with the caller's bytes, which are inline or in places [RFC 5040 5.1-4]
     /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.2-8, 5.3-2] [RFC 5044 7.1.1-5].
-    pub(super) fn request<'a>(
+    pub(super) fn request<'a>(&mut self, request: &SendRequest<'a>, output: &mut impl Output<'a>) {
+        match request.payload {
+            Payload::Inline(slices) => self.encode(request, slices, output),
+            Payload::Places(places) => self.encode(request, places, output),
+            // Immediate data alone has no payload.
+            Payload::Segments(_) => self.encode::<IoSlice<'_>>(request, &[], output),
+        }
+    }
+
+    /// [`Encoder::request`] for a payload of these pieces.
+    #[inline]
+    fn encode<'a, P: Piece>(
         &mut self,
         request: &SendRequest<'a>,
-        payload: &'a [IoSlice<'a>],
+        pieces: &'a [P],
         output: &mut impl Output<'a>,
     ) {
         let length = request.payload.len() as u64;
-        let mut gather = Gather { slices: payload, at: 0 };
+        let mut gather = Gather { pieces, at: 0 };
         let mut offset = 0;
         match request.operation {
             Operation::Write { remote, immediate } => {
@@ -103,20 +129,25 @@ impl Encoder {
                     let last = offset + portion as u64 == length;
                     let head =
                         tagged(Opcode::Write, remote.key, remote.address.wrapping_add(offset), portion, last);
-                    self.segment(&head, &mut gather, portion, output);
+                    self.segment(&head, &[], &mut gather, portion, output);
                     offset += portion as u64;
                     if last {
                         break;
                     }
                 }
                 if let Some(immediate) = immediate {
-                    let message = self.immediate(false);
+                    let message = self.immediate_of_write();
                     self.short(
                         &message.head(0, rdmap::IMMEDIATE, true),
                         &rdmap::emit_immediate(immediate),
                         output,
                     );
                 }
+            }
+            Operation::Send { immediate: Some(immediate), solicited, .. } if length > 0 => {
+                let message = self.message_with_data(solicited);
+                let in_front = rdmap::emit_immediate(immediate);
+                self.send(&message, &in_front, &mut gather, length, output);
             }
             Operation::Send { immediate: Some(immediate), solicited, .. } => {
                 let message = self.immediate(solicited);
@@ -128,17 +159,33 @@ impl Encoder {
             }
             Operation::Send { invalidate, solicited, .. } => {
                 let message = self.message(invalidate, solicited);
-                loop {
-                    let portion = self.portion(length - offset);
-                    let last = offset + portion as u64 == length;
-                    self.segment(&message.head(offset, portion, last), &mut gather, portion, output);
-                    offset += portion as u64;
-                    if last {
-                        break;
-                    }
-                }
+                self.send(&message, &[], &mut gather, length, output);
             }
             Operation::Read { .. } => {}
+        }
+    }
+
+    /// Encodes a send of `in_front`, which fits in one segment and is gone afterwards, and `length` bytes of the
+    /// caller's.
+    fn send<'a, P: Piece>(
+        &self,
+        message: &Message,
+        mut in_front: &[u8],
+        gather: &mut Gather<'a, P>,
+        length: u64,
+        output: &mut impl Output<'a>,
+    ) {
+        let total = in_front.len() as u64 + length;
+        let mut offset = 0;
+        loop {
+            let portion = self.portion(total - offset);
+            let last = offset + portion as u64 == total;
+            self.segment(&message.head(offset, portion, last), in_front, gather, portion, output);
+            in_front = &[];
+            offset += portion as u64;
+            if last {
+                break;
+            }
         }
     }
 
@@ -156,17 +203,22 @@ impl Encoder {
         output.copied(&bytes[..end + length]);
     }
 
-    /// Encodes a segment with `portion` bytes of the caller's.
-    fn segment<'a>(
+    /// Encodes a segment with `portion` bytes: `in_front`, which are gone afterwards, and the caller's.
+    fn segment<'a, P: Piece>(
         &self,
         head: &Head,
-        gather: &mut Gather<'a>,
+        in_front: &[u8],
+        gather: &mut Gather<'a, P>,
         portion: usize,
         output: &mut impl Output<'a>,
     ) {
         output.copied(head.bytes());
         let mut sum = if self.crc { crc32c::crc32c(head.bytes()) } else { 0 };
-        gather.take(portion, |bytes| {
+        if !in_front.is_empty() {
+            output.copied(in_front);
+            sum = if self.crc { crc32c::crc32c_append(sum, in_front) } else { 0 };
+        }
+        gather.take(portion - in_front.len(), |bytes| {
             if self.crc {
                 sum = crc32c::crc32c_append(sum, bytes);
             }
@@ -176,9 +228,17 @@ impl Encoder {
         output.copied(&trailer[..length]);
     }
 
+    /// The CRC of `pieces`, if CRCs are sent.
+    pub(super) fn sum(&self, pieces: &[IoSlice<'_>]) -> u32 {
+        if !self.crc {
+            return 0;
+        }
+        pieces.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece))
+    }
+
     /// Padding and CRC field behind `head` and its payload, whose CRC is `sum` [RFC 5041 3-5]
     /// [RFC 5044 4.1-1, 4.1-2, 4.4-1, 4.4-8, 4.4-10].
-    fn trailer(&self, head: &Head, sum: u32) -> ([u8; mpa::MAX_TRAILER], usize) {
+    pub(super) fn trailer(&self, head: &Head, sum: u32) -> ([u8; mpa::MAX_TRAILER], usize) {
         let mut trailer = [0; mpa::MAX_TRAILER];
         let padding = mpa::padding(head.ulpdu());
         if self.crc {
@@ -197,7 +257,7 @@ impl Encoder {
     ) {
         let mut payload = [0; SHORT];
         let length = terminate.emit(about, &mut payload);
-        let message = Message { opcode: Opcode::Terminate, invalidate: 0, sequence: 1 };
+        let message = Message { opcode: Opcode::Terminate, word: 0, sequence: 1 };
         self.short(&message.head(0, length, true), &payload[..length], output);
     }
 
@@ -205,7 +265,7 @@ impl Encoder {
     pub(super) fn read_request<'a>(&mut self, request: &ReadRequest, output: &mut impl Output<'a>) {
         let mut payload = [0; rdmap::READ_REQUEST];
         request.emit(&mut payload);
-        let message = Message { opcode: Opcode::ReadRequest, invalidate: 0, sequence: self.read_sequence };
+        let message = Message { opcode: Opcode::ReadRequest, word: 0, sequence: self.read_sequence };
         self.read_sequence = self.read_sequence.wrapping_add(1);
         self.short(&message.head(0, payload.len(), true), &payload, output);
     }
@@ -225,7 +285,7 @@ impl Message {
         let header = Untagged {
             last,
             ulp: self.opcode.control(),
-            ulp_word: self.invalidate,
+            ulp_word: self.word,
             queue,
             sequence: self.sequence,
             // Messages are at most `MAX_MESSAGE` bytes, checked when they are posted.
@@ -254,7 +314,7 @@ pub(super) fn tagged(opcode: Opcode, stag: u32, offset: u64, portion: usize, las
 }
 
 impl Head {
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 
@@ -263,16 +323,34 @@ impl Head {
     }
 }
 
+/// A piece of the caller's payload.
+trait Piece {
+    fn bytes(&self) -> &[u8];
+}
+
+impl Piece for IoSlice<'_> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Piece for Place {
+    fn bytes(&self) -> &[u8] {
+        Self::bytes(self)
+    }
+}
+
 /// The caller's bytes, taken piece by piece.
-struct Gather<'a> {
-    slices: &'a [IoSlice<'a>],
+struct Gather<'a, P> {
+    pieces: &'a [P],
+    /// From where on the first piece is taken.
     at: usize,
 }
 
-impl<'a> Gather<'a> {
+impl<'a, P: Piece> Gather<'a, P> {
     fn take(&mut self, mut count: usize, mut each: impl FnMut(&'a [u8])) {
-        while let (Some((first, rest)), true) = (self.slices.split_first(), count > 0) {
-            let first: &'a [u8] = first;
+        while let (Some((first, rest)), true) = (self.pieces.split_first(), count > 0) {
+            let first: &'a [u8] = first.bytes();
             let available = &first[self.at..];
             let portion = available.len().min(count);
             if portion > 0 {
@@ -281,7 +359,7 @@ impl<'a> Gather<'a> {
             count -= portion;
             self.at += portion;
             if self.at == first.len() {
-                (self.slices, self.at) = (rest, 0);
+                (self.pieces, self.at) = (rest, 0);
             }
         }
     }
@@ -381,7 +459,7 @@ mod tests {
     /// [RFC 5041 4.3-8]
     #[test]
     fn numbers_of_messages_wrap_to_zero() {
-        let mut encoder = Encoder::new(1);
+        let mut encoder = Encoder::new(1, Rules::Verbs);
         (encoder.send_sequence, encoder.read_sequence) = (u32::MAX, u32::MAX);
         let request =
             ReadRequest { sink_stag: 0, sink_offset: 0, length: 0, source_stag: 0, source_offset: 0 };

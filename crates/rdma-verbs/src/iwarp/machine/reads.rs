@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::place_at;
 use super::violation::Violation;
+use crate::Place;
 use crate::iwarp::region::Region;
 use iwarp_wire::rdmap::ReadRequest;
 
@@ -16,6 +18,8 @@ pub(super) struct Reads {
     /// Reads that this side serves at a time (IRD).
     pub(super) responder_resources: u8,
     outstanding: VecDeque<Outstanding>,
+    /// Places of reads that were posted, in order.
+    places: VecDeque<Place>,
     served: VecDeque<Served>,
     answered: u32,
 }
@@ -26,6 +30,8 @@ struct Outstanding {
     stag: u32,
     offset: u64,
     left: u32,
+    /// Number of its places; 0: it fills the region that `stag` names.
+    places: u8,
 }
 
 /// A read of the peer's that is being answered.
@@ -51,15 +57,31 @@ impl Reads {
         self.outstanding.len() < usize::from(self.initiator_depth)
     }
 
-    /// Notes that `request` is on its way.
-    pub(super) fn asked(&mut self, request: &ReadRequest) {
+    /// Remembers the places of a read that is posted behind those that were.
+    pub(super) fn posted(&mut self, places: &[Place]) {
+        self.places.extend(places);
+    }
+
+    /// Notes that `request`, with so many places, is on its way.
+    pub(super) fn asked(&mut self, request: &ReadRequest, places: u8) {
         let ReadRequest { sink_stag: stag, sink_offset: offset, length: left, .. } = *request;
-        self.outstanding.push_back(Outstanding { stag, offset, left });
+        self.outstanding.push_back(Outstanding { stag, offset, left, places });
+    }
+
+    /// The place of the bytes at `offset` of the response that comes next.
+    pub(super) fn place(&self, offset: u64) -> Option<Place> {
+        let places = self.outstanding.front()?.places;
+        place_at(self.places.iter().take(places.into()), offset)
+    }
+
+    /// Whether the response that comes next goes to places.
+    pub(super) fn has_places(&self) -> bool {
+        self.outstanding.front().is_some_and(|read| read.places > 0)
     }
 
     /// Checks that a segment of a response continues the oldest outstanding read [RFC 5041 4.2-7].
     pub(super) fn expect(&self, stag: u32, offset: u64, length: usize, last: bool) -> Result<(), Violation> {
-        let none = Outstanding { stag: 0, offset: 0, left: 0 };
+        let none = Outstanding { stag: 0, offset: 0, left: 0, places: 0 };
         let front = self.outstanding.front().unwrap_or(&none);
         let fits = match u64::from(front.left).checked_sub(length as u64) {
             Some(after) => (after == 0) == last,
@@ -75,7 +97,8 @@ impl Reads {
     /// Notes that a segment which [`Reads::expect`] accepted is placed.
     pub(super) fn arrived(&mut self, length: usize, last: bool) {
         if last {
-            self.outstanding.pop_front();
+            let places = self.outstanding.pop_front().map_or(0, |read| read.places);
+            self.places.drain(..usize::from(places).min(self.places.len()));
             self.answered += 1;
         } else if let Some(front) = self.outstanding.front_mut() {
             let length = u32::try_from(length).unwrap_or(u32::MAX).min(front.left);
@@ -125,6 +148,7 @@ impl Reads {
     /// Forgets everything, because the connection is over.
     pub(super) fn clear(&mut self) {
         self.outstanding = VecDeque::new();
+        self.places = VecDeque::new();
         self.served = VecDeque::new();
     }
 }

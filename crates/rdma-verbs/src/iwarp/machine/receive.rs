@@ -1,6 +1,9 @@
 //! The receiving half of an established connection: takes the stream in pieces of any size, checks
 //! every segment, places its payload and reports what is complete.
 //!
+//! A message takes its receive when its first segment begins. By the rules for messages one that finds none is
+//! *stalled*: what was fed behind its header is kept until it can go on.
+//!
 //! Where CRCs are checked, `verify` holds an FPDU back until its CRC is right. A segment is checked when its
 //! header is there, before a byte of it is placed, and takes effect (a completion, a response) when its last
 //! byte is there. Local and remote memory can die at any time between the two, so it is asked for again with
@@ -16,11 +19,11 @@ use std::sync::Arc;
 
 use super::partial::{HEAD, Partial, split_head, wanted_head};
 use super::reads::Reads;
-use super::receives::{Receive, Receives};
+use super::receives::{Receive, Source};
 use super::violation::{Fault, Purpose, Violation};
-use super::{Placement, Sink};
+use super::{Placement, Rules, Sink, Target};
 use crate::iwarp::region::{Region, RegionCache};
-use crate::{CompletionStatus, QpId, RecvRequest, Result};
+use crate::{Completion, CompletionKind, CompletionStatus, Place, QpId, RecvRequest, Result};
 use iwarp_wire::ddp::Header;
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
@@ -29,7 +32,14 @@ use verify::Verifier;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    receives: Receives,
+    qp: QpId,
+    rules: Rules,
+    receives: Source,
+    /// Whether the next segment is of a message that waits for a receive.
+    stalled: bool,
+    /// What was fed behind the header of that segment, from `kept_from` on.
+    kept: Vec<u8>,
+    kept_from: usize,
     /// There if CRCs are checked.
     verifier: Option<Verifier>,
     /// Whether an FPDU is complete: the peer receives from then on.
@@ -37,14 +47,18 @@ pub(super) struct Receiver {
     part: Part,
     /// Bytes of the current part that are still to come.
     left: usize,
+    /// Bytes of the payload behind immediate data.
+    behind: usize,
     effect: Effect,
-    place: Option<Place>,
+    landing: Option<Landing>,
     head: Partial<HEAD>,
     body: Partial<{ rdmap::READ_REQUEST }>,
     send_sequence: u32,
     read_sequence: u32,
     /// Bytes of the message of the send queue that is under way.
     message: u32,
+    /// The immediate data that its payload began with.
+    data: Option<u64>,
     /// Bytes written by the peer since it last took a receive; `None`: no write came.
     written: Option<u64>,
 }
@@ -54,7 +68,7 @@ pub(super) struct Receiver {
 enum Part {
     /// Length field and DDP header.
     Head,
-    /// Payload that is looked at here.
+    /// Payload that is looked at here, immediate data in front of other payload among it.
     Body,
     /// Payload that goes to a region.
     Payload,
@@ -66,36 +80,68 @@ enum Part {
 #[derive(Debug, Clone, Copy)]
 enum Effect {
     None,
-    Write { length: usize },
-    Response { length: usize, last: bool },
-    Send { opcode: Opcode, invalidate: u32, length: usize, last: bool },
-    Immediate,
+    Write {
+        length: usize,
+    },
+    Response {
+        length: usize,
+        last: bool,
+    },
+    Send {
+        opcode: Opcode,
+        invalidate: u32,
+        length: usize,
+        last: bool,
+    },
+    /// `of_write`: it came with a write, and takes no receive.
+    Immediate {
+        of_write: bool,
+    },
     ReadRequest,
     Terminate,
 }
 
 /// Where payload goes.
 #[derive(Debug)]
-struct Place {
-    region: Arc<Region>,
-    offset: u64,
+enum Landing {
+    /// To this offset of a region's memory.
+    Region(Arc<Region>, u64),
+    /// To this offset of the places of the current receive. What is behind their end is dropped.
+    Receive(u64),
+    /// To this offset of the places of the read that is answered.
+    Read(u64),
+}
+
+impl Landing {
+    fn advance(&mut self, count: usize) {
+        match self {
+            Self::Region(_, offset) | Self::Receive(offset) | Self::Read(offset) => *offset += count as u64,
+        }
+    }
 }
 
 impl Receiver {
-    pub(super) fn new(qp: QpId, depth: u32) -> Self {
+    pub(super) fn new(qp: QpId, rules: Rules, receives: Source) -> Self {
         Self {
-            receives: Receives::new(qp, depth),
+            qp,
+            rules,
+            receives,
+            stalled: false,
+            kept: Vec::new(),
+            kept_from: 0,
             verifier: None,
             opened: false,
             part: Part::Head,
             left: 0,
+            behind: 0,
             effect: Effect::None,
-            place: None,
+            landing: None,
             head: Partial::new(),
             body: Partial::new(),
             send_sequence: 1,
             read_sequence: 1,
             message: 0,
+            data: None,
             written: None,
         }
     }
@@ -110,18 +156,41 @@ impl Receiver {
 
     /// See [`super::Machine::recv_room`].
     pub(super) fn room(&self) -> usize {
-        self.receives.room()
+        self.receives.own.room()
     }
 
     /// Posts receives, all or none.
-    pub(super) fn post(&mut self, requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
-        self.receives.post(requests, regions)
+    pub(super) fn post(&mut self, requests: &[RecvRequest<'_>], regions: &mut RegionCache) -> Result<()> {
+        self.receives.to_post()?.post(requests, Some(regions))
+    }
+
+    /// See [`super::Machine::cancel_recv`].
+    pub(super) fn cancel(&mut self, id: u64) -> bool {
+        let is_taken =
+            self.is_in_message() && self.receives.own.oldest().is_some_and(|oldest| oldest.id == id);
+        !is_taken && self.receives.own.cancel(id)
+    }
+
+    /// See [`super::Machine::release`].
+    pub(super) fn release(&mut self) {
+        self.receives.release();
+    }
+
+    /// See [`super::Machine::is_stalled`].
+    pub(super) fn is_stalled(&self) -> bool {
+        self.stalled
     }
 
     /// Whether the stream may end here: between two FPDUs and two messages.
     pub(super) fn is_between_messages(&self) -> bool {
         let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
         verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0
+    }
+
+    /// Whether a message has taken the oldest receive and is not complete.
+    fn is_in_message(&self) -> bool {
+        let is_begun = matches!(self.effect, Effect::Send { .. } | Effect::Immediate { of_write: false });
+        self.message > 0 || self.part != Part::Head && is_begun
     }
 
     /// Whether an FPDU is complete.
@@ -141,13 +210,20 @@ impl Receiver {
     }
 
     /// See [`super::Machine::target`].
-    pub(super) fn target(&self) -> Option<Placement<'_>> {
-        let place = self.place.as_ref()?;
-        // A key that has died has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
-        if self.part != Part::Payload || !place.region.is_alive() {
+    pub(super) fn target(&self, reads: &Reads) -> Option<Placement<'_>> {
+        if self.part != Part::Payload {
             return None;
         }
-        Some(Placement { memory: place.region.memory(), offset: place.offset, length: self.left })
+        let in_place =
+            |place: Place| Placement { target: Target::Place(place), length: self.left.min(place.len()) };
+        match *self.landing.as_ref()? {
+            // A key that has died has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
+            Landing::Region(ref region, offset) => region
+                .is_alive()
+                .then(|| Placement { target: Target::Memory(region.memory(), offset), length: self.left }),
+            Landing::Receive(offset) => self.receives.own.place(offset).map(in_place),
+            Landing::Read(offset) => reads.place(offset).map(in_place),
+        }
     }
 
     /// See [`super::Machine::placed`].
@@ -156,8 +232,8 @@ impl Receiver {
             return;
         }
         let count = count.min(self.left);
-        if let Some(place) = &mut self.place {
-            place.offset += count as u64;
+        if let Some(landing) = &mut self.landing {
+            landing.advance(count);
         }
         self.left -= count;
         if self.left == 0 {
@@ -173,13 +249,74 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
+        if self.stalled {
+            // Not fed to what waits.
+            return Ok(self.keep(input)?);
+        }
+        let left = self.take(input, reads, regions, sink)?;
+        if self.stalled {
+            self.keep(left)?;
+        }
+        Ok(())
+    }
+
+    /// Takes bytes of the stream; answers those that are left: none, unless a message is stalled.
+    fn take<'i>(
+        &mut self,
+        input: &'i [u8],
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<&'i [u8], Fault> {
         // Without CRCs all that comes is believed [RFC 5044 4.1-4, 4.4-5, 4.4-7, 7.1.1-9].
         let Some(mut verifier) = self.verifier.take() else {
             return self.believe(input, reads, regions, sink);
         };
-        let fed = verifier.feed(input, |fpdu| self.believe(fpdu, reads, regions, sink));
+        let left = verifier.feed(input, |fpdu| {
+            self.believe(fpdu, reads, regions, sink)?;
+            if self.stalled {
+                // The whole FPDU comes again.
+                self.head.clear();
+            }
+            Ok(!self.stalled)
+        });
         self.verifier = Some(verifier);
-        fed
+        left
+    }
+
+    /// Keeps what was fed behind a stalled message.
+    fn keep(&mut self, input: &[u8]) -> std::result::Result<(), Violation> {
+        self.kept.try_reserve_exact(input.len()).map_err(|_| Violation::NoMemory)?;
+        self.kept.extend_from_slice(input);
+        Ok(())
+    }
+
+    /// See [`super::Machine::resume`].
+    pub(super) fn resume(
+        &mut self,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Fault> {
+        if !self.stalled {
+            return Ok(());
+        }
+        self.stalled = false;
+        if self.verifier.is_none() {
+            self.begin(reads, regions)?;
+            if self.stalled {
+                return Ok(());
+            }
+        }
+        let kept = std::mem::take(&mut self.kept);
+        let left = self.take(&kept[self.kept_from..], reads, regions, sink)?.len();
+        if self.stalled {
+            self.kept_from = kept.len() - left;
+            self.kept = kept;
+        } else {
+            self.kept_from = 0;
+        }
+        Ok(())
     }
 
     /// Gives memory back that only a burst needed.
@@ -189,45 +326,62 @@ impl Receiver {
         }
     }
 
-    /// Takes bytes that are as the peer sent them.
-    fn believe(
+    /// Takes bytes that are as the peer sent them; answers as [`Receiver::take`] does.
+    fn believe<'i>(
         &mut self,
-        mut input: &[u8],
+        mut left: &'i [u8],
         reads: &mut Reads,
         regions: &mut RegionCache,
         sink: &mut impl Sink,
-    ) -> std::result::Result<(), Fault> {
-        while !input.is_empty() {
+    ) -> std::result::Result<&'i [u8], Fault> {
+        while !left.is_empty() {
             let (piece, rest) = match self.part {
                 Part::Head => {
-                    input = self.feed_head(input, reads, regions)?;
+                    left = self.feed_head(left, reads, regions)?;
+                    if self.stalled {
+                        break;
+                    }
                     continue;
                 }
-                Part::Body | Part::Payload | Part::Trailer => input.split_at(self.left.min(input.len())),
+                Part::Body | Part::Payload | Part::Trailer => left.split_at(self.left.min(left.len())),
             };
-            input = rest;
+            left = rest;
             self.left -= piece.len();
             match self.part {
-                Part::Head => {}
+                Part::Head | Part::Trailer => {}
                 Part::Body => self.body.add(piece),
-                Part::Payload => self.store(piece)?,
-                Part::Trailer => {}
+                Part::Payload => self.store(piece, reads)?,
             }
             if self.left == 0 {
-                if self.part == Part::Trailer {
-                    self.finish(reads, regions, sink)?;
-                } else {
-                    self.begin_trailer();
+                match (self.part, self.effect) {
+                    (Part::Trailer, _) => self.finish(reads, regions, sink)?,
+                    (Part::Body, Effect::Send { .. }) => self.begin_payload(),
+                    _ => self.begin_trailer(),
                 }
             }
         }
-        Ok(())
+        Ok(left)
+    }
+
+    /// The immediate data in front of a payload is whole.
+    fn begin_payload(&mut self) {
+        self.data = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
+        self.part = Part::Payload;
+        self.left = self.behind;
+        if self.left == 0 {
+            self.begin_trailer();
+        }
     }
 
     /// Completes every receive as [`CompletionStatus::Flushed`], the oldest as `first`.
     pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
-        self.receives.flush(first, sink);
-        self.place = None;
+        let mut status = first;
+        self.receives.drain(|receive| {
+            sink.push(completion(self.qp, &receive, status));
+            status = CompletionStatus::Flushed;
+        });
+        self.landing = None;
+        (self.stalled, self.kept, self.kept_from) = (false, Vec::new(), 0);
     }
 
     /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]
@@ -265,17 +419,22 @@ impl Receiver {
     }
 
     /// Puts a piece of payload in its place [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
-    fn store(&mut self, piece: &[u8]) -> std::result::Result<(), Violation> {
-        let Some(place) = &mut self.place else { return Ok(()) };
-        let stag = place.region.stag();
-        let dead = match self.effect {
-            Effect::Send { .. } => Violation::LocalKey(stag),
-            _ => Violation::Stag { purpose: Purpose::Write, stag },
-        };
-        if !place.region.is_alive() || place.region.memory().write(place.offset, piece).is_err() {
-            return Err(dead);
+    fn store(&mut self, piece: &[u8], reads: &Reads) -> std::result::Result<(), Violation> {
+        let Some(landing) = &mut self.landing else { return Ok(()) };
+        match landing {
+            Landing::Region(region, offset) => {
+                let stag = region.stag();
+                if !region.is_alive() || region.memory().write(*offset, piece).is_err() {
+                    return Err(match self.effect {
+                        Effect::Send { .. } => Violation::LocalKey(stag),
+                        _ => Violation::Stag { purpose: Purpose::Write, stag },
+                    });
+                }
+            }
+            Landing::Receive(offset) => fill(*offset, piece, |offset| self.receives.own.place(offset)),
+            Landing::Read(offset) => fill(*offset, piece, |offset| reads.place(offset)),
         }
-        place.offset += piece.len() as u64;
+        landing.advance(piece.len());
         Ok(())
     }
 
@@ -287,31 +446,56 @@ impl Receiver {
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
         self.part = Part::Head;
-        self.place = None;
+        self.landing = None;
         self.take_effect(reads, regions, sink)?;
         self.head.clear();
         self.opened = true;
         Ok(())
     }
 
-    fn oldest_receive(&self) -> std::result::Result<Receive, Violation> {
-        self.receives.oldest().ok_or(Violation::NoReceive { sequence: self.send_sequence })
+    /// The receive of the message that begins or is under way. `None`: there is none, and the message is stalled.
+    #[inline]
+    fn receive(&mut self) -> std::result::Result<Option<Receive>, Violation> {
+        match self.receives.own.oldest() {
+            None if self.rules == Rules::Verbs => Err(Violation::NoReceive { sequence: self.send_sequence }),
+            None => {
+                let shared = self.receives.take_shared(self.qp);
+                self.stalled = shared.is_none();
+                Ok(shared)
+            }
+            own => Ok(own),
+        }
+    }
+}
+
+/// The completion of a receive, with nothing received.
+fn completion(qp: QpId, receive: &Receive, status: CompletionStatus) -> Completion {
+    Completion { qp, id: receive.id, kind: CompletionKind::Recv, status, ..Completion::EMPTY }
+}
+
+/// Copies a piece of payload to the places from `offset` on, as far as there are any.
+fn fill(mut offset: u64, mut piece: &[u8], place: impl Fn(u64) -> Option<Place>) {
+    while let (false, Some(place)) = (piece.is_empty(), place(offset)) {
+        let count = place.fill(piece);
+        offset += count as u64;
+        piece = &piece[count..];
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Buffer;
     use crate::iwarp::region::ProtectionDomain;
     use iwarp_wire::ddp::{UNTAGGED, Untagged};
 
     /// [RFC 5041 4.3-8]
     #[test]
     fn numbers_of_messages_wrap_to_zero() {
-        let mut receiver = Receiver::new(QpId(0), 4);
+        let mut receiver = Receiver::new(QpId(0), Rules::Verbs, Source::new(4, None));
         (receiver.send_sequence, receiver.read_sequence) = (u32::MAX, u32::MAX);
         let mut regions = RegionCache::new(ProtectionDomain::default());
-        receiver.post(&[RecvRequest { id: 0, buffer: None }; 4], &mut regions).unwrap();
+        receiver.post(&[RecvRequest { id: 0, buffer: Buffer::Empty }; 4], &mut regions).unwrap();
         let mut reads = Reads::default();
         reads.responder_resources = 4;
         let mut completions = Vec::new();

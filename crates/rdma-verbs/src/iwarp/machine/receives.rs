@@ -1,28 +1,29 @@
 //! Posted receives, in the order in which messages take them.
 //!
-//! There are hundreds of them to a queue pair, nearly always slots of one region in turn, so each stretch of
+//! There are hundreds of them to a queue, nearly always slots of one region in turn, so each stretch of
 //! those is kept as one [`Run`].
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::Sink;
-use super::admit::check_segment;
+use super::admit::{check_places, check_segment};
+use super::place_at;
 use crate::iwarp::region::RegionCache;
-use crate::{
-    Access, Completion, CompletionKind, CompletionStatus, Error, QpId, RecvRequest, Result, Segment,
-};
+use crate::{Access, Buffer, Error, Place, QpId, RecvRequest, Result, Segment};
 
-/// The receives of a queue pair, at most `depth`.
+/// Posted receives, at most `depth`.
 #[derive(Debug)]
-pub(super) struct Receives {
-    qp: QpId,
+pub(in crate::iwarp) struct Receives {
     depth: u32,
     posted: usize,
     /// None of them empty.
     runs: VecDeque<Run>,
+    /// Those of all receives, in order.
+    places: VecDeque<Place>,
 }
 
 /// Receives whose numbers follow each other, and whose buffers do.
@@ -33,36 +34,42 @@ struct Run {
     count: u32,
 }
 
-/// A posted receive.
+/// A posted receive, but for its places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Receive {
-    id: u64,
-    /// Offset in the region.
+    pub(super) id: u64,
+    /// Address in the region.
     pub(super) address: u64,
-    /// Key of the region; `None`: no payload is expected.
+    /// Key of the region; `None`: no payload is expected, or it has places.
     pub(super) key: Option<NonZeroU32>,
     /// Bytes of room.
     pub(super) length: u32,
+    /// Number of its places.
+    places: u8,
 }
 
 impl Receives {
-    pub(super) fn new(qp: QpId, depth: u32) -> Self {
-        Self { qp, depth, posted: 0, runs: VecDeque::new() }
+    pub(in crate::iwarp) fn new(depth: u32) -> Self {
+        Self { depth, posted: 0, runs: VecDeque::new(), places: VecDeque::new() }
     }
 
-    /// See [`super::Machine::recv_room`].
+    /// Entries that no posted receive holds.
     pub(super) fn room(&self) -> usize {
         (self.depth as usize).saturating_sub(self.posted)
     }
 
     /// Posts receives, all or none.
-    pub(super) fn post(&mut self, requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
+    pub(in crate::iwarp) fn post(
+        &mut self,
+        requests: &[RecvRequest<'_>],
+        regions: Option<&mut RegionCache>,
+    ) -> Result<()> {
         let room = self.room();
         if requests.len() > room {
             let room = u32::try_from(room).unwrap_or(self.depth);
             return Err(Error::QueueFull { depth: self.depth, room, asked: requests.len() });
         }
-        let before = (self.runs.len(), self.runs.back().map_or(0, |last| last.count));
+        let before = (self.runs.len(), self.runs.back().map_or(0, |last| last.count), self.places.len());
         let outcome = self.append(requests, regions);
         match outcome {
             Ok(()) => self.posted += requests.len(),
@@ -71,14 +78,24 @@ impl Receives {
         outcome
     }
 
-    fn append(&mut self, mut requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
+    fn append(
+        &mut self,
+        mut requests: &[RecvRequest<'_>],
+        mut regions: Option<&mut RegionCache>,
+    ) -> Result<()> {
+        let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
         while let Some(run) = Run::begin(requests) {
             let (of_run, rest) = requests.split_at(run.count as usize);
-            run.check(of_run, regions)?;
+            run.check(of_run, regions.as_deref_mut())?;
+            for request in of_run {
+                if let Buffer::Places(places) = request.buffer {
+                    self.places.try_reserve(places.len()).map_err(no_memory)?;
+                    self.places.extend(places);
+                }
+            }
             match self.runs.back_mut() {
                 Some(last) if last.first.after(last.count) == run.first => last.count += run.count,
                 _ => {
-                    let no_memory = |_| Error::io("allocate a receive queue")(Errno::NOMEM);
                     self.runs.try_reserve(1).map_err(no_memory)?;
                     self.runs.push_back(run);
                 }
@@ -88,9 +105,11 @@ impl Receives {
         Ok(())
     }
 
-    /// Takes back what was appended since there were `runs` runs, the last of them with `count` receives.
-    fn withdraw(&mut self, (runs, count): (usize, u32)) {
+    /// Takes back what was appended since there were `runs` runs, the last of them with `count` receives, and
+    /// `places` places.
+    fn withdraw(&mut self, (runs, count, places): (usize, u32, usize)) {
         self.runs.truncate(runs);
+        self.places.truncate(places);
         if let Some(last) = self.runs.back_mut() {
             last.count = count;
         }
@@ -102,73 +121,212 @@ impl Receives {
         self.runs.front().map(|run| run.first)
     }
 
+    /// The place of the bytes at `offset` of the oldest.
+    pub(super) fn place(&self, offset: u64) -> Option<Place> {
+        let places = self.oldest()?.places as usize;
+        place_at(self.places.iter().take(places), offset)
+    }
+
     /// A message has taken the oldest.
     #[inline]
     pub(super) fn taken(&mut self) {
         let Some(run) = self.runs.front_mut() else { return };
         self.posted -= 1;
+        let places = run.first.places as usize;
         run.count -= 1;
         run.first = run.first.after(1);
         if run.count == 0 {
             self.runs.pop_front();
         }
-    }
-
-    /// The completion of `receive`, with nothing received.
-    #[inline]
-    pub(super) fn completion(&self, receive: &Receive, status: CompletionStatus) -> Completion {
-        let kind = CompletionKind::Recv;
-        Completion { qp: self.qp, id: receive.id, kind, status, ..Completion::EMPTY }
-    }
-
-    /// Completes all as [`CompletionStatus::Flushed`], the oldest as `first`.
-    pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
-        let mut status = first;
-        while let Some(receive) = self.oldest() {
-            sink.push(self.completion(&receive, status));
-            self.taken();
-            status = CompletionStatus::Flushed;
+        if places > 0 {
+            self.places.drain(..places);
         }
-        self.runs = VecDeque::new();
+    }
+
+    /// Moves the oldest of `other` here, behind what there is; answers whether there was one.
+    fn adopt(&mut self, other: &mut Self) -> bool {
+        let Some(receive) = other.oldest() else { return false };
+        self.places.extend(other.places.range(..receive.places as usize));
+        other.taken();
+        self.runs.push_back(Run { first: receive, count: 1 });
+        self.posted += 1;
+        true
+    }
+
+    /// Moves all to `other`, before what there is.
+    fn give_back(&mut self, other: &mut Self) {
+        other.posted += std::mem::take(&mut self.posted);
+        while let Some(run) = self.runs.pop_back() {
+            other.runs.push_front(run);
+        }
+        while let Some(place) = self.places.pop_back() {
+            other.places.push_front(place);
+        }
+    }
+
+    /// See [`crate::MessageQueues::cancel_recv`].
+    pub(in crate::iwarp) fn cancel(&mut self, id: u64) -> bool {
+        let holds = |run: &Run| id.wrapping_sub(run.first.id) < u64::from(run.count);
+        let Some(at) = self.runs.iter().rposition(holds) else { return false };
+        let before: usize = self.runs.range(..at).map(Run::places).sum();
+        let run = &mut self.runs[at];
+        let (first, count) = (run.first, run.count);
+        // Less than `count`.
+        let skipped = id.wrapping_sub(first.id) as u32;
+        let start = before + skipped as usize * first.places as usize;
+        self.places.drain(start..start + first.places as usize);
+        let behind = Run { first: first.after(skipped + 1), count: count - skipped - 1 };
+        run.count = skipped;
+        if behind.count > 0 {
+            self.runs.insert(at + 1, behind);
+        }
+        if skipped == 0 {
+            self.runs.remove(at);
+        }
+        self.posted -= 1;
+        true
     }
 }
 
 impl Run {
     /// The longest run that `requests` begin with.
-    fn begin(requests: &[RecvRequest]) -> Option<Self> {
+    fn begin(requests: &[RecvRequest<'_>]) -> Option<Self> {
         let first = Receive::new(requests.first()?);
-        let follows = |&(count, request): &(u32, &RecvRequest)| Receive::new(request) == first.after(count);
+        let follows =
+            |&(count, request): &(u32, &RecvRequest<'_>)| Receive::new(request) == first.after(count);
         let count = (0..).zip(requests).take_while(follows).count();
         // Within the depth of the queue.
         Some(Self { first, count: count as u32 })
     }
 
-    /// Checks the buffers of `requests`, which are this run's. They are one stretch of one region.
-    fn check(&self, requests: &[RecvRequest], regions: &mut RegionCache) -> Result<()> {
+    /// Checks the buffers of `requests`, which are this run's. If they are segments, they are one stretch of one
+    /// region.
+    fn check(&self, requests: &[RecvRequest<'_>], regions: Option<&mut RegionCache>) -> Result<()> {
         let Receive { key, address, length, .. } = self.first;
         let length = u64::from(length) * u64::from(self.count);
-        let region = key.and_then(|key| regions.find(key.get()));
+        let mut regions = regions;
+        let region = regions.as_deref_mut().zip(key).and_then(|(regions, key)| regions.find(key.get()));
         if region.is_some_and(|region| region.check(Access::LOCAL_WRITE, address, length).is_ok()) {
             return Ok(());
         }
-        let mut buffers = requests.iter().filter_map(|request| request.buffer.as_ref());
-        buffers.try_for_each(|buffer| check_segment(buffer, Access::LOCAL_WRITE, regions))
+        requests.iter().try_for_each(|request| match request.buffer {
+            Buffer::Empty => Ok(()),
+            Buffer::Places(places) => check_places(places),
+            Buffer::Segment(segment) => match &mut regions {
+                Some(regions) => check_segment(&segment, Access::LOCAL_WRITE, regions),
+                None => Err(Error::Unsupported("shared receives in registered memory")),
+            },
+        })
+    }
+
+    /// Places of all its receives.
+    fn places(&self) -> usize {
+        self.count as usize * self.first.places as usize
     }
 }
 
 impl Receive {
-    fn new(request: &RecvRequest) -> Self {
-        let buffer = request.buffer.unwrap_or(Segment { key: 0, address: 0, length: 0 });
-        let Segment { key, address, length } = buffer;
-        Self { id: request.id, address, key: NonZeroU32::new(key), length }
+    fn new(request: &RecvRequest<'_>) -> Self {
+        let (segment, places) = match request.buffer {
+            Buffer::Empty => (NO_SEGMENT, 0),
+            Buffer::Segment(segment) => (segment, 0),
+            // Too many or too long a places are refused (`check_places`) before anything looks at these.
+            Buffer::Places(places) => {
+                let length = u32::try_from(request.buffer.len()).unwrap_or(u32::MAX);
+                (Segment { length, ..NO_SEGMENT }, places.len().min(u8::MAX.into()) as u8)
+            }
+        };
+        let Segment { key, address, length } = segment;
+        Self { id: request.id, address, key: NonZeroU32::new(key), length, places }
     }
 
     /// The receive that is the `count`th behind it in a run. A buffer ends within its region, so that what
     /// wraps around is none's address.
     #[inline]
     fn after(&self, count: u32) -> Self {
-        let address = self.address.wrapping_add(u64::from(count) * u64::from(self.length));
+        let stride = if self.key.is_some() { u64::from(self.length) } else { 0 };
+        let address = self.address.wrapping_add(u64::from(count) * stride);
         Self { id: self.id.wrapping_add(count.into()), address, ..*self }
+    }
+
+    /// Whether it has places.
+    pub(super) fn has_places(&self) -> bool {
+        self.places > 0
+    }
+}
+
+const NO_SEGMENT: Segment = Segment { key: 0, address: 0, length: 0 };
+
+/// A shared receive queue, and the queue pairs that wait for a receive of it.
+#[derive(Debug)]
+pub struct SharedReceives {
+    pub(in crate::iwarp) receives: Receives,
+    /// In the order in which their messages came.
+    waiting: VecDeque<QpId>,
+}
+
+impl SharedReceives {
+    pub(in crate::iwarp) fn new(depth: u32) -> Self {
+        Self { receives: Receives::new(depth), waiting: VecDeque::new() }
+    }
+
+    /// The queue pair that can go on now.
+    pub(in crate::iwarp) fn next_waiting(&mut self) -> Option<QpId> {
+        if self.receives.runs.is_empty() { None } else { self.waiting.pop_front() }
+    }
+
+    /// Forgets a queue pair that waits.
+    pub(in crate::iwarp) fn forget(&mut self, qp: QpId) {
+        self.waiting.retain(|&waiting| waiting != qp);
+    }
+}
+
+/// Where the messages of a queue pair find receives.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Its own or, if they are shared, the one that a message has taken.
+    pub(super) own: Receives,
+    shared: Option<Arc<Mutex<SharedReceives>>>,
+}
+
+impl Source {
+    pub(super) fn new(depth: u32, shared: Option<Arc<Mutex<SharedReceives>>>) -> Self {
+        Self { own: Receives::new(depth), shared }
+    }
+
+    /// The queue pair's own receives, to post to.
+    pub(super) fn to_post(&mut self) -> Result<&mut Receives> {
+        match self.shared {
+            None => Ok(&mut self.own),
+            Some(_) => Err(Error::Unsupported("receives beside those of a shared queue")),
+        }
+    }
+
+    /// Has a message of `qp` take a shared receive. If there is none, the queue remembers that it waits.
+    #[cold]
+    pub(super) fn take_shared(&mut self, qp: QpId) -> Option<Receive> {
+        let mut shared = self.shared.as_ref()?.lock();
+        if !self.own.adopt(&mut shared.receives) && !shared.waiting.contains(&qp) {
+            shared.waiting.push_back(qp);
+        }
+        self.own.oldest()
+    }
+
+    /// Gives a shared receive back.
+    pub(super) fn release(&mut self) {
+        if let Some(shared) = &self.shared {
+            self.own.give_back(&mut shared.lock().receives);
+        }
+    }
+
+    /// Gives a shared receive back, or takes all of the queue pair's own, the oldest first.
+    pub(super) fn drain(&mut self, mut each: impl FnMut(Receive)) {
+        self.release();
+        while let Some(receive) = self.own.oldest() {
+            each(receive);
+            self.own.taken();
+        }
+        (self.own.runs, self.own.places) = Default::default();
     }
 }
 
@@ -183,15 +341,16 @@ mod tests {
         let domain = ProtectionDomain::default();
         let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
         let mut regions = RegionCache::new(domain);
+        let segment = |slot| Segment { key: region.local_key(), address: slot * 10, length: 10 };
         let request = |&(id, slot): &(u64, Option<u64>)| RecvRequest {
             id,
-            buffer: slot.map(|slot| Segment { key: region.local_key(), address: slot * 10, length: 10 }),
+            buffer: slot.map_or(Buffer::Empty, |slot| Buffer::Segment(segment(slot))),
         };
-        let mut receives = Receives::new(QpId(0), 16);
+        let mut receives = Receives::new(16);
         let posted: Vec<_> = chains.iter().copied().flatten().map(request).collect();
         for chain in chains {
             let chain: Vec<_> = chain.iter().map(request).collect();
-            receives.post(&chain, &mut regions).unwrap();
+            receives.post(&chain, Some(&mut regions)).unwrap();
         }
         assert_eq!((receives.runs.len(), receives.room()), (runs, 16 - posted.len()));
         for request in &posted {
@@ -212,14 +371,16 @@ mod tests {
         let domain = ProtectionDomain::default();
         let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
         let mut regions = RegionCache::new(domain);
-        let mut receives = Receives::new(QpId(0), 16);
-        let request =
-            |id: u64, key, address| RecvRequest { id, buffer: Some(Segment { key, address, length: 10 }) };
+        let mut receives = Receives::new(16);
+        let request = |id: u64, key, address| RecvRequest {
+            id,
+            buffer: Buffer::Segment(Segment { key, address, length: 10 }),
+        };
         let key = region.local_key();
-        receives.post(&[request(0, key, 0), request(1, key, 10)], &mut regions).unwrap();
+        receives.post(&[request(0, key, 0), request(1, key, 10)], Some(&mut regions)).unwrap();
         // The key and address that are refused.
         let mut refused = |requests: &[RecvRequest]| {
-            let outcome = receives.post(requests, &mut regions);
+            let outcome = receives.post(requests, Some(&mut regions));
             assert_eq!((receives.room(), receives.runs.len(), receives.runs[0].count), (14, 1, 2));
             match outcome {
                 Err(Error::BadSegment { key, address, .. }) => (key, address),

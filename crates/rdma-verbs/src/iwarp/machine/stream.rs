@@ -91,6 +91,13 @@ impl Stream {
         self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
     }
 
+    /// Sends `pieces`, of which the socket may leave some to be staged.
+    pub(super) fn send_pieces<W: Wire>(&mut self, pieces: &[IoSlice<'_>], wire: &mut W) {
+        let length = pieces.iter().map(|piece| piece.len()).sum();
+        self.produced += length as u64;
+        self.transmit(pieces, length, false, wire);
+    }
+
     /// Gives memory back, if nothing is staged and it is much.
     pub(super) fn relax(&mut self) {
         if self.staged() == 0 && self.staged.capacity() > KEPT {

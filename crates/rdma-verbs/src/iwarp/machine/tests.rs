@@ -11,7 +11,9 @@ use iwarp_wire::mpa;
 
 use super::*;
 use crate::iwarp::region::MemoryRegion;
-use crate::{Access, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress, Segment};
+use crate::{
+    Access, Buffer, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress, Segment,
+};
 
 const SIZE: usize = 64 * 1024;
 const CAPABILITIES: QpCapabilities = QpCapabilities {
@@ -131,7 +133,7 @@ impl End {
     /// Posts receives of `length` bytes each, one behind the other in the own region.
     fn receives(&mut self, count: u64, length: u32) {
         for id in 0..count {
-            let buffer = Some(self.segment(id * u64::from(length), length));
+            let buffer = Buffer::Segment(self.segment(id * u64::from(length), length));
             self.machine.post_recv(&[RecvRequest { id, buffer }]).unwrap();
         }
     }
@@ -157,11 +159,7 @@ impl End {
     fn take(&mut self, mut bytes: &[u8], straight: bool) {
         while !bytes.is_empty() && self.fault.is_none() {
             let placed = match self.machine.target() {
-                Some(place) if straight => {
-                    let count = place.length.min(bytes.len());
-                    place.memory.write(place.offset, &bytes[..count]).unwrap();
-                    count
-                }
+                Some(place) if straight => place.fill(bytes),
                 _ => 0,
             };
             self.machine.placed(placed);
@@ -218,7 +216,7 @@ fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (seed..seed + length).map(|index| (index * 31 + index / 251) as u8).collect()
 }
 
-fn send(immediate: Option<u32>, invalidate: Option<u32>, solicited: bool) -> Operation {
+fn send(immediate: Option<u64>, invalidate: Option<u32>, solicited: bool) -> Operation {
     Operation::Send { immediate, invalidate, solicited }
 }
 

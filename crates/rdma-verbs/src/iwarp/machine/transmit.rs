@@ -13,26 +13,29 @@ use super::encode::{self, Chunk, Encoder};
 use super::reads::Reads;
 use super::stream::{Batch, Output as _, Stream, Wire};
 use super::violation::{Purpose, Violation};
-use super::work::{Body, Pending, Report, Streamed, Target, Work};
-use super::{Port, Sink};
+use super::work::{Body, Pending, Report, Sources, Streamed, Target, Work};
+use super::{Port, Rules, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{
-    CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpId, Result, Segment,
-    SendRequest,
+    CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpId, RemoteAddress, Result,
+    Segment, SendRequest,
 };
-use iwarp_wire::rdmap::{About, Opcode, ReadRequest, Terminate};
+use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
 
 /// Least room in a chunk for which another segment is begun in it.
 pub(super) const WORTHWHILE: usize = 2048;
 /// Allowance for headers in staging, per entry of the send queue: a small write with immediate
 /// data has 55 bytes of them.
 const STAGED_HEADERS: usize = 64;
+/// Least rest of a message for which a system call of its own costs less than copying it beside others.
+const DIRECT: u64 = 8192;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Transmitter {
     qp: QpId,
     capabilities: QpCapabilities,
+    rules: Rules,
     encoder: Encoder,
     stream: Stream,
     /// Whether the peer may be sent to.
@@ -42,7 +45,7 @@ pub(super) struct Transmitter {
     /// Requests whose bytes are not all in the stream.
     work: VecDeque<Work>,
     /// Local memory of `work`, in order.
-    segments: VecDeque<Segment>,
+    sources: Sources,
     /// Encoded inline requests among `work`, in order.
     encoded: VecDeque<u8>,
     /// Requests whose bytes are in the stream and that are not complete.
@@ -53,16 +56,17 @@ pub(super) struct Transmitter {
 }
 
 impl Transmitter {
-    pub(super) fn new(qp: QpId, capabilities: QpCapabilities, max_payload: usize) -> Self {
+    pub(super) fn new(qp: QpId, (capabilities, rules): (QpCapabilities, Rules), max_payload: usize) -> Self {
         Self {
             qp,
             capabilities,
-            encoder: Encoder::new(max_payload),
+            rules,
+            encoder: Encoder::new(max_payload, rules),
             stream: Stream::default(),
             open: false,
             response_first: false,
             work: VecDeque::new(),
-            segments: VecDeque::new(),
+            sources: Sources::default(),
             encoded: VecDeque::new(),
             pending: VecDeque::new(),
             completed: 0,
@@ -79,7 +83,7 @@ impl Transmitter {
             initiator_depth: 0,
             responder_resources: 0,
         };
-        let mut bare = Self::new(QpId(0), capabilities, 1);
+        let mut bare = Self::new(QpId(0), (capabilities, Rules::Verbs), 1);
         bare.set_crc(true);
         bare
     }
@@ -117,14 +121,14 @@ impl Transmitter {
         if !more && self.has_output(reads) {
             self.pump(reads, regions, port);
         }
-        let plain = requests.iter().all(|request| inline(request).is_some());
+        let plain = requests.iter().all(|request| self.is_taken_at_once(request));
         let queued = !plain || !self.work.is_empty() || reads.is_midway();
         if !queued && self.open && !more && self.stream.staged() == 0 {
             self.send_now(requests, port);
         } else {
             self.check_staging(requests)?;
             if queued {
-                self.queue(requests);
+                self.queue(requests, reads);
             } else {
                 self.stage(requests);
             }
@@ -157,6 +161,10 @@ impl Transmitter {
             && !self.stream.is_dead()
             && self.has_more(reads)
         {
+            if self.works_next(reads) && self.is_direct() {
+                self.send_direct(port.wire);
+                continue;
+            }
             let mut chunk = Chunk::new(port.scratch);
             self.fault = self.fill(&mut chunk, reads, regions).err();
             self.stream.send(chunk.bytes(), port.wire);
@@ -242,7 +250,7 @@ impl Transmitter {
             sink.push(work.report.completion(self.qp, status));
             status = CompletionStatus::Flushed;
         }
-        self.segments = VecDeque::new();
+        self.sources = Sources::default();
         self.encoded = VecDeque::new();
         self.stream.discard();
     }
@@ -258,7 +266,7 @@ impl Transmitter {
 
     fn can_work(&self, reads: &Reads) -> bool {
         match self.work.front() {
-            Some(Work { body: Body::Read(_), .. }) => reads.may_ask(),
+            Some(Work { body: Body::Read(..), .. }) => reads.may_ask(),
             Some(_) => true,
             None => false,
         }
@@ -271,7 +279,8 @@ impl Transmitter {
             return Err(self.queue_full(room, requests.len()));
         }
         for request in requests {
-            check_request(request, self.capabilities.inline, reads.initiator_depth, regions)?;
+            let limits = (self.capabilities.inline, self.rules);
+            check_request(request, limits, reads.initiator_depth, regions)?;
         }
         Ok(())
     }
@@ -281,7 +290,7 @@ impl Transmitter {
     fn check_staging(&self, requests: &[SendRequest<'_>]) -> Result<()> {
         let waiting = self.stream.staged() + self.encoded.len();
         let bound = self.capabilities.inline + self.capabilities.send_depth as usize * STAGED_HEADERS;
-        let added = requests.iter().filter(|request| inline(request).is_some());
+        let added = requests.iter().filter(|request| self.is_taken_at_once(request));
         let added: usize = added.map(|request| self.encoder.bound(request.payload.len())).sum();
         if waiting > 0 && added > 0 && waiting + added > bound {
             return Err(self.queue_full(0, requests.len()));
@@ -298,7 +307,7 @@ impl Transmitter {
     fn send_now<W: Wire, S: Sink>(&mut self, requests: &[SendRequest<'_>], port: &mut Port<'_, W, S>) {
         let mut batch = Batch::new(&mut self.stream, port.wire, port.scratch);
         for request in requests {
-            self.encoder.request(request, inline(request).unwrap_or_default(), &mut batch);
+            self.encoder.request(request, &mut batch);
             self.pending.push_back(Pending { report: Report::of(request), end: batch.position() });
         }
         batch.finish();
@@ -307,48 +316,95 @@ impl Transmitter {
     /// Stages inline requests.
     fn stage(&mut self, requests: &[SendRequest<'_>]) {
         for request in requests {
-            self.encoder.request(request, inline(request).unwrap_or_default(), &mut self.stream);
+            self.encoder.request(request, &mut self.stream);
             self.pending.push_back(Pending { report: Report::of(request), end: self.stream.produced() });
         }
     }
 
     /// Queues requests of any kind behind those that are queued.
-    fn queue(&mut self, requests: &[SendRequest<'_>]) {
+    fn queue(&mut self, requests: &[SendRequest<'_>], reads: &mut Reads) {
         for request in requests {
-            let body = match (inline(request), request.payload) {
-                (None, Payload::Segments(segments)) => self.streamed(request, segments),
-                (slices, _) => {
-                    let before = self.encoded.len();
-                    self.encoder.request(request, slices.unwrap_or_default(), &mut self.encoded);
-                    Body::Encoded { left: self.encoded.len() - before, started: false }
-                }
+            let body = if inline(request).is_some() {
+                let before = self.encoded.len();
+                self.encoder.request(request, &mut self.encoded);
+                Body::Encoded { left: self.encoded.len() - before, started: false }
+            } else {
+                self.streamed(request, reads)
             };
             self.work.push_back(Work { report: Report::of(request), body });
         }
     }
 
-    fn streamed(&mut self, request: &SendRequest<'_>, segments: &[Segment]) -> Body {
-        let (target, immediate) = match request.operation {
-            Operation::Read { remote } => {
-                let sink = segments.first().copied().unwrap_or(Segment { key: 0, address: 0, length: 0 });
-                return Body::Read(ReadRequest {
-                    sink_stag: sink.key,
-                    sink_offset: sink.address,
-                    length: sink.length,
-                    source_stag: remote.key,
-                    source_offset: remote.address,
-                });
-            }
+    fn streamed(&mut self, request: &SendRequest<'_>, reads: &mut Reads) -> Body {
+        let mut length = request.payload.len() as u64;
+        let (mut in_front, mut behind) = (None, None);
+        let target = match request.operation {
+            Operation::Read { remote } => return read(request.payload, remote, reads),
             Operation::Write { remote, immediate } => {
-                let immediate = immediate.map(|word| (self.encoder.immediate(false), word));
-                (Target::Tagged(remote), immediate)
+                behind = immediate.map(|data| (self.encoder.immediate_of_write(), data));
+                Target::Tagged(remote)
+            }
+            Operation::Send { immediate: Some(data), solicited, .. } => {
+                in_front = Some(data);
+                length += rdmap::IMMEDIATE as u64;
+                Target::Untagged(self.encoder.message_with_data(solicited))
             }
             Operation::Send { invalidate, solicited, .. } => {
-                (Target::Untagged(self.encoder.message(invalidate, solicited)), None)
+                Target::Untagged(self.encoder.message(invalidate, solicited))
             }
         };
-        self.segments.extend(segments.iter().filter(|segment| segment.length > 0));
-        Body::Message(Streamed { target, immediate, length: request.payload.len() as u64, sent: 0 })
+        let in_places = match request.payload {
+            Payload::Places(places) => {
+                self.sources.places.extend(places.iter().filter(|place| !place.is_empty()));
+                true
+            }
+            Payload::Segments(segments) => {
+                self.sources.segments.extend(segments.iter().filter(|segment| segment.length > 0));
+                false
+            }
+            Payload::Inline(_) => false,
+        };
+        Body::Message(Streamed { target, in_places, in_front, immediate: behind, length, sent: 0 })
+    }
+
+    /// Whether the payload of a request is taken when it is posted, if nothing waits before it. What is short is not
+    /// worth to be pointed to.
+    fn is_taken_at_once(&self, request: &SendRequest<'_>) -> bool {
+        inline(request).is_some()
+            || matches!(request.payload, Payload::Places(_))
+                && !matches!(request.operation, Operation::Read { .. })
+                && self.stream.staged() == 0
+                && request.payload.len() <= self.capabilities.inline
+    }
+
+    /// Whether queued work goes out next, rather than the response to a read.
+    fn works_next(&self, reads: &Reads) -> bool {
+        let midway = self.work.front().is_some_and(Work::is_midway);
+        let can_work = self.can_work(reads);
+        let respond =
+            reads.is_midway() || reads.is_serving() && !midway && (self.response_first || !can_work);
+        can_work && !respond
+    }
+
+    /// Whether the oldest work is worth to be sent straight from its places.
+    fn is_direct(&self) -> bool {
+        match self.work.front() {
+            Some(Work { body: Body::Message(message), .. }) => {
+                message.in_places && message.length - message.sent >= DIRECT
+            }
+            _ => false,
+        }
+    }
+
+    /// Sends a segment of the oldest work straight from its places.
+    fn send_direct<W: Wire>(&mut self, wire: &mut W) {
+        let Some(Work { report, body: Body::Message(message) }) = self.work.front_mut() else { return };
+        let report = *report;
+        self.response_first = true;
+        if message.send(&self.encoder, &mut self.sources, &mut self.stream, wire) {
+            self.work.pop_front();
+            self.pending.push_back(Pending { report, end: self.stream.produced() });
+        }
     }
 
     /// Fills `chunk` with what goes out next [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 5.3-1]
@@ -360,16 +416,15 @@ impl Transmitter {
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
         while chunk.room() >= WORTHWHILE {
-            let midway = self.work.front().is_some_and(Work::is_midway);
-            let can_work = self.can_work(reads);
-            let respond =
-                reads.is_midway() || reads.is_serving() && !midway && (self.response_first || !can_work);
-            if respond {
-                self.respond(chunk, reads)?;
-                self.response_first = false;
-            } else if can_work {
+            if self.works_next(reads) {
+                if self.is_direct() {
+                    break;
+                }
                 self.advance(chunk, reads, regions)?;
                 self.response_first = true;
+            } else if reads.is_serving() {
+                self.respond(chunk, reads)?;
+                self.response_first = false;
             } else {
                 break;
             }
@@ -426,12 +481,12 @@ impl Transmitter {
                 *started = true;
                 *left == 0
             }
-            Body::Read(request) => {
-                reads.asked(request);
+            Body::Read(request, places) => {
+                reads.asked(request, *places);
                 self.encoder.read_request(request, chunk);
                 true
             }
-            Body::Message(message) => message.advance(&self.encoder, &mut self.segments, chunk, regions)?,
+            Body::Message(message) => message.advance(&self.encoder, &mut self.sources, chunk, regions)?,
         };
         if finished {
             let (report, end) = (work.report, self.stream.produced() + chunk.bytes().len() as u64);
@@ -459,4 +514,27 @@ impl Transmitter {
             self.pending.pop_front();
         }
     }
+}
+
+/// The body of a read.
+fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body {
+    let (sink, places) = match payload {
+        Payload::Segments(segments) => (segments.first().copied(), 0),
+        Payload::Places(places) => {
+            reads.posted(places);
+            (None, places.len())
+        }
+        Payload::Inline(_) => (None, 0),
+    };
+    // For places the key and address are of no meaning; at most `MAX_PLACES` of at most `MAX_MESSAGE` bytes were
+    // let in.
+    let sink = sink.unwrap_or(Segment { key: 0, address: 0, length: payload.len() as u32 });
+    let request = ReadRequest {
+        sink_stag: sink.key,
+        sink_offset: sink.address,
+        length: sink.length,
+        source_stag: remote.key,
+        source_offset: remote.address,
+    };
+    Body::Read(request, places as u8)
 }

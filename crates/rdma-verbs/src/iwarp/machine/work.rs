@@ -1,12 +1,15 @@
 //! Requests on their way through the transmitter: queued, streamed, waiting for completion.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 
-use super::encode::{self, Chunk, Encoder, Message};
+use super::MAX_PLACES;
+use super::encode::{self, Chunk, Encoder, Head, Message};
+use super::stream::{Output, Stream, Wire};
 use super::violation::Violation;
 use crate::iwarp::region::RegionCache;
 use crate::{
-    Completion, CompletionKind, CompletionStatus, Operation, QpId, RemoteAddress, Segment, SendRequest,
+    Completion, CompletionKind, CompletionStatus, Operation, Place, QpId, RemoteAddress, Segment, SendRequest,
 };
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest};
 
@@ -35,23 +38,34 @@ pub(super) enum Body {
         /// Whether others are.
         started: bool,
     },
-    /// Registered memory to send or write.
+    /// Memory to send or write.
     Message(Streamed),
-    /// A read to ask for.
-    Read(ReadRequest),
+    /// A read to ask for, and the number of its places.
+    Read(ReadRequest, u8),
 }
 
-/// A message of registered memory that is streamed.
+/// A message of registered memory or places that is streamed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Streamed {
     /// Where it goes.
     pub(super) target: Target,
+    /// Whether its bytes are in places.
+    pub(super) in_places: bool,
+    /// Immediate data in front of its payload.
+    pub(super) in_front: Option<u64>,
     /// Immediate data behind it.
-    pub(super) immediate: Option<(Message, u32)>,
-    /// Bytes of payload.
+    pub(super) immediate: Option<(Message, u64)>,
+    /// Bytes of payload, and of what is in front.
     pub(super) length: u64,
     /// How many of them are in the stream.
     pub(super) sent: u64,
+}
+
+/// Local memory of the messages that are streamed, in order.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) segments: VecDeque<Segment>,
+    pub(super) places: VecDeque<Place>,
 }
 
 /// Where it goes.
@@ -77,7 +91,7 @@ impl Work {
         match self.body {
             Body::Encoded { started, .. } => started,
             Body::Message(message) => message.sent > 0,
-            Body::Read(_) => false,
+            Body::Read(..) => false,
         }
     }
 }
@@ -105,14 +119,78 @@ impl Streamed {
     pub(super) fn advance(
         &mut self,
         encoder: &Encoder,
-        segments: &mut VecDeque<Segment>,
+        sources: &mut Sources,
         chunk: &mut Chunk<'_>,
         regions: &mut RegionCache,
     ) -> std::result::Result<bool, Violation> {
+        let (portion, last) = self.portion(encoder, chunk.room());
+        let head = self.head(portion, last);
+        let in_front = self.in_front.filter(|_| self.sent == 0).map(rdmap::emit_immediate);
+        let mut in_front = in_front.as_ref();
+        let complete = chunk.segment(encoder, &head, portion, |target| match in_front.take() {
+            Some(bytes) => {
+                // A portion has room for it.
+                target[..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            }
+            None if self.in_places => sources.copy_places(target),
+            None => sources.copy_segments(regions, target),
+        });
+        if !complete {
+            return Err(Violation::LocalKey(sources.segments.front().map_or(0, |segment| segment.key)));
+        }
+        self.sent += portion as u64;
+        if last {
+            self.finish(encoder, chunk);
+        }
+        Ok(last)
+    }
+
+    /// Sends a segment straight from its places. Answers whether the message is complete.
+    pub(super) fn send<W: Wire>(
+        &mut self,
+        encoder: &Encoder,
+        sources: &mut Sources,
+        stream: &mut Stream,
+        wire: &mut W,
+    ) -> bool {
+        let (portion, last) = self.portion(encoder, usize::MAX);
+        let head = self.head(portion, last);
+        let in_front = self.in_front.filter(|_| self.sent == 0).map(rdmap::emit_immediate);
+        let in_front = in_front.as_ref().map_or(&[][..], |bytes| bytes);
+        let mut pieces = [IoSlice::new(&[]); MAX_PLACES + 3];
+        pieces[0] = IoSlice::new(head.bytes());
+        pieces[1] = IoSlice::new(in_front);
+        let (mut left, mut used) = (portion - in_front.len(), 2);
+        for (piece, place) in pieces[2..2 + MAX_PLACES].iter_mut().zip(&sources.places) {
+            let count = left.min(place.len());
+            *piece = IoSlice::new(&place.bytes()[..count]);
+            left -= count;
+            used += 1;
+            if left == 0 {
+                break;
+            }
+        }
+        let (trailer, trailing) = encoder.trailer(&head, encoder.sum(&pieces[..used]));
+        pieces[used] = IoSlice::new(&trailer[..trailing]);
+        stream.send_pieces(&pieces[..=used], wire);
+        sources.pass(portion - in_front.len());
+        self.sent += portion as u64;
+        if last {
+            self.finish(encoder, stream);
+        }
+        last
+    }
+
+    /// Bytes of the next segment, at most `room`, and whether it is the last.
+    fn portion(&self, encoder: &Encoder, room: usize) -> (usize, bool) {
         let left = self.length - self.sent;
-        let portion = encoder.portion(left).min(chunk.room());
-        let last = portion as u64 == left;
-        let head = match self.target {
+        let portion = encoder.portion(left).min(room);
+        (portion, portion as u64 == left)
+    }
+
+    fn head(&self, portion: usize, last: bool) -> Head {
+        match self.target {
             Target::Tagged(remote) => encode::tagged(
                 Opcode::Write,
                 remote.key,
@@ -121,31 +199,52 @@ impl Streamed {
                 last,
             ),
             Target::Untagged(message) => message.head(self.sent, portion, last),
-        };
-        let complete = chunk.segment(encoder, &head, portion, |place| copy_out(segments, regions, place));
-        if !complete {
-            return Err(Violation::LocalKey(segments.front().map_or(0, |segment| segment.key)));
         }
-        self.sent += portion as u64;
-        if let (true, Some((message, word))) = (last, self.immediate) {
-            encoder.short(&message.head(0, rdmap::IMMEDIATE, true), &rdmap::emit_immediate(word), chunk);
+    }
+
+    /// Adds the immediate data behind it, if there is some.
+    fn finish<'a>(&self, encoder: &Encoder, output: &mut impl Output<'a>) {
+        if let Some((message, word)) = self.immediate {
+            encoder.short(&message.head(0, rdmap::IMMEDIATE, true), &rdmap::emit_immediate(word), output);
         }
-        Ok(last)
     }
 }
 
-/// Copies the next bytes of `segments` out and takes them off; answers how many, 0 if there is
-/// no such memory any more.
-fn copy_out(segments: &mut VecDeque<Segment>, regions: &mut RegionCache, place: &mut [u8]) -> usize {
-    let Some(segment) = segments.front_mut() else { return 0 };
-    let Some(region) = regions.find(segment.key) else { return 0 };
-    // As much as fits both; both are within `u32`, as a segment's length is.
-    let count = place.len().min(segment.length as usize);
-    let copied = encode::copy(region.memory(), segment.address, &mut place[..count]);
-    segment.address += copied as u64;
-    segment.length -= copied as u32;
-    if segment.length == 0 {
-        segments.pop_front();
+impl Sources {
+    /// Copies the next bytes of registered memory out and takes them off; answers how many, 0 if there is
+    /// no such memory any more.
+    fn copy_segments(&mut self, regions: &mut RegionCache, target: &mut [u8]) -> usize {
+        let Some(segment) = self.segments.front_mut() else { return 0 };
+        let Some(region) = regions.find(segment.key) else { return 0 };
+        // As much as fits both; both are within `u32`, as a segment's length is.
+        let count = target.len().min(segment.length as usize);
+        let copied = encode::copy(region.memory(), region.offset(segment.address), &mut target[..count]);
+        segment.address += copied as u64;
+        segment.length -= copied as u32;
+        if segment.length == 0 {
+            self.segments.pop_front();
+        }
+        copied
     }
-    copied
+
+    /// Copies the next bytes of places out and takes them off; answers how many.
+    fn copy_places(&mut self, target: &mut [u8]) -> usize {
+        let Some(place) = self.places.front() else { return 0 };
+        let count = target.len().min(place.len());
+        target[..count].copy_from_slice(&place.bytes()[..count]);
+        self.pass(count);
+        count
+    }
+
+    /// Takes so many bytes of places off.
+    fn pass(&mut self, mut count: usize) {
+        while let (Some(place), true) = (self.places.front_mut(), count > 0) {
+            let passed = count.min(place.len());
+            *place = place.from(passed);
+            count -= passed;
+            if place.is_empty() {
+                self.places.pop_front();
+            }
+        }
+    }
 }

@@ -56,6 +56,7 @@ impl QueuePair {
 
     /// Cuts a connection that still stands. The queue pair is dropped next.
     pub(in super::super) fn cut(&mut self, sets: DataSets<'_>) {
+        self.machine.release();
         self.leave_sets(sets);
         self.follow(None);
         if let (Phase::Open | Phase::Closing { told: false }, Some(socket)) =

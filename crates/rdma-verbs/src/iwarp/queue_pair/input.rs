@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::super::machine::{Fault, Sink};
 use super::super::scratch::Scratch;
+use super::super::socket::Socket;
 use super::ending::End;
 use super::{Phase, QueuePair};
 use crate::Completion;
@@ -28,6 +29,9 @@ impl QueuePair {
         let mut scratch = None;
         self.unread = false;
         for _ in 0..rounds {
+            if self.machine.is_stalled() {
+                return self.socket.as_ref().and_then(Socket::failure).map(End::System);
+            }
             let next = match self.take_messages(MESSAGES, &mut counting) {
                 Ok(next) => next,
                 Err(fault) => return Some(End::Fault(fault)),

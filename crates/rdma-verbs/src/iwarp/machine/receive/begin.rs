@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{Effect, Part, Place, Receiver};
+use super::{Effect, Landing, Part, Receiver};
 use crate::Access;
 use crate::iwarp::machine::partial::split_head;
 use crate::iwarp::machine::reads::Reads;
 use crate::iwarp::machine::violation::{Purpose, Violation};
+use crate::iwarp::machine::{MAX_MESSAGE, Rules, marks};
 use crate::iwarp::region::{Region, RegionCache};
 use iwarp_wire::ddp::{Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{self, Opcode};
@@ -25,13 +26,13 @@ impl Receiver {
         if ulpdu > 0 {
             let parsed = Header::parse(header)?;
             let payload = ulpdu - header.len();
+            self.left = payload;
             match parsed {
                 Header::Tagged(header) => self.begin_tagged(&header, payload, reads, regions)?,
                 Header::Untagged(header) => self.begin_untagged(&header, payload, regions)?,
             }
-            self.left = payload;
         }
-        if self.left == 0 {
+        if self.left == 0 && !self.stalled {
             self.begin_trailer();
         }
         Ok(())
@@ -60,9 +61,13 @@ impl Receiver {
         };
         self.part = Part::Payload;
         if length > 0 {
-            let purpose = Purpose::Write;
-            let region = named(purpose, stag, needed, offset, length as u64, regions).cloned()?;
-            self.place = Some(Place { region, offset });
+            let is_read = matches!(self.effect, Effect::Response { .. });
+            self.landing = Some(if is_read && reads.has_places() {
+                Landing::Read(offset)
+            } else {
+                let (region, offset) = named(Purpose::Write, stag, needed, offset, length as u64, regions)?;
+                Landing::Region(Arc::clone(region), offset)
+            });
         }
         Ok(())
     }
@@ -90,25 +95,30 @@ impl Receiver {
                 return Err(Violation::Opcode { opcode, tagged: false });
             }
         };
-        let begun = if queue == rdmap::SEND_QUEUE { self.message } else { 0 };
+        let is_send = queue == rdmap::SEND_QUEUE;
+        let begun = if is_send { self.message } else { 0 };
         check_order(opcode, header, queue, sequence, begun)?;
         if let Some(expected) = whole {
             if length != expected || !header.last {
                 return Err(Violation::Length { opcode, found: length, expected });
             }
-            return self.begin_body(opcode);
+            return self.begin_body(opcode, header.ulp_word);
         }
         self.begin_send(opcode, header, length, regions)
     }
 
     /// A message whose payload is looked at here [RFC 5040 5.4-3, 5.4-4].
-    fn begin_body(&mut self, opcode: Opcode) -> std::result::Result<(), Violation> {
+    #[inline]
+    fn begin_body(&mut self, opcode: Opcode, word: u32) -> std::result::Result<(), Violation> {
         self.effect = match opcode {
             Opcode::ReadRequest => Effect::ReadRequest,
             Opcode::Terminate => Effect::Terminate,
             _ => {
-                self.oldest_receive()?;
-                Effect::Immediate
+                let of_write = self.rules == Rules::Messages && word == marks::OF_WRITE;
+                if !of_write && self.receive()?.is_none() {
+                    return Ok(());
+                }
+                Effect::Immediate { of_write }
             }
         };
         self.body.clear();
@@ -116,7 +126,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Begins a segment of a Send, if the oldest receive has room for it
+    /// Begins a segment of a Send, if its receive has room for it
     /// [RFC 5041 4.3-3, 7.1-2, 7.1-3, 7.1-4, 7.1-6].
     fn begin_send(
         &mut self,
@@ -125,19 +135,49 @@ impl Receiver {
         length: usize,
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
-        let receive = self.oldest_receive()?;
-        let end = u64::from(header.offset) + length as u64;
-        if end > u64::from(receive.length) {
-            return Err(Violation::TooLong { length: end, room: receive.length });
-        }
+        let Some(receive) = self.receive()? else { return Ok(()) };
         self.part = Part::Payload;
         self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
-        if let (Some(key), true) = (receive.key, length > 0) {
+        let mut offset = u64::from(header.offset);
+        if self.rules == Rules::Messages {
+            self.begin_message(header, length)?;
+            if self.data.is_some() {
+                // The immediate data in front of the payload has no place.
+                offset = offset.saturating_sub(rdmap::IMMEDIATE as u64);
+            }
+        } else if offset + length as u64 > u64::from(receive.length) {
+            return Err(Violation::TooLong { length: offset + length as u64, room: receive.length });
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        if let Some(key) = receive.key {
             let region = regions.find(key.get()).ok_or(Violation::LocalKey(key.get()))?;
             // Within the region: the receive was checked when it was posted.
-            let offset = receive.address + u64::from(header.offset);
-            self.place = Some(Place { region: Arc::clone(region), offset });
+            let offset = region.offset(receive.address) + offset;
+            self.landing = Some(Landing::Region(Arc::clone(region), offset));
+        } else if receive.has_places() {
+            self.landing = Some(Landing::Receive(offset));
         }
+        Ok(())
+    }
+
+    /// Begins a segment of a Send by the rules for messages, which may begin with immediate data.
+    fn begin_message(&mut self, header: &Untagged, length: usize) -> std::result::Result<(), Violation> {
+        let end = u64::from(header.offset) + length as u64;
+        if end > MAX_MESSAGE {
+            return Err(Violation::TooLong { length: end, room: u32::MAX });
+        }
+        if self.message > 0 || header.ulp_word != marks::WITH_DATA {
+            return Ok(());
+        }
+        let Some(behind) = length.checked_sub(rdmap::IMMEDIATE) else {
+            let (opcode, expected) = (Opcode::Send, rdmap::IMMEDIATE);
+            return Err(Violation::Length { opcode, found: length, expected });
+        };
+        self.body.clear();
+        self.part = Part::Body;
+        (self.left, self.behind) = (rdmap::IMMEDIATE, behind);
         Ok(())
     }
 }
@@ -163,7 +203,7 @@ fn check_order(
     Ok(())
 }
 
-/// The region that a peer named, if it has the right and the bytes [RFC 5040 7.2-7, 7.2-8]
+/// The region that a peer named, and the offset in its memory, if it has the right and the bytes [RFC 5040 7.2-7, 7.2-8]
 /// [RFC 5041 4.2-5, 7.1-8, 8.3-4].
 pub(super) fn named(
     purpose: Purpose,
@@ -172,10 +212,10 @@ pub(super) fn named(
     offset: u64,
     length: u64,
     regions: &mut RegionCache,
-) -> std::result::Result<&Arc<Region>, Violation> {
+) -> std::result::Result<(&Arc<Region>, u64), Violation> {
     let region = regions.find(stag).ok_or(Violation::Stag { purpose, stag })?;
     match region.check(needed, offset, length) {
-        Ok(()) => Ok(region),
+        Ok(offset) => Ok((region, offset)),
         Err(fault) => Err(Violation::Region { purpose, stag, offset, length, fault }),
     }
 }

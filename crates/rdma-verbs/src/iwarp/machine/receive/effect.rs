@@ -1,10 +1,13 @@
 //! What a segment does when its last byte is there.
 
+use std::sync::Arc;
+
 use super::begin::named;
-use super::{Effect, Receiver};
-use crate::iwarp::machine::Sink;
+use super::{Effect, Receiver, completion};
 use crate::iwarp::machine::reads::{Reads, Served};
+use crate::iwarp::machine::receives::Receive;
 use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
+use crate::iwarp::machine::{Rules, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{Access, Completion, CompletionKind, CompletionStatus};
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
@@ -34,9 +37,13 @@ impl Receiver {
                     self.send_sequence = self.send_sequence.wrapping_add(1);
                 }
             }
-            Effect::Immediate => {
+            Effect::Immediate { of_write } => {
                 let word = self.body.bytes().first_chunk().map_or(0, rdmap::parse_immediate);
-                self.deliver_immediate(word, sink)?;
+                if of_write {
+                    self.report_write(word, sink);
+                } else {
+                    self.deliver_immediate(word, sink)?;
+                }
                 self.send_sequence = self.send_sequence.wrapping_add(1);
             }
             Effect::ReadRequest => {
@@ -63,27 +70,39 @@ impl Receiver {
         regions: &RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
-        let receive = self.oldest_receive()?;
         let invalidated = opcode.invalidates().then_some(stag);
         if opcode.invalidates() && !regions.invalidate(stag) {
             return Err(Violation::Invalidate(stag));
         }
-        let length = std::mem::take(&mut self.message);
-        let completion = self.receives.completion(&receive, CompletionStatus::Success);
-        sink.push(Completion { length, invalidated, ..completion });
-        self.delivered();
+        let receive = self.delivered()?;
+        let immediate = self.data.take();
+        let in_front = if immediate.is_some() { rdmap::IMMEDIATE as u32 } else { 0 };
+        let length = std::mem::take(&mut self.message) - in_front;
+        let status =
+            if length > receive.length { CompletionStatus::Truncated } else { CompletionStatus::Success };
+        let completion = completion(self.qp, &receive, status);
+        sink.push(Completion { length, immediate, invalidated, ..completion });
         Ok(())
+    }
+
+    /// Reports a write that came with immediate data, by the rules for messages.
+    fn report_write(&mut self, word: u64, sink: &mut impl Sink) {
+        let written = self.written.take().unwrap_or(0);
+        let length = u32::try_from(written).unwrap_or(u32::MAX);
+        let (qp, kind, status) = (self.qp, CompletionKind::RecvWrite, CompletionStatus::Success);
+        sink.push(Completion { qp, kind, status, length, immediate: Some(word), ..Completion::EMPTY });
     }
 
     /// Completes a receive with immediate data [RFC 7306 4.1-4].
     pub(super) fn deliver_immediate(
         &mut self,
-        word: u32,
+        word: u64,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
-        let receive = self.oldest_receive()?;
-        let completion = self.receives.completion(&receive, CompletionStatus::Success);
-        let completion = match self.written {
+        let written = self.written;
+        let receive = self.delivered()?;
+        let completion = completion(self.qp, &receive, CompletionStatus::Success);
+        let completion = match written.filter(|_| self.rules == Rules::Verbs) {
             Some(written) => {
                 let length = u32::try_from(written).unwrap_or(u32::MAX);
                 Completion { kind: CompletionKind::RecvWrite, length, ..completion }
@@ -91,14 +110,17 @@ impl Receiver {
             None => completion,
         };
         sink.push(Completion { immediate: Some(word), ..completion });
-        self.delivered();
         Ok(())
     }
 
-    /// A message has taken the oldest receive [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
-    fn delivered(&mut self) {
-        self.receives.taken();
+    /// A message is complete and has taken its receive [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
+    #[inline]
+    fn delivered(&mut self) -> std::result::Result<Receive, Violation> {
+        let receive =
+            self.receives.own.oldest().ok_or(Violation::NoReceive { sequence: self.send_sequence })?;
+        self.receives.own.taken();
         self.written = None;
+        Ok(receive)
     }
 }
 
@@ -106,13 +128,12 @@ impl Receiver {
 fn served(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Result<Served, Violation> {
     let &ReadRequest { sink_stag, sink_offset, length: left, source_stag, source_offset } = request;
     let length = u64::from(left);
-    let source = if left == 0 {
-        None
+    let (source, source_offset) = if left == 0 {
+        (None, 0)
     } else {
-        Some(
-            named(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)
-                .cloned()?,
-        )
+        let (region, offset) =
+            named(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)?;
+        (Some(Arc::clone(region)), offset)
     };
     Ok(Served { sink_stag, sink_offset, source, source_offset, left, started: false })
 }

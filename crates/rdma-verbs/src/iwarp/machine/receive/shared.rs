@@ -23,9 +23,9 @@ impl Receiver {
                 let length = u64::from(length);
                 named(Purpose::Write, key, Access::REMOTE_WRITE, offset, length, regions)?;
                 self.written = Some(self.written.unwrap_or(0).saturating_add(length));
-                immediate.map_or(Ok(()), |word| self.deliver_immediate(word, sink))
+                immediate.map_or(Ok(()), |word| self.deliver_immediate(word.into(), sink))
             }
-            Message::Send { immediate } => self.deliver_immediate(immediate, sink),
+            Message::Send { immediate } => self.deliver_immediate(immediate.into(), sink),
             Message::Stream(_) => Ok(()),
         }
     }

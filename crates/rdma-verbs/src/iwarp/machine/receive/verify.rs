@@ -25,34 +25,43 @@ impl Verifier {
         }
     }
 
-    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`
+    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`, which answers whether
+    /// it took it; one that it does not is given to it again. Answers the bytes that are left then
     /// [RFC 5044 3-6, 4.4-11, 6-1, 6-5, 8-5].
-    pub(super) fn feed(
+    pub(super) fn feed<'i>(
         &mut self,
-        mut input: &[u8],
-        mut take: impl FnMut(&[u8]) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        while !input.is_empty() {
+        mut left: &'i [u8],
+        mut take: impl FnMut(&[u8]) -> Result<bool, Fault>,
+    ) -> Result<&'i [u8], Fault> {
+        loop {
+            let is_whole = length(&self.part) == Some(self.part.len());
+            if is_whole {
+                check(&self.part)?;
+                if !take(&self.part)? {
+                    break;
+                }
+                self.part.clear();
+            }
+            if left.is_empty() {
+                break;
+            }
             if self.part.is_empty()
-                && let Some((fpdu, rest)) = length(input).and_then(|length| input.split_at_checked(length))
+                && let Some((fpdu, rest)) = length(left).and_then(|length| left.split_at_checked(length))
             {
                 check(fpdu)?;
-                take(fpdu)?;
-                input = rest;
+                if !take(fpdu)? {
+                    break;
+                }
+                left = rest;
                 continue;
             }
             let wanted = length(&self.part).unwrap_or(mpa::FPDU_LENGTH_FIELD);
-            let (piece, rest) = input.split_at((wanted - self.part.len()).min(input.len()));
+            let (piece, rest) = left.split_at((wanted - self.part.len()).min(left.len()));
             self.part.try_reserve(wanted - self.part.len()).map_err(|_| Violation::NoMemory)?;
             self.part.extend_from_slice(piece);
-            input = rest;
-            if length(&self.part) == Some(self.part.len()) {
-                check(&self.part)?;
-                take(&self.part)?;
-                self.part.clear();
-            }
+            left = rest;
         }
-        Ok(())
+        Ok(left)
     }
 }
 

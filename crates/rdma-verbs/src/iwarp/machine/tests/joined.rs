@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::*;
-use crate::CompletionKind;
+use crate::{Buffer, CompletionKind};
 
 const SEEDS: u64 = 400;
 const STEPS: usize = 300;
@@ -29,7 +29,7 @@ impl Chance {
 #[derive(Debug)]
 enum Expected {
     Send(Vec<u8>),
-    Immediate { word: u32, written: Option<u32> },
+    Immediate { word: u64, written: Option<u32> },
 }
 
 /// One side's part of the model.
@@ -73,7 +73,7 @@ impl Pair {
     }
 
     fn receive(&mut self, side: usize, slot: u64) {
-        let buffer = Some(self.ends[side].segment(slot * u64::from(RECEIVE), RECEIVE));
+        let buffer = Buffer::Segment(self.ends[side].segment(slot * u64::from(RECEIVE), RECEIVE));
         self.ends[side].machine.post_recv(&[RecvRequest { id: slot, buffer }]).unwrap();
         self.models[side].slots.push_back(slot);
     }
@@ -129,7 +129,7 @@ impl Pair {
         let length = self.chance.below(9000);
         let (from, to) = (self.chance.below(SIZE / 2 - length), self.chance.below(SIZE / 2 - length));
         let with_immediate = self.chance.below(2) == 0 && self.may_send(side);
-        let immediate = with_immediate.then_some(from as u32);
+        let immediate = with_immediate.then_some(from as u64);
         let remote = self.ends[1 - side].remote(to as u64);
         let inline = self.chance.below(2) == 0;
         if self.post(side, Operation::Write { remote, immediate }, from, length, inline) {
@@ -158,7 +158,7 @@ impl Pair {
         }
         let solicited = self.chance.below(2) == 0;
         if self.chance.below(3) == 0 {
-            let word = self.chance.below(1 << 30) as u32;
+            let word = self.chance.below(1 << 30) as u64;
             if self.request(side, super::send(Some(word), None, solicited), Payload::Inline(&[])) {
                 let written = self.models[side].written.take();
                 self.models[side].expected.push_back(Expected::Immediate { word, written });

@@ -1,7 +1,7 @@
 //! What a peer may not do, and what it is told; what a caller may not post.
 
 use super::*;
-use crate::CompletionKind;
+use crate::{Buffer, CompletionKind};
 use iwarp_wire::ddp::{Tagged, Untagged};
 use iwarp_wire::rdmap::{About, Opcode, ReadRequest};
 
@@ -427,12 +427,12 @@ fn what_cannot_be_posted_changes_nothing() {
     let too_long = end.post(1, PLAIN, Payload::Segments(&longest));
     assert!(matches!(too_long, Err(Error::OutOfRange { value: 0x1_0000_0000, most: 0xffff_ffff, .. })));
     assert_eq!(end.pipe.bytes.len(), before);
-    let buffer = Some(read_only);
+    let buffer = Buffer::Segment(read_only);
     assert!(matches!(
-        end.machine.post_recv(&[RecvRequest { id: 1, buffer: None }, RecvRequest { id: 2, buffer }]),
+        end.machine.post_recv(&[RecvRequest { id: 1, buffer: Buffer::Empty }, RecvRequest { id: 2, buffer }]),
         Err(Error::BadSegment { .. })
     ));
-    let many = [RecvRequest { id: 0, buffer: None }; 33];
+    let many = [RecvRequest { id: 0, buffer: Buffer::Empty }; 33];
     assert!(matches!(end.machine.post_recv(&many), Err(Error::QueueFull { depth: 32, room: 32, asked: 33 })));
     end.machine.post_recv(&many[..32]).unwrap();
 }
