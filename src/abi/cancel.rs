@@ -34,7 +34,7 @@ impl Drop for Deferral {
 }
 
 /// Runs a part of a data call that may contain a cancellation point. Data calls of some devices have none
-/// otherwise ([`super::MsgOps::CANCELLATION_POINTS`]), and do not defer cancellation as a whole.
+/// otherwise ([`super::Fid::CANCELLATION_POINTS`]), and do not defer cancellation as a whole.
 pub fn defer_cancellation<R>(body: impl FnOnce() -> R) -> R {
     let _deferral = Deferral::begin();
     body()

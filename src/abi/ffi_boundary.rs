@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 
 use super::cancel::Deferral;
 use super::object::{FidStruct, Object, POISONED};
+use super::ops::Fid;
 use super::{Errno, Result, fork};
 
 /// The return type of a slot, made from the outcome of its body.
@@ -84,12 +85,32 @@ where
     unsafe { call_without_deferral::<S, T, P, V, R>(fid, body) }
 }
 
-/// [`call`] for a body without a cancellation point: it saves the cost of deferring cancellation.
+/// [`call`] for a data call, which defers cancellation only if it may reach a cancellation point
+/// ([`Fid::CANCELLATION_POINTS`]).
 ///
 /// # Safety
 /// As for [`call`].
 #[inline]
-pub(super) unsafe fn call_without_deferral<S, T, P, V, R>(
+pub(super) unsafe fn data_call<S, T, P, V, R>(
+    fid: *mut P,
+    body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>,
+) -> R
+where
+    S: FidStruct,
+    T: Fid,
+    R: Reply<V>,
+{
+    let _deferral = T::CANCELLATION_POINTS.then(Deferral::begin);
+    // SAFETY: the same requirements as those of this function.
+    unsafe { call_without_deferral::<S, T, P, V, R>(fid, body) }
+}
+
+/// [`call`] in a thread whose cancellation is deferred already, or need not be.
+///
+/// # Safety
+/// As for [`call`].
+#[inline]
+unsafe fn call_without_deferral<S, T, P, V, R>(
     fid: *mut P,
     body: impl FnOnce(&Arc<T>, &S::State) -> Result<V>,
 ) -> R

@@ -46,7 +46,7 @@ pub use object::{
     NewPassiveEndpoint,
 };
 pub use ops::{
-    CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, IOV_LIMIT, MsgOps, StatsOps,
+    CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, IOV_LIMIT, StatsOps, StreamOps,
 };
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 
-use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, MsgOps, StatsOps};
+use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, StatsOps, StreamOps};
 use super::{fork, registry, sys};
 
 /// A C fid struct, which begins with `struct fid`.
@@ -146,8 +146,8 @@ impl New<sys::fid_domain> {
 }
 
 impl New<sys::fid_ep> {
-    /// Creates an active endpoint.
-    pub fn endpoint<T: EndpointOps + CmOps + MsgOps + StatsOps>(value: Arc<T>) -> Self {
+    /// Creates an endpoint of a byte stream.
+    pub fn stream_endpoint<T: EndpointOps + CmOps + StreamOps + StatsOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_ep {
             fid: sys::fid {
                 ops: ops::stats::fid_table::<T>().cast_mut(),
@@ -155,7 +155,7 @@ impl New<sys::fid_ep> {
             },
             ops: ops::endpoint::table::<sys::fid_ep, T>().cast_mut(),
             cm: ops::cm::table::<sys::fid_ep, T>().cast_mut(),
-            msg: ops::msg::table::<T>().cast_mut(),
+            msg: ops::stream::table::<T>().cast_mut(),
             rma: ops::rma::table().cast_mut(),
             tagged: ops::tagged::table().cast_mut(),
             atomic: ops::atomic::table().cast_mut(),

@@ -51,6 +51,6 @@ impl<D: Device> Fid for Domain<D> {
 
 impl<D: Device> DomainOps for Domain<D> {
     fn endpoint(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewEndpoint> {
-        Ok(NewEndpoint::endpoint(Endpoint::open(Arc::clone(self), info)?))
+        Ok(NewEndpoint::stream_endpoint(Endpoint::open(Arc::clone(self), info)?))
     }
 }

@@ -13,6 +13,11 @@ use crate::abi::{Errno, Result, ffi_boundary, registry, sys};
 
 /// Operations of every object.
 pub trait Fid: Send + Sync + 'static {
+    /// Whether a data call (sending, receiving, remote access, a read that does not wait) may reach a
+    /// cancellation point of the C library. If not, these calls save the cost of deferring cancellation, and
+    /// the rare paths that do reach one defer it themselves ([`crate::abi::defer_cancellation`]).
+    const CANCELLATION_POINTS: bool = true;
+
     /// Passes the object its handle, by which the application and events refer to it. Called once,
     /// before any other call.
     fn opened(&self, handle: FidHandle) {

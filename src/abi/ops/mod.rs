@@ -18,9 +18,9 @@ pub(super) mod eq;
 pub(super) mod fabric;
 pub(super) mod fid;
 pub(super) mod mr;
-pub(super) mod msg;
 pub(super) mod rma;
 pub(super) mod stats;
+pub(super) mod stream;
 pub(super) mod tagged;
 
 pub use cm::CmOps;
@@ -29,8 +29,8 @@ pub use endpoint::EndpointOps;
 pub use eq::EqOps;
 pub use fabric::{EqAttr, FabricOps};
 pub use fid::{Control, Fid};
-pub use msg::{IOV_LIMIT, MsgOps};
 pub use stats::StatsOps;
+pub use stream::{IOV_LIMIT, StreamOps};
 
 /// A slot of an op table.
 pub(super) trait Slot {

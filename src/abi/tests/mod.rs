@@ -1,11 +1,11 @@
 //! The FFI boundary from the side of C: fake objects, called through their raw tables.
 
 mod calls;
-mod data;
 mod events;
 mod infos;
 mod objects;
 mod provider;
+mod streams;
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_void};
@@ -95,7 +95,7 @@ impl DomainOps for Domain {
         if info.caps() & !sys::FI_MSG != 0 {
             return Err(Errno::ENODATA);
         }
-        Ok(New::endpoint(Arc::new(Endpoint::default())))
+        Ok(New::stream_endpoint(Arc::new(Endpoint::default())))
     }
 }
 
@@ -201,9 +201,7 @@ impl StatsOps for Endpoint {
     }
 }
 
-impl MsgOps for Endpoint {
-    const CANCELLATION_POINTS: bool = true;
-
+impl StreamOps for Endpoint {
     fn send(&self, data: &[IoSlice<'_>], flags: u64) -> Result<usize> {
         self.note(format!("send {:?} {flags}", data.iter().map(|slice| slice.len()).collect::<Vec<_>>()));
         match data.iter().map(|slice| slice.len()).sum() {
@@ -290,7 +288,7 @@ fn open_fabric() -> *mut sys::fid_fabric {
 /// The fid of a new endpoint, as an application has it, and its value.
 fn open_endpoint() -> (*mut sys::fid_ep, Arc<Endpoint>) {
     let value = Arc::new(Endpoint::default());
-    (New::endpoint(Arc::clone(&value)).hand_out(context()), value)
+    (New::stream_endpoint(Arc::clone(&value)).hand_out(context()), value)
 }
 
 /// A context of an application.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::MutexGuard;
 
-use crate::abi::{self, Errno, MsgOps, Result, constants};
+use crate::abi::{self, Errno, Result, StreamOps, constants};
 use rdma_verbs::Device;
 use rstream_session::{Connection, Direction, Error, Result as Moved};
 
@@ -152,9 +152,7 @@ fn spin<D: Device>(
     Ok(outcome)
 }
 
-impl<D: Device> MsgOps for Endpoint<D> {
-    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
-
+impl<D: Device> StreamOps for Endpoint<D> {
     fn send(&self, data: &[IoSlice<'_>], flags: u64) -> Result<usize> {
         if flags & !FLAGS != 0 {
             return Err(Errno::EBADFLAGS);

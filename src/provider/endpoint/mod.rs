@@ -285,6 +285,8 @@ impl<D: Device> StatsOps for Endpoint<D> {
 }
 
 impl<D: Device> Fid for Endpoint<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
     fn opened(&self, handle: FidHandle) {
         // Called once, before any other call.
         let _ = self.handle.set(handle);

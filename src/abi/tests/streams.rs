@@ -1,4 +1,4 @@
-//! Calls that move data.
+//! Data calls of byte streams.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! `struct fi_ops_msg`, in `fid_ep.msg`: moving bytes. See
+//! `struct fi_ops_msg`, in `fid_ep.msg` of a byte stream: moving bytes. See
 //! [`fi_msg(3)`](https://ofiwg.github.io/libfabric/main/man/fi_msg.3.html) and, for byte streams,
 //! the section SOCKET ENDPOINTS of
 //! [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
@@ -9,7 +9,6 @@
 use std::ffi::c_void;
 use std::io::{IoSlice, IoSliceMut};
 use std::slice;
-use std::sync::Arc;
 
 use libc::iovec;
 
@@ -20,13 +19,8 @@ use crate::abi::{Errno, Result, ffi_boundary, sys};
 /// Maximum number of pieces of a vectored call: `fi_tx_attr.iov_limit` and `fi_rx_attr.iov_limit`.
 pub const IOV_LIMIT: usize = 8;
 
-/// Data operations of an active endpoint. No call waits for the peer, except for a short adaptive spin.
-pub trait MsgOps: Fid {
-    /// Whether a call may reach a cancellation point of the C library. If not, calls save the cost of
-    /// deferring cancellation, and the rare paths that do reach one defer it themselves
-    /// ([`crate::abi::defer_cancellation`]).
-    const CANCELLATION_POINTS: bool;
-
+/// Data operations of a byte stream. No call waits for the peer, except for a short adaptive spin.
+pub trait StreamOps: Fid {
     /// `fi_send`, `fi_sendv`, `fi_sendmsg`: takes bytes and returns their number. `data` has at most
     /// [`IOV_LIMIT`] pieces, whose total length is at most `isize::MAX`.
     ///
@@ -40,7 +34,7 @@ pub trait MsgOps: Fid {
     /// `fi_inject`: takes all of `data` and returns its length, or takes nothing.
     ///
     /// # Errors
-    /// As for [`MsgOps::send`], and `-FI_EMSGSIZE`.
+    /// As for [`StreamOps::send`], and `-FI_EMSGSIZE`.
     fn inject(&self, data: &[u8]) -> Result<usize> {
         let _ = data;
         Err(Errno::ENOSYS)
@@ -48,7 +42,7 @@ pub trait MsgOps: Fid {
 
     /// `fi_recv`, `fi_recvv`, `fi_recvmsg`: writes received bytes to `data` and returns their number, 0 at
     /// the end of the stream. For `fi_recvmsg` without a vector, `data` is empty. Limits as for
-    /// [`MsgOps::send`].
+    /// [`StreamOps::send`].
     ///
     /// # Errors
     /// `-FI_EAGAIN` if there is no byte now, else the error that ended the connection.
@@ -59,7 +53,7 @@ pub trait MsgOps: Fid {
 }
 
 /// The op table.
-pub(in crate::abi) const fn table<T: MsgOps>() -> *const sys::fi_ops_msg {
+pub(in crate::abi) const fn table<T: StreamOps>() -> *const sys::fi_ops_msg {
     const {
         &sys::fi_ops_msg {
             size: size_of::<sys::fi_ops_msg>(),
@@ -76,24 +70,17 @@ pub(in crate::abi) const fn table<T: MsgOps>() -> *const sys::fi_ops_msg {
     }
 }
 
-/// [`ffi_boundary::call`] for these slots, which all return a number of bytes.
+/// [`ffi_boundary::data_call`] for these slots, which all return a number of bytes.
 ///
 /// # Safety
 /// As for [`ffi_boundary::call`].
 #[inline]
-unsafe fn call<T: MsgOps>(fid: *mut sys::fid_ep, body: impl FnOnce(&T) -> Result<usize>) -> isize {
-    let body = |endpoint: &Arc<T>, (): &()| body(endpoint);
+unsafe fn call<T: StreamOps>(fid: *mut sys::fid_ep, body: impl FnOnce(&T) -> Result<usize>) -> isize {
     // SAFETY: the same requirements as those of this function.
-    unsafe {
-        if T::CANCELLATION_POINTS {
-            ffi_boundary::call::<sys::fid_ep, T, _, _, _>(fid, body)
-        } else {
-            ffi_boundary::call_without_deferral::<sys::fid_ep, T, _, _, _>(fid, body)
-        }
-    }
+    unsafe { ffi_boundary::data_call::<sys::fid_ep, T, _, _, _>(fid, |endpoint, ()| body(endpoint)) }
 }
 
-unsafe extern "C" fn recv<T: MsgOps>(
+unsafe extern "C" fn recv<T: StreamOps>(
     fid: *mut sys::fid_ep,
     buffer: *mut c_void,
     length: usize,
@@ -106,7 +93,7 @@ unsafe extern "C" fn recv<T: MsgOps>(
     unsafe { call::<T>(fid, |endpoint| endpoint.recv(&mut [IoSliceMut::new(bytes_mut(buffer, length)?)], 0)) }
 }
 
-unsafe extern "C" fn recvv<T: MsgOps>(
+unsafe extern "C" fn recvv<T: StreamOps>(
     fid: *mut sys::fid_ep,
     pieces: *const iovec,
     _descriptors: *mut *mut c_void,
@@ -119,7 +106,7 @@ unsafe extern "C" fn recvv<T: MsgOps>(
     unsafe { call::<T>(fid, |endpoint| receive(endpoint, pieces, count, 0)) }
 }
 
-unsafe extern "C" fn recvmsg<T: MsgOps>(
+unsafe extern "C" fn recvmsg<T: StreamOps>(
     fid: *mut sys::fid_ep,
     message: *const sys::fi_msg,
     flags: u64,
@@ -134,7 +121,7 @@ unsafe extern "C" fn recvmsg<T: MsgOps>(
     unsafe { call::<T>(fid, body) }
 }
 
-unsafe extern "C" fn send<T: MsgOps>(
+unsafe extern "C" fn send<T: StreamOps>(
     fid: *mut sys::fid_ep,
     buffer: *const c_void,
     length: usize,
@@ -147,7 +134,7 @@ unsafe extern "C" fn send<T: MsgOps>(
     unsafe { call::<T>(fid, |endpoint| endpoint.send(&[IoSlice::new(bytes(buffer, length)?)], 0)) }
 }
 
-unsafe extern "C" fn sendv<T: MsgOps>(
+unsafe extern "C" fn sendv<T: StreamOps>(
     fid: *mut sys::fid_ep,
     pieces: *const iovec,
     _descriptors: *mut *mut c_void,
@@ -160,7 +147,7 @@ unsafe extern "C" fn sendv<T: MsgOps>(
     unsafe { call::<T>(fid, |endpoint| transmit(endpoint, pieces, count, 0)) }
 }
 
-unsafe extern "C" fn sendmsg<T: MsgOps>(
+unsafe extern "C" fn sendmsg<T: StreamOps>(
     fid: *mut sys::fid_ep,
     message: *const sys::fi_msg,
     flags: u64,
@@ -175,7 +162,7 @@ unsafe extern "C" fn sendmsg<T: MsgOps>(
     unsafe { call::<T>(fid, body) }
 }
 
-unsafe extern "C" fn inject<T: MsgOps>(
+unsafe extern "C" fn inject<T: StreamOps>(
     fid: *mut sys::fid_ep,
     buffer: *const c_void,
     length: usize,
@@ -191,7 +178,12 @@ unsafe extern "C" fn inject<T: MsgOps>(
 /// # Safety
 /// `pieces` is null or points to `count` vectors. Each vector is null or has its length in readable bytes.
 #[inline]
-unsafe fn transmit<T: MsgOps>(endpoint: &T, pieces: *const iovec, count: usize, flags: u64) -> Result<usize> {
+unsafe fn transmit<T: StreamOps>(
+    endpoint: &T,
+    pieces: *const iovec,
+    count: usize,
+    flags: u64,
+) -> Result<usize> {
     // SAFETY: null or `count` vectors by the requirement of this function.
     let pieces = unsafe { vector(pieces, count) }?;
     let mut slices = [IoSlice::new(&[]); IOV_LIMIT];
@@ -208,7 +200,12 @@ unsafe fn transmit<T: MsgOps>(endpoint: &T, pieces: *const iovec, count: usize, 
 /// `pieces` is null or points to `count` vectors. Each vector is null or has its length in writable bytes
 /// that no other code uses during the call.
 #[inline]
-unsafe fn receive<T: MsgOps>(endpoint: &T, pieces: *const iovec, count: usize, flags: u64) -> Result<usize> {
+unsafe fn receive<T: StreamOps>(
+    endpoint: &T,
+    pieces: *const iovec,
+    count: usize,
+    flags: u64,
+) -> Result<usize> {
     // SAFETY: null or `count` vectors by the requirement of this function.
     let pieces = unsafe { vector(pieces, count) }?;
     let mut slices: [IoSliceMut<'_>; IOV_LIMIT] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
