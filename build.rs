@@ -28,8 +28,12 @@ const HEADERS: &[&str] = &[
 const FUNCTIONS: &str = "fi_(dupinfo|freeinfo|log|log_enabled|param_define|param_get|version|strerror)";
 
 /// The structs behind a fid, their op tables, and what is passed in calls.
-const TYPES: &str = "fid(_.*)?|fi_ops(_.*)?|fi_(info|provider|context|msg|eq_attr|eq_cm_entry|\
-     eq_err_entry|wait_obj|log_level|log_subsys|param_type)";
+const TYPES: &str = "fid(_.*)?|fi_ops(_.*)?|fi_(info|provider|context|msg|msg_rma|eq_attr|\
+     eq_entry|eq_cm_entry|eq_err_entry|wait_obj|cq_attr|cq_(msg_|data_|tagged_|err_)?entry|cntr_attr|mr_attr|\
+     log_level|log_subsys|param_type)";
+
+/// Macros that not every version of the headers has, or of another type. `sys.rs` defines them.
+const ELSEWHERE: &str = "FI_(LOCAL_MR|MR_BASIC|MR_DMABUF|MR_SCALABLE|ORDER_STRICT|PRIORITY|SHARED_CONTEXT)";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -61,6 +65,7 @@ fn generate_bindings(folders: &[PathBuf]) {
         .allowlist_var("FI_.*")
         // The macro of newer headers; the enumerator of older ones is hidden by `ConstantTypes`.
         .blocklist_item("FI_EP_SOCK_.*")
+        .blocklist_item(ELSEWHERE)
         .blocklist_type("iovec")
         .raw_line("use libc::iovec;")
         // A value that this version does not name must be representable: never a Rust enum.

@@ -1,9 +1,17 @@
-//! Memory that a C caller passes: input bytes, output bytes, texts.
+//! Memory that a C caller passes: input bytes, output bytes, arrays, texts, and places for operations that
+//! outlast the call.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::slice;
+use std::ops::Deref;
+use std::{ptr, slice};
 
-use super::{Errno, Result};
+use libc::iovec;
+
+use super::{Errno, Place, Result};
+
+/// Maximum number of pieces of a vectored call on a message endpoint: of local memory, of remote memory, and
+/// of a memory region.
+pub const MESSAGE_IOV_LIMIT: usize = 4;
 
 /// Input bytes of a call.
 ///
@@ -47,6 +55,86 @@ pub(super) unsafe fn bytes_mut<'a>(data: *mut c_void, length: usize) -> Result<&
     Ok(unsafe { slice::from_raw_parts_mut(data.cast(), length) })
 }
 
+/// An array argument of a call.
+///
+/// # Errors
+/// `-FI_EINVAL` for a null or misaligned pointer with a nonzero `count`, or a `count` above `limit`.
+///
+/// # Safety
+/// If not null, `first` points to `count` elements, unchanged for `'a`. `limit` of them are at most
+/// `isize::MAX` bytes.
+#[inline]
+pub(super) unsafe fn array<'a, T>(first: *const T, count: usize, limit: usize) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() || !first.is_aligned() || count > limit {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: not null, aligned, and `count` elements of a total length that a slice can have, by the
+    // requirement of this function.
+    Ok(unsafe { slice::from_raw_parts(first, count) })
+}
+
+/// The memory of a message or of remote access. Pieces without bytes are left out.
+pub(super) struct Places {
+    places: [Place; MESSAGE_IOV_LIMIT],
+    count: usize,
+}
+
+impl Places {
+    /// The `length` bytes at `base`.
+    ///
+    /// # Errors
+    /// `-FI_EINVAL` for a null pointer with a nonzero length, `-FI_EMSGSIZE` for a length above `u32::MAX`.
+    ///
+    /// # Safety
+    /// As for [`Places::vector`].
+    #[inline]
+    pub(super) unsafe fn single(base: *const c_void, length: usize) -> Result<Self> {
+        let piece = iovec { iov_base: base.cast_mut(), iov_len: length };
+        // SAFETY: the requirement of this function, and one vector that lives through the call.
+        unsafe { Self::vector(&raw const piece, 1) }
+    }
+
+    /// The pieces of a vectored call.
+    ///
+    /// # Errors
+    /// As for [`array`] with [`MESSAGE_IOV_LIMIT`], and for [`Places::single`].
+    ///
+    /// # Safety
+    /// If not null, `pieces` points to `count` vectors. Each is null, or has its length in bytes: from now on
+    /// until the operation of the call completes (or, with `FI_INJECT`, until the call returns), they are
+    /// readable and no other code writes them; those of a receive or a read are writable, and no other code
+    /// reads them.
+    #[inline]
+    pub(super) unsafe fn vector(pieces: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: null or `count` vectors by the requirement of this function; the limit is a few.
+        let pieces = unsafe { array(pieces, count, MESSAGE_IOV_LIMIT) }?;
+        // SAFETY: there are no bytes.
+        let empty = unsafe { Place::new(ptr::null_mut(), 0) }.ok_or(Errno::EINVAL)?;
+        let mut places = Self { places: [empty; MESSAGE_IOV_LIMIT], count: 0 };
+        for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
+            let length = u32::try_from(piece.iov_len).map_err(|_| Errno::EMSGSIZE)?;
+            // SAFETY: null or as the requirement of this function says, which is that of `Place::new`. The
+            // provider posts the place for the operation of this call only (`MessageOps`).
+            let place = unsafe { Place::new(piece.iov_base.cast(), length) }.ok_or(Errno::EINVAL)?;
+            places.places[places.count] = place;
+            places.count += 1;
+        }
+        Ok(places)
+    }
+}
+
+impl Deref for Places {
+    type Target = [Place];
+
+    #[inline]
+    fn deref(&self) -> &[Place] {
+        &self.places[..self.count]
+    }
+}
+
 /// A text argument of a call. `None` for a null pointer.
 ///
 /// # Errors
@@ -61,4 +149,21 @@ pub(super) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
     // SAFETY: not null, and NUL-terminated and unchanged by the requirement of this function.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map(Some).map_err(|_| Errno::EINVAL)
+}
+
+/// Copies `text` to the caller's buffer of `length` bytes, cut and NUL-terminated, and returns the buffer.
+/// Without a buffer, returns the text itself.
+///
+/// # Safety
+/// If not null, `buffer` is writable for `length` bytes.
+pub(super) unsafe fn copy_text(text: &'static CStr, buffer: *mut c_char, length: usize) -> *const c_char {
+    let Some(room) = length.checked_sub(1).filter(|_| !buffer.is_null()) else { return text.as_ptr() };
+    let count = room.min(text.count_bytes());
+    // SAFETY: `buffer` is not null and has `length` bytes by the requirement of this function. The writes are
+    // `count` bytes and a NUL, at most `length`. The text is static and does not overlap the buffer.
+    unsafe {
+        ptr::copy_nonoverlapping(text.as_ptr(), buffer, count);
+        buffer.add(count).write(0);
+    }
+    buffer.cast_const()
 }

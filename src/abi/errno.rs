@@ -43,6 +43,8 @@ numbers! {
     ENOMEM = libc::ENOMEM;
     /// Access denied.
     EACCES = libc::EACCES;
+    /// An address that is not mapped.
+    EFAULT = libc::EFAULT;
     /// Still in use.
     EBUSY = libc::EBUSY;
     /// No such device.
@@ -99,6 +101,10 @@ numbers! {
     EALREADY = libc::EALREADY;
     /// Cancelled.
     ECANCELED = libc::ECANCELED;
+    /// The key of a memory region is in use.
+    ENOKEY = libc::ENOKEY;
+    /// The key of a memory region is invalid.
+    EKEYREJECTED = libc::EKEYREJECTED;
     /// Some other error.
     EOTHER = sys::FI_EOTHER as i32;
     /// The caller's buffer is too small.
@@ -111,6 +117,10 @@ numbers! {
     EBADFLAGS = sys::FI_EBADFLAGS as i32;
     /// No event queue is bound.
     ENOEQ = sys::FI_ENOEQ as i32;
+    /// No completion queue is bound.
+    ENOCQ = sys::FI_ENOCQ as i32;
+    /// A message was longer than its receive.
+    ETRUNC = sys::FI_ETRUNC as i32;
     /// The object belongs to another domain.
     EDOMAIN = sys::FI_EDOMAIN as i32;
 }

@@ -2,14 +2,14 @@
 //! `struct fi_eq_err_entry`. See [`fi_eq(3)`](https://ofiwg.github.io/libfabric/main/man/fi_eq.3.html).
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::object::{EqState, FidHandle};
+use super::err_data::ErrorState;
+use super::object::FidHandle;
 use super::{Errno, Info, Result, sys};
 
-/// An event of a connection.
+/// An event of a connection or of the application.
 #[derive(Debug)]
 pub enum Event {
     /// `FI_CONNREQ`: a peer wants to connect.
@@ -33,6 +33,13 @@ pub enum Event {
         /// The endpoint.
         fid: FidHandle,
     },
+    /// An event that the application wrote ([`super::EqOps::write`]).
+    User {
+        /// The event's number.
+        number: u32,
+        /// Its entry.
+        entry: Vec<u8>,
+    },
 }
 
 /// A queued error.
@@ -49,23 +56,39 @@ pub struct ErrorEvent {
 }
 
 impl Event {
-    /// The object of the event.
+    /// The object of the event. `None` for an event of the application.
     #[must_use]
-    pub fn fid(&self) -> FidHandle {
+    pub fn fid(&self) -> Option<FidHandle> {
         match self {
-            Self::ConnReq { fid, .. } | Self::Connected { fid, .. } | Self::Shutdown { fid } => *fid,
+            Self::ConnReq { fid, .. } | Self::Connected { fid, .. } | Self::Shutdown { fid } => Some(*fid),
+            Self::User { .. } => None,
         }
     }
 
-    /// The event's number, the entry without data, and the data.
-    fn parts(&self) -> (u32, sys::fi_eq_cm_entry, &[u8]) {
-        let (number, info, data) = match self {
-            Self::ConnReq { info, data, .. } => (sys::FI_CONNREQ, info.as_ptr(), data.as_slice()),
-            Self::Connected { data, .. } => (sys::FI_CONNECTED, ptr::null_mut(), data.as_slice()),
-            Self::Shutdown { .. } => (sys::FI_SHUTDOWN, ptr::null_mut(), &[][..]),
+    /// Writes the entry, and as much of its data as fits. Returns the event's number and the length written.
+    ///
+    /// # Errors
+    /// `-FI_ETOOSMALL`.
+    fn write(&self, buffer: &mut [u8]) -> Result<(u32, usize)> {
+        const ENTRY: usize = offset_of!(sys::fi_eq_cm_entry, data);
+        let (number, fid, info, data) = match self {
+            Self::ConnReq { fid, info, data } => (sys::FI_CONNREQ, fid, info.as_ptr(), data.as_slice()),
+            Self::Connected { fid, data } => (sys::FI_CONNECTED, fid, ptr::null_mut(), data.as_slice()),
+            Self::Shutdown { fid } => (sys::FI_SHUTDOWN, fid, ptr::null_mut(), &[][..]),
+            Self::User { number, entry } => {
+                let target = buffer.get_mut(..entry.len()).ok_or(Errno::ETOOSMALL)?;
+                target.copy_from_slice(entry);
+                return Ok((*number, entry.len()));
+            }
         };
-        let entry = sys::fi_eq_cm_entry { fid: self.fid().fid, info, data: Default::default() };
-        (number, entry, data)
+        let entry = sys::fi_eq_cm_entry { fid: fid.fid, info, data: Default::default() };
+        let (target, room) = buffer.split_at_mut_checked(ENTRY).ok_or(Errno::ETOOSMALL)?;
+        // SAFETY: the entry has `ENTRY` bytes before its data, and `target` is that long. They do not
+        // overlap: the entry is a local value. Bytes need no alignment.
+        unsafe { ptr::copy_nonoverlapping((&raw const entry).cast(), target.as_mut_ptr(), ENTRY) };
+        let length = data.len().min(room.len());
+        room[..length].copy_from_slice(&data[..length]);
+        Ok((number, ENTRY + length))
     }
 }
 
@@ -87,21 +110,15 @@ impl<'a> EventOut<'a> {
     }
 
     /// Writes the first event of `queue`, and removes it unless the caller peeks. Returns the length
-    /// written: the entry and as much of its data as fits. With the removal, the application becomes the
-    /// owner of the info of a request; a caller that peeks gets only its address.
+    /// written: the entry and as much of its data as fits (an entry of the application as a whole). With the
+    /// removal, the application becomes the owner of the info of a request; a caller that peeks gets only its
+    /// address.
     ///
     /// # Errors
     /// `-FI_EAGAIN` if there is no event; `-FI_ETOOSMALL` if the buffer is shorter than an entry. The
     /// queue is unchanged then.
     pub fn deliver(&mut self, queue: &mut VecDeque<Event>) -> Result<usize> {
-        const ENTRY: usize = offset_of!(sys::fi_eq_cm_entry, data);
-        let (number, entry, data) = queue.front().ok_or(Errno::EAGAIN)?.parts();
-        let (target, room) = self.buffer.split_at_mut_checked(ENTRY).ok_or(Errno::ETOOSMALL)?;
-        // SAFETY: the entry has `ENTRY` bytes before its data, and `target` is that long. They do not
-        // overlap: the entry is a local value. Bytes need no alignment.
-        unsafe { ptr::copy_nonoverlapping((&raw const entry).cast(), target.as_mut_ptr(), ENTRY) };
-        let length = data.len().min(room.len());
-        room[..length].copy_from_slice(&data[..length]);
+        let (number, length) = queue.front().ok_or(Errno::EAGAIN)?.write(self.buffer)?;
         *self.event = number;
         if !self.peek
             && let Some(Event::ConnReq { info, .. }) = queue.pop_front()
@@ -109,14 +126,14 @@ impl<'a> EventOut<'a> {
             // The application owns it now.
             info.into_raw();
         }
-        Ok(ENTRY + length)
+        Ok(length)
     }
 }
 
 /// The output buffer of `fi_eq_readerr`.
 pub struct ErrorOut<'a> {
     entry: *mut sys::fi_eq_err_entry,
-    state: &'a EqState,
+    state: &'a ErrorState,
     peek: bool,
 }
 
@@ -132,7 +149,7 @@ impl<'a> ErrorOut<'a> {
     /// as `fi_eq_readerr(3)` requires.
     pub(super) unsafe fn from_raw(
         entry: *mut sys::fi_eq_err_entry,
-        state: &'a EqState,
+        state: &'a ErrorState,
         flags: u64,
     ) -> Result<Self> {
         if entry.is_null() {
@@ -158,26 +175,15 @@ impl<'a> ErrorOut<'a> {
             (*entry).err = event.err.number();
             (*entry).prov_errno = event.prov_errno;
         }
-        let length = if self.state.api_version >= ERR_DATA_SIZE_SINCE {
-            // SAFETY: this version has these fields (`from_raw`).
-            let (buffer, room) = unsafe { ((*entry).err_data.cast::<u8>(), (*entry).err_data_size) };
-            let size = if buffer.is_null() || room == 0 {
-                // SAFETY: the field is writable (`from_raw`).
-                unsafe { (*entry).err_data = self.keep(&event.err_data) };
-                event.err_data.len()
-            } else {
-                let size = event.err_data.len().min(room);
-                // SAFETY: the caller's buffer has at least `size` bytes (`from_raw`), and the event's data
-                // is not in it.
-                unsafe { ptr::copy_nonoverlapping(event.err_data.as_ptr(), buffer, size) };
-                size
-            };
-            // SAFETY: as above.
-            unsafe { (*entry).err_data_size = size };
+        // SAFETY: every version has `err_data`, and those whose field `err_data_size` is accessed have that.
+        // Both are as `ErrorState::deliver` requires (`from_raw`).
+        unsafe {
+            let (err_data, size) = (&raw mut (*entry).err_data, &raw mut (*entry).err_data_size);
+            self.state.deliver(&event.err_data, err_data, size);
+        }
+        let length = if self.state.has_size() {
             size_of::<sys::fi_eq_err_entry>()
         } else {
-            // SAFETY: every version has this field, and it is writable (`from_raw`).
-            unsafe { (*entry).err_data = self.keep(&event.err_data) };
             offset_of!(sys::fi_eq_err_entry, err_data_size)
         };
         if !self.peek {
@@ -185,17 +191,7 @@ impl<'a> ErrorOut<'a> {
         }
         Ok(length)
     }
-
-    /// Stores `data` until the next error is read, and returns its address. Null if `data` is empty.
-    fn keep(&self, data: &[u8]) -> *mut c_void {
-        let mut kept = self.state.err_data.lock();
-        *kept = data.to_vec();
-        if kept.is_empty() { ptr::null_mut() } else { kept.as_mut_ptr().cast() }
-    }
 }
-
-/// `FI_VERSION(1, 5)`. The error entry of earlier API versions has no `err_data_size`.
-const ERR_DATA_SIZE_SINCE: u32 = 1 << 16 | 5;
 
 /// Whether the flags of a read ask to leave the event queued.
 fn peeks(flags: u64) -> Result<bool> {

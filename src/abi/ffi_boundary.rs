@@ -31,6 +31,19 @@ impl Reply<usize> for isize {
     }
 }
 
+impl Reply<()> for isize {
+    fn reply(outcome: Result<()>) -> Self {
+        Self::reply(outcome.map(|()| 0))
+    }
+}
+
+/// For the slots that cannot return an error.
+impl Reply<Self> for u64 {
+    fn reply(outcome: Result<Self>) -> Self {
+        outcome.unwrap_or(0)
+    }
+}
+
 impl Reply<()> for c_int {
     fn reply(outcome: Result<()>) -> Self {
         Self::reply(outcome.map(|()| 0))

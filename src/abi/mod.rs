@@ -7,7 +7,8 @@
 //! | `object`, `registry` | objects that C holds by pointer, and the set of live objects |
 //! | `ops/` | for each C op struct: a trait to implement, the shims, the table |
 //! | `info/` | reading and creating `struct fi_info` |
-//! | `event`, `option`, `address`, `buffer` | arguments of calls: events, option values, socket addresses, bytes |
+//! | `event`, `completion`, `err_data` | what queues report: events, completions, the data of errors |
+//! | `option`, `address`, `buffer` | arguments of calls: option values, socket addresses, memory |
 //! | `provider` | `struct fi_provider` and the entry point |
 //! | `cancel`, `fork` | cancellation of threads, forks of the process |
 //! | `log`, `params` | libfabric's logging and parameters |
@@ -20,7 +21,9 @@
 mod address;
 mod buffer;
 mod cancel;
+mod completion;
 pub mod constants;
+mod err_data;
 pub mod errno;
 pub mod event;
 mod ffi_boundary;
@@ -36,17 +39,25 @@ mod provider;
 mod registry;
 pub mod sys;
 
+/// Memory that the application lends to a memory region.
+pub use rdma_verbs::Memory;
+/// Memory that the application lends to an operation.
+pub use rdma_verbs::Place;
+
 pub use cancel::defer_cancellation;
+pub use completion::{Completion, CompletionError, CompletionsOut, EntryFormat, UserContext};
 pub use errno::{Errno, Result};
 pub use event::{ErrorEvent, ErrorOut, Event, EventOut};
 pub use header::rstream_stats as Stats;
-pub use info::{FabricAttr, Info, InfoList, InfoRef};
+pub use info::{FabricAttr, Info, InfoList, InfoRef, RxAttr};
 pub use object::{
-    AnyFid, ConnectionHandle, FidHandle, FidStruct, New, NewDomain, NewEndpoint, NewEventQueue, NewFabric,
-    NewPassiveEndpoint,
+    AnyFid, ConnectionHandle, FidHandle, FidStruct, New, NewCompletionQueue, NewCounter, NewDomain,
+    NewEndpoint, NewEventQueue, NewFabric, NewMemoryRegion, NewPassiveEndpoint, NewSharedReceive,
 };
 pub use ops::{
-    CmOps, Control, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid, IOV_LIMIT, StatsOps, StreamOps,
+    CmOps, CntrAttr, CntrOps, Control, CqAttr, CqOps, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid,
+    IOV_LIMIT, MESSAGE_IOV_LIMIT, MemoryPiece, MessageOps, MessageReceive, MessageSend, Registration,
+    RemotePiece, RmaCall, RmaOps, StatsOps, StreamOps, USER_EVENT_LIMIT,
 };
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};

@@ -10,9 +10,12 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use parking_lot::Mutex;
-
-use super::ops::{self, CmOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, StatsOps, StreamOps};
+use super::completion::CqState;
+use super::err_data::ErrorState;
+use super::ops::{
+    self, CmOps, CntrOps, CqOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, MessageOps, RmaOps, StatsOps,
+    StreamOps,
+};
 use super::{fork, registry, sys};
 
 /// A C fid struct, which begins with `struct fid`.
@@ -24,13 +27,11 @@ pub unsafe trait FidStruct: Sized + 'static {
     type State: Default + Send + Sync;
 }
 
-/// State that the FFI boundary stores for an event queue.
+/// State that the FFI boundary stores for a domain.
 #[derive(Default)]
-pub struct EqState {
+pub struct DomainState {
     /// The API version that the application requested, which libfabric stores in the fabric.
     pub(super) api_version: u32,
-    /// The memory that `err_data` of the last error points to. Valid until the next error is read.
-    pub(super) err_data: Mutex<Vec<u8>>,
 }
 
 // SAFETY: declared in `fabric.h`, `fi_domain.h`, `fi_endpoint.h` and `fi_eq.h` with `struct fid fid`
@@ -40,7 +41,19 @@ unsafe impl FidStruct for sys::fid_fabric {
 }
 // SAFETY: as above.
 unsafe impl FidStruct for sys::fid_domain {
+    type State = DomainState;
+}
+// SAFETY: as above.
+unsafe impl FidStruct for sys::fid_mr {
     type State = ();
+}
+// SAFETY: as above.
+unsafe impl FidStruct for sys::fid_cntr {
+    type State = ();
+}
+// SAFETY: as above.
+unsafe impl FidStruct for sys::fid_cq {
+    type State = CqState;
 }
 // SAFETY: as above.
 unsafe impl FidStruct for sys::fid_ep {
@@ -52,7 +65,7 @@ unsafe impl FidStruct for sys::fid_pep {
 }
 // SAFETY: as above.
 unsafe impl FidStruct for sys::fid_eq {
-    type State = EqState;
+    type State = ErrorState;
 }
 
 /// A call panicked, and the value may be inconsistent.
@@ -111,6 +124,14 @@ pub type NewFabric = New<sys::fid_fabric>;
 pub type NewDomain = New<sys::fid_domain>;
 /// Result of [`DomainOps::endpoint`].
 pub type NewEndpoint = New<sys::fid_ep>;
+/// Result of [`DomainOps::srx_context`].
+pub type NewSharedReceive = New<sys::fid_ep>;
+/// Result of [`DomainOps::cq_open`].
+pub type NewCompletionQueue = New<sys::fid_cq>;
+/// Result of [`DomainOps::cntr_open`].
+pub type NewCounter = New<sys::fid_cntr>;
+/// Result of [`DomainOps::register`].
+pub type NewMemoryRegion = New<sys::fid_mr>;
 /// Result of [`FabricOps::passive_ep`].
 pub type NewPassiveEndpoint = New<sys::fid_pep>;
 /// Result of [`FabricOps::eq_open`].
@@ -139,7 +160,7 @@ impl New<sys::fid_domain> {
         let fid = sys::fid_domain {
             fid: new_fid::<sys::fid_domain, T>(sys::FI_CLASS_DOMAIN),
             ops: ops::domain::table::<T>().cast_mut(),
-            mr: ops::mr::table().cast_mut(),
+            mr: ops::mr::table::<T>().cast_mut(),
         };
         Self(Object::boxed(fid, value))
     }
@@ -148,20 +169,77 @@ impl New<sys::fid_domain> {
 impl New<sys::fid_ep> {
     /// Creates an endpoint of a byte stream.
     pub fn stream_endpoint<T: EndpointOps + CmOps + StreamOps + StatsOps>(value: Arc<T>) -> Self {
+        let fid = sys::fid {
+            ops: ops::stats::fid_table::<T>().cast_mut(),
+            ..new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP)
+        };
+        Self::with_data(fid, ops::stream::table::<T>(), ops::rma::unsupported(), value)
+    }
+
+    /// Creates an endpoint of messages.
+    pub fn message_endpoint<T: EndpointOps + CmOps + MessageOps + RmaOps>(value: Arc<T>) -> Self {
+        let fid = new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP);
+        Self::with_data(fid, ops::message::table::<T>(), ops::rma::table::<T>(), value)
+    }
+
+    /// Creates a shared receive context. Of [`CmOps`] it needs nothing, and of [`MessageOps`]
+    /// [`post_recv`](MessageOps::post_recv).
+    pub fn shared_receive<T: EndpointOps + CmOps + MessageOps>(value: Arc<T>) -> Self {
+        let fid = new_fid::<sys::fid_ep, T>(sys::FI_CLASS_SRX_CTX);
+        Self::with_data(fid, ops::message::table::<T>(), ops::rma::unsupported(), value)
+    }
+
+    fn with_data<T: EndpointOps + CmOps>(
+        fid: sys::fid,
+        msg: *const sys::fi_ops_msg,
+        rma: *const sys::fi_ops_rma,
+        value: Arc<T>,
+    ) -> Self {
         let fid = sys::fid_ep {
-            fid: sys::fid {
-                ops: ops::stats::fid_table::<T>().cast_mut(),
-                ..new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP)
-            },
+            fid,
             ops: ops::endpoint::table::<sys::fid_ep, T>().cast_mut(),
             cm: ops::cm::table::<sys::fid_ep, T>().cast_mut(),
-            msg: ops::stream::table::<T>().cast_mut(),
-            rma: ops::rma::table().cast_mut(),
+            msg: msg.cast_mut(),
+            rma: rma.cast_mut(),
             tagged: ops::tagged::table().cast_mut(),
             atomic: ops::atomic::table().cast_mut(),
             collective: ops::collective::table().cast_mut(),
         };
         Self(Object::boxed(fid, value))
+    }
+}
+
+impl New<sys::fid_cq> {
+    /// Creates a completion queue.
+    pub fn completion_queue<T: CqOps>(value: Arc<T>) -> Self {
+        let fid = sys::fid_cq {
+            fid: new_fid::<sys::fid_cq, T>(sys::FI_CLASS_CQ),
+            ops: ops::cq::table::<T>().cast_mut(),
+        };
+        Self(Object::boxed(fid, value))
+    }
+}
+
+impl New<sys::fid_cntr> {
+    /// Creates a counter.
+    pub fn counter<T: CntrOps>(value: Arc<T>) -> Self {
+        let fid = sys::fid_cntr {
+            fid: new_fid::<sys::fid_cntr, T>(sys::FI_CLASS_CNTR),
+            ops: ops::cntr::table::<T>().cast_mut(),
+        };
+        Self(Object::boxed(fid, value))
+    }
+}
+
+impl New<sys::fid_mr> {
+    /// Creates a memory region with the key by which peers name it. Its descriptor, by which calls may name
+    /// it as local memory, is the address of its fid.
+    pub fn memory_region<T: Fid>(value: Arc<T>, key: u64) -> Self {
+        let fid = new_fid::<sys::fid_mr, T>(sys::FI_CLASS_MR);
+        let mut object = Object::boxed(sys::fid_mr { fid, mem_desc: ptr::null_mut(), key }, value);
+        let address = ptr::from_ref(&*object).addr();
+        object.fid.get_mut().mem_desc = ptr::without_provenance_mut(address);
+        Self(object)
     }
 }
 

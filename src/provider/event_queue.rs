@@ -243,7 +243,7 @@ impl Binding {
 
     /// Number of the source's events that were not read yet.
     pub(super) fn unread(&self) -> usize {
-        self.queue.queue.lock().events.iter().filter(|event| event.fid() == self.fid).count()
+        self.queue.queue.lock().events.iter().filter(|event| event.fid() == Some(self.fid)).count()
     }
 
     /// Removes the source's events that were not read yet.
@@ -251,7 +251,7 @@ impl Binding {
         self.queue.change(|queue| {
             queue.errors.retain(|error| error.fid != self.fid);
             let events = std::mem::take(&mut queue.events).into_iter();
-            let (unread, kept): (Vec<_>, Vec<_>) = events.partition(|event| event.fid() == self.fid);
+            let (unread, kept): (Vec<_>, Vec<_>) = events.partition(|event| event.fid() == Some(self.fid));
             queue.events = kept.into();
             unread
         })

@@ -119,6 +119,12 @@ attributes! {
         max_msg_size, set_max_msg_size: usize;
         /// Bytes before each message that the provider uses.
         msg_prefix_size, set_msg_prefix_size: usize;
+        /// Maximum length of a read that sees every earlier write, in bytes.
+        max_order_raw_size, set_max_order_raw_size: usize;
+        /// Maximum length of a write that no earlier read sees, in bytes.
+        max_order_war_size, set_max_order_war_size: usize;
+        /// Maximum length of a write that follows every earlier write, in bytes.
+        max_order_waw_size, set_max_order_waw_size: usize;
         /// Number of sending contexts.
         tx_ctx_cnt, set_tx_ctx_cnt: usize;
         /// Number of receiving contexts.
@@ -155,6 +161,10 @@ attributes! {
         max_ep_tx_ctx, set_max_ep_tx_ctx: usize;
         /// Maximum number of receiving contexts of an endpoint.
         max_ep_rx_ctx, set_max_ep_rx_ctx: usize;
+        /// Maximum number of endpoints that share a sending context.
+        max_ep_stx_ctx, set_max_ep_stx_ctx: usize;
+        /// Maximum number of endpoints that share a receiving context.
+        max_ep_srx_ctx, set_max_ep_srx_ctx: usize;
         /// Maximum number of counters.
         cntr_cnt, set_cntr_cnt: usize;
         /// Maximum number of pieces of a memory region.

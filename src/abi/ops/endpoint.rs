@@ -1,4 +1,4 @@
-//! `struct fi_ops_ep`, in `fid_ep.ops` and `fid_pep.ops`: options. See
+//! `struct fi_ops_ep`, in `fid_ep.ops` and `fid_pep.ops`: options, cancellation, room in the queues. See
 //! [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
 
 use std::ffi::{c_int, c_void};
@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::{Fid, Slot};
 use crate::abi::buffer::{bytes, bytes_mut};
+use crate::abi::completion::UserContext;
 use crate::abi::object::FidStruct;
 use crate::abi::option::OptionOut;
 use crate::abi::{Errno, Result, ffi_boundary, sys};
 
-/// Operations of active and passive endpoints.
+/// Operations of active and passive endpoints, and of shared receive contexts.
 pub trait EndpointOps: Fid {
     /// `fi_setopt`: `value` has the caller's bytes; [`crate::abi::option::integer`] decodes them.
     ///
@@ -30,6 +31,31 @@ pub trait EndpointOps: Fid {
         let _ = (level, name, out);
         Err(Errno::ENOSYS)
     }
+
+    /// `fi_cancel`: cancels an operation that was posted with `context`.
+    ///
+    /// # Errors
+    /// `-FI_ENOENT` if there is none, or if it cannot be cancelled any more.
+    fn cancel(&self, context: UserContext) -> Result<()> {
+        let _ = context;
+        Err(Errno::ENOSYS)
+    }
+
+    /// `fi_tx_size_left`: how many sends and remote accesses can be posted now.
+    ///
+    /// # Errors
+    /// `-FI_EOPBADSTATE` before the endpoint is enabled.
+    fn tx_size_left(&self) -> Result<usize> {
+        Err(Errno::ENOSYS)
+    }
+
+    /// `fi_rx_size_left`: how many receives can be posted now.
+    ///
+    /// # Errors
+    /// As for [`EndpointOps::tx_size_left`].
+    fn rx_size_left(&self) -> Result<usize> {
+        Err(Errno::ENOSYS)
+    }
 }
 
 /// The op table of an endpoint whose C type is `S`.
@@ -37,15 +63,33 @@ pub(in crate::abi) const fn table<S: FidStruct, T: EndpointOps>() -> *const sys:
     const {
         &sys::fi_ops_ep {
             size: size_of::<sys::fi_ops_ep>(),
-            cancel: Slot::UNSUPPORTED,
+            cancel: Some(cancel::<S, T>),
             getopt: Some(getopt::<S, T>),
             setopt: Some(setopt::<S, T>),
             tx_ctx: Slot::UNSUPPORTED,
             rx_ctx: Slot::UNSUPPORTED,
-            rx_size_left: Slot::UNSUPPORTED,
-            tx_size_left: Slot::UNSUPPORTED,
+            rx_size_left: Some(rx_size_left::<S, T>),
+            tx_size_left: Some(tx_size_left::<S, T>),
         }
     }
+}
+
+unsafe extern "C" fn cancel<S: FidStruct, T: EndpointOps>(fid: *mut sys::fid, context: *mut c_void) -> isize {
+    let body = |endpoint: &Arc<T>, _: &S::State| endpoint.cancel(UserContext(context));
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, (), _>(fid, body) }
+}
+
+unsafe extern "C" fn rx_size_left<S: FidStruct, T: EndpointOps>(fid: *mut sys::fid_ep) -> isize {
+    let body = |endpoint: &Arc<T>, _: &S::State| endpoint.rx_size_left();
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, usize, _>(fid, body) }
+}
+
+unsafe extern "C" fn tx_size_left<S: FidStruct, T: EndpointOps>(fid: *mut sys::fid_ep) -> isize {
+    let body = |endpoint: &Arc<T>, _: &S::State| endpoint.tx_size_left();
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<S, T, _, usize, _>(fid, body) }
 }
 
 unsafe extern "C" fn getopt<S: FidStruct, T: EndpointOps>(

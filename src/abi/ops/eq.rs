@@ -2,14 +2,13 @@
 //! [`fi_eq(3)`](https://ofiwg.github.io/libfabric/main/man/fi_eq.3.html).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Fid, Slot};
-use crate::abi::buffer::bytes_mut;
+use super::{Fid, timeout};
+use crate::abi::buffer::{bytes, bytes_mut, copy_text};
+use crate::abi::err_data::ErrorState;
 use crate::abi::event::{ErrorOut, EventOut};
-use crate::abi::object::EqState;
 use crate::abi::{Errno, Result, ffi_boundary, sys};
 
 /// Operations of an event queue.
@@ -37,9 +36,22 @@ pub trait EqOps: Fid {
     /// `-FI_EAGAIN` if there is no error.
     fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize>;
 
+    /// `fi_eq_write`: queues an event of the application ([`crate::abi::Event::User`]), whose number and entry
+    /// it reads back unchanged. The entry has at most [`USER_EVENT_LIMIT`] bytes.
+    ///
+    /// # Errors
+    /// `-FI_ENOSYS` if the application cannot write to the queue.
+    fn write(&self, number: u32, entry: &[u8]) -> Result<()> {
+        let _ = (number, entry);
+        Err(Errno::ENOSYS)
+    }
+
     /// `fi_eq_strerror`: the text of a [`crate::abi::ErrorEvent::prov_errno`].
     fn strerror(&self, prov_errno: i32) -> &'static CStr;
 }
+
+/// Longest entry of an application's event: that of a connection event with data.
+pub const USER_EVENT_LIMIT: usize = size_of::<sys::fi_eq_cm_entry>() + 256;
 
 /// The op table.
 pub(in crate::abi) const fn table<T: EqOps>() -> *const sys::fi_ops_eq {
@@ -48,7 +60,7 @@ pub(in crate::abi) const fn table<T: EqOps>() -> *const sys::fi_ops_eq {
             size: size_of::<sys::fi_ops_eq>(),
             read: Some(read::<T>),
             readerr: Some(readerr::<T>),
-            write: Slot::UNSUPPORTED,
+            write: Some(write::<T>),
             sread: Some(sread::<T>),
             strerror: Some(strerror::<T>),
         }
@@ -62,7 +74,7 @@ unsafe extern "C" fn read<T: EqOps>(
     length: usize,
     flags: u64,
 ) -> isize {
-    let body = |queue: &Arc<T>, _: &EqState| {
+    let body = |queue: &Arc<T>, _: &ErrorState| {
         // SAFETY: null or writable, and not used by other code during the call, by `fi_eq_read(3)`.
         let mut out = unsafe { event_out(event, buffer, length, flags) }?;
         queue.read(&mut out)
@@ -76,15 +88,13 @@ unsafe extern "C" fn sread<T: EqOps>(
     event: *mut u32,
     buffer: *mut c_void,
     length: usize,
-    timeout: c_int,
+    milliseconds: c_int,
     flags: u64,
 ) -> isize {
-    let body = |queue: &Arc<T>, _: &EqState| {
+    let body = |queue: &Arc<T>, _: &ErrorState| {
         // SAFETY: null or writable, and not used by other code during the call, by `fi_eq_sread(3)`.
         let mut out = unsafe { event_out(event, buffer, length, flags) }?;
-        // A negative timeout waits forever.
-        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
-        queue.sread(&mut out, timeout)
+        queue.sread(&mut out, timeout(milliseconds))
     };
     // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
     unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
@@ -117,10 +127,32 @@ unsafe extern "C" fn readerr<T: EqOps>(
     entry: *mut sys::fi_eq_err_entry,
     flags: u64,
 ) -> isize {
-    let body = |queue: &Arc<T>, state: &EqState| {
+    let body = |queue: &Arc<T>, state: &ErrorState| {
         // SAFETY: `entry` is null, or a structure of the application's API version by `fi_eq_readerr(3)`.
         let mut out = unsafe { ErrorOut::from_raw(entry, state, flags) }?;
         queue.readerr(&mut out)
+    };
+    // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
+}
+
+unsafe extern "C" fn write<T: EqOps>(
+    queue: *mut sys::fid_eq,
+    number: u32,
+    entry: *const c_void,
+    length: usize,
+    flags: u64,
+) -> isize {
+    let body = |queue: &Arc<T>, _: &ErrorState| {
+        if flags != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        if length > USER_EVENT_LIMIT {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: null or `length` bytes by `fi_eq_write(3)`.
+        queue.write(number, unsafe { bytes(entry, length) }?)?;
+        Ok(length)
     };
     // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
     unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }
@@ -133,19 +165,9 @@ unsafe extern "C" fn strerror<T: EqOps>(
     buffer: *mut c_char,
     length: usize,
 ) -> *const c_char {
-    let body = |queue: &Arc<T>, _: &EqState| {
-        let text = queue.strerror(prov_errno);
-        let Some(room) = length.checked_sub(1).filter(|_| !buffer.is_null()) else {
-            return Ok(text.as_ptr());
-        };
-        let count = room.min(text.count_bytes());
-        // SAFETY: `buffer` is not null and has `length` bytes by `fi_eq_strerror(3)`. The writes are `count`
-        // bytes and a NUL, at most `length`. The text is static and does not overlap the buffer.
-        unsafe {
-            ptr::copy_nonoverlapping(text.as_ptr(), buffer, count);
-            buffer.add(count).write(0);
-        }
-        Ok(buffer.cast_const())
+    let body = |queue: &Arc<T>, _: &ErrorState| {
+        // SAFETY: `buffer` is null or `length` bytes by `fi_eq_strerror(3)`.
+        Ok(unsafe { copy_text(queue.strerror(prov_errno), buffer, length) })
     };
     // SAFETY: called through the table of an event queue of this type (`ffi_boundary::call`).
     unsafe { ffi_boundary::call::<sys::fid_eq, T, _, _, _>(queue, body) }

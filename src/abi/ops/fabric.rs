@@ -86,13 +86,27 @@ unsafe extern "C" fn domain<T: FabricOps>(
     out: *mut *mut sys::fid_domain,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: called through the table of a fabric of this type (`ffi_boundary::call`); `info` and `out`
-    // are as `fi_domain(3)` says.
+    // SAFETY: called through the table of a fabric of this type (`ffi_boundary::call`), which checks that
+    // `fabric` is not null; `info` and `out` are as `fi_domain(3)` says.
     unsafe {
-        ffi_boundary::call::<sys::fid_fabric, T, _, _, _>(fabric, |fabric, ()| {
-            open(out, context, || fabric.domain(InfoRef::from_raw(info).ok_or(Errno::EINVAL)?))
+        ffi_boundary::call::<sys::fid_fabric, T, _, _, _>(fabric, |value, ()| {
+            open(out, context, || {
+                let mut domain = value.domain(InfoRef::from_raw(info).ok_or(Errno::EINVAL)?)?;
+                domain.state().api_version = api_version(fabric);
+                Ok(domain)
+            })
         })
     }
+}
+
+/// The API version that the application requested.
+///
+/// # Safety
+/// `fabric` is a live fabric of this provider.
+unsafe fn api_version(fabric: *const sys::fid_fabric) -> u32 {
+    // SAFETY: live by the requirement of this function. libfabric writes the field only before the application
+    // has the pointer.
+    unsafe { (*fabric).api_version }
 }
 
 unsafe extern "C" fn passive_ep<T: FabricOps>(
@@ -128,8 +142,8 @@ unsafe extern "C" fn eq_open<T: FabricOps>(
         let make = || {
             let mut queue = value.eq_open(attributes)?;
             // SAFETY: `ffi_boundary::call` checked that `fabric` is not null, and it is a live fabric of this
-            // provider. libfabric writes the field only before the application has the pointer.
-            queue.state().api_version = unsafe { (*fabric).api_version };
+            // provider.
+            queue.state().api_version = unsafe { api_version(fabric) };
             Ok(queue)
         };
         // SAFETY: `out` is null, or writable by `fi_eq_open(3)`.

@@ -6,31 +6,46 @@
 //! the slot's C signature that returns `-FI_ENOSYS`.
 
 use std::ffi::c_int;
+use std::time::Duration;
 
 use super::Errno;
 
 pub(super) mod atomic;
 pub(super) mod cm;
+pub(super) mod cntr;
 pub(super) mod collective;
+pub(super) mod cq;
 pub(super) mod domain;
 pub(super) mod endpoint;
 pub(super) mod eq;
 pub(super) mod fabric;
 pub(super) mod fid;
+pub(super) mod message;
 pub(super) mod mr;
 pub(super) mod rma;
 pub(super) mod stats;
 pub(super) mod stream;
 pub(super) mod tagged;
 
+pub use super::buffer::MESSAGE_IOV_LIMIT;
 pub use cm::CmOps;
+pub use cntr::{CntrAttr, CntrOps};
+pub use cq::{CqAttr, CqOps};
 pub use domain::DomainOps;
 pub use endpoint::EndpointOps;
-pub use eq::EqOps;
+pub use eq::{EqOps, USER_EVENT_LIMIT};
 pub use fabric::{EqAttr, FabricOps};
 pub use fid::{Control, Fid};
+pub use message::{MessageOps, MessageReceive, MessageSend};
+pub use mr::{MemoryPiece, Registration};
+pub use rma::{RemotePiece, RmaCall, RmaOps};
 pub use stats::StatsOps;
 pub use stream::{IOV_LIMIT, StreamOps};
+
+/// The timeout of a call that waits. A negative number waits forever.
+fn timeout(milliseconds: c_int) -> Option<Duration> {
+    u64::try_from(milliseconds).ok().map(Duration::from_millis)
+}
 
 /// A slot of an op table.
 pub(super) trait Slot {

@@ -1,16 +1,173 @@
-//! `struct fi_ops_mr`, in `fid_domain.mr`: memory registration, which this provider does not support. See
+//! `struct fi_ops_mr`, in `fid_domain.mr`: registration of memory. A region itself has the operations of every
+//! object ([`super::Fid`]); its key is a field that the application reads. See
 //! [`fi_mr(3)`](https://ofiwg.github.io/libfabric/main/man/fi_mr.3.html).
 
-use super::Slot;
-use crate::abi::sys::fi_ops_mr;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::sync::Arc;
 
-/// The table. Every slot returns `-FI_ENOSYS`.
-pub(in crate::abi) const fn table() -> *const fi_ops_mr {
-    const TABLE: &fi_ops_mr = &fi_ops_mr {
-        size: size_of::<fi_ops_mr>(),
-        reg: Slot::UNSUPPORTED,
-        regv: Slot::UNSUPPORTED,
-        regattr: Slot::UNSUPPORTED,
+use libc::iovec;
+
+use super::DomainOps;
+use super::domain::open;
+use crate::abi::buffer::{MESSAGE_IOV_LIMIT, array};
+use crate::abi::err_data::version;
+use crate::abi::object::DomainState;
+use crate::abi::{Errno, Memory, Result, ffi_boundary, sys};
+
+/// Memory to register.
+///
+/// The application vouches for the memory until it closes the region: no code of the provider accesses it
+/// after [`super::Fid::close`] of the region returns.
+#[derive(Debug)]
+pub struct Registration<'a> {
+    /// The memory, in this order: at least one piece, and at most [`MESSAGE_IOV_LIMIT`].
+    pub pieces: &'a [MemoryPiece],
+    /// What may be done with it: `FI_SEND`, `FI_RECV`, `FI_READ`, `FI_WRITE`, `FI_REMOTE_READ`,
+    /// `FI_REMOTE_WRITE`. Without `FI_RECV`, `FI_READ` and `FI_REMOTE_WRITE`, it may be read only.
+    pub access: u64,
+    /// Reserved by `fi_mr(3)`.
+    pub offset: u64,
+    /// The key that the application chooses, unless the provider chooses keys.
+    pub requested_key: u64,
+    /// Flags of the call.
+    pub flags: u64,
+}
+
+/// A piece of memory to register.
+#[derive(Debug, Clone)]
+pub struct MemoryPiece {
+    /// Its address in this process.
+    pub address: u64,
+    /// The memory.
+    pub memory: Arc<Memory>,
+}
+
+/// The op table.
+pub(in crate::abi) const fn table<T: DomainOps>() -> *const sys::fi_ops_mr {
+    const {
+        &sys::fi_ops_mr {
+            size: size_of::<sys::fi_ops_mr>(),
+            reg: Some(reg::<T>),
+            regv: Some(regv::<T>),
+            regattr: Some(regattr::<T>),
+        }
+    }
+}
+
+unsafe extern "C" fn reg<T: DomainOps>(
+    domain: *mut sys::fid,
+    buffer: *const c_void,
+    length: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    out: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let body = |domain: &Arc<T>, _: &DomainState| {
+        let pieces = [iovec { iov_base: buffer.cast_mut(), iov_len: length }];
+        let registration = Registration { pieces: &[], access, offset, requested_key, flags };
+        // SAFETY: `buffer` is null or memory as `fi_mr_reg(3)` says; `out` is null or writable.
+        unsafe { register(domain, &pieces, registration, out, context) }
     };
-    TABLE
+    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_domain, T, _, (), _>(domain, body) }
+}
+
+unsafe extern "C" fn regv<T: DomainOps>(
+    domain: *mut sys::fid,
+    pieces: *const iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    out: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> c_int {
+    let body = |domain: &Arc<T>, _: &DomainState| {
+        // SAFETY: null, or `count` vectors by `fi_mr_regv(3)`.
+        let pieces = unsafe { array(pieces, count, MESSAGE_IOV_LIMIT) }?;
+        let registration = Registration { pieces: &[], access, offset, requested_key, flags };
+        // SAFETY: the vectors are memory as `fi_mr_regv(3)` says; `out` is null or writable.
+        unsafe { register(domain, pieces, registration, out, context) }
+    };
+    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_domain, T, _, (), _>(domain, body) }
+}
+
+unsafe extern "C" fn regattr<T: DomainOps>(
+    domain: *mut sys::fid,
+    attributes: *const sys::fi_mr_attr,
+    flags: u64,
+    out: *mut *mut sys::fid_mr,
+) -> c_int {
+    let body = |domain: &Arc<T>, state: &DomainState| {
+        if attributes.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        if flags & sys::FI_MR_DMABUF != 0 {
+            return Err(Errno::ENOSYS);
+        }
+        // SAFETY: not null, and a structure of the application's API version by `fi_mr_regattr(3)`. Every
+        // version has the vectors first, and the fields up to `context`.
+        let (pieces, registration, context) = unsafe {
+            let pieces =
+                array(attributes.cast::<*const iovec>().read(), (*attributes).iov_count, MESSAGE_IOV_LIMIT)?;
+            let (access, offset) = ((*attributes).access, (*attributes).offset);
+            let requested_key = (*attributes).requested_key;
+            let registration = Registration { pieces: &[], access, offset, requested_key, flags };
+            (pieces, registration, (*attributes).context)
+        };
+        // SAFETY: these versions have the field (as above).
+        if state.api_version >= version(1, 5) && unsafe { (*attributes).auth_key_size } != 0 {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: these versions have the field (as above).
+        if state.api_version >= version(1, 10) && unsafe { (*attributes).iface } != sys::FI_HMEM_SYSTEM {
+            return Err(Errno::ENOSYS);
+        }
+        // SAFETY: the vectors are memory as `fi_mr_regattr(3)` says; `out` is null or writable.
+        unsafe { register(domain, pieces, registration, out, context) }
+    };
+    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`).
+    unsafe { ffi_boundary::call::<sys::fid_domain, T, _, (), _>(domain, body) }
+}
+
+/// Later headers have `mr_iov` in an anonymous union at the same offset.
+const _: () = assert!(offset_of!(sys::fi_mr_attr, iov_count) == size_of::<*const iovec>());
+
+/// Registers `pieces`.
+///
+/// # Errors
+/// `-FI_EINVAL` for no piece, or for one that cannot be memory; what [`DomainOps::register`] returns.
+///
+/// # Safety
+/// Until the application closes the region, each of `pieces` is null or the address of its length in bytes,
+/// readable, and writable if `access` has a right to write, by `fi_mr(3)`. If not null, `out` is writable.
+unsafe fn register<T: DomainOps>(
+    domain: &Arc<T>,
+    pieces: &[iovec],
+    registration: Registration<'_>,
+    out: *mut *mut sys::fid_mr,
+    context: *mut c_void,
+) -> Result<()> {
+    let lend = |piece: &iovec| {
+        // SAFETY: the bytes are as `Memory::lent` requires until the region is closed (requirement of this
+        // function), and the provider does not access them after that (`Registration`). By `fi_mr(3)` the
+        // application shares the memory with its peers until then.
+        let memory = unsafe { Memory::lent(piece.iov_base.cast(), piece.iov_len) }.ok_or(Errno::EINVAL)?;
+        Ok(MemoryPiece { address: piece.iov_base.addr() as u64, memory })
+    };
+    let make = |pieces: &[MemoryPiece]| domain.register(Registration { pieces, ..registration });
+    let register = || match pieces {
+        [] => Err(Errno::EINVAL),
+        // Most regions have one piece, which needs no list on the heap.
+        [piece] => make(&[lend(piece)?]),
+        pieces => make(&pieces.iter().map(lend).collect::<Result<Vec<_>>>()?),
+    };
+    // SAFETY: `out` is null or writable by the requirement of this function.
+    unsafe { open(out, context, register) }
 }

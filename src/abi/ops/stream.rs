@@ -8,12 +8,11 @@
 
 use std::ffi::c_void;
 use std::io::{IoSlice, IoSliceMut};
-use std::slice;
 
 use libc::iovec;
 
 use super::{Fid, Slot};
-use crate::abi::buffer::{bytes, bytes_mut};
+use crate::abi::buffer::{array, bytes, bytes_mut};
 use crate::abi::{Errno, Result, ffi_boundary, sys};
 
 /// Maximum number of pieces of a vectored call: `fi_tx_attr.iov_limit` and `fi_rx_attr.iov_limit`.
@@ -222,14 +221,8 @@ unsafe fn receive<T: StreamOps>(
 /// `pieces` is null or points to `count` vectors.
 #[inline]
 unsafe fn vector<'a>(pieces: *const iovec, count: usize) -> Result<&'a [iovec]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if pieces.is_null() || count > IOV_LIMIT {
-        return Err(Errno::EINVAL);
-    }
-    // SAFETY: not null, and `count` vectors by the requirement of this function.
-    let pieces = unsafe { slice::from_raw_parts(pieces, count) };
+    // SAFETY: null or `count` vectors by the requirement of this function; the limit is a few.
+    let pieces = unsafe { array(pieces, count, IOV_LIMIT) }?;
     let total = pieces.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.iov_len));
     match total {
         Some(total) if total <= isize::MAX as usize => Ok(pieces),
