@@ -39,3 +39,9 @@ pub fn defer_cancellation<R>(body: impl FnOnce() -> R) -> R {
     let _deferral = Deferral::begin();
     body()
 }
+
+/// Whether the cancellation of this thread is deferred.
+#[cfg(test)]
+pub(super) fn is_deferred() -> bool {
+    Deferral::begin().before == DISABLE
+}

@@ -10,8 +10,10 @@ pub use super::header::FI_EP_SOCK_STREAM;
 /// `fi_info.addr_format`: IPv4 or IPv6. In libfabric's headers since 1.18.
 pub const FI_SOCKADDR_IP: u32 = 17;
 
-/// Value of an address that a provider does not have, and of a memory region's key that it does not have.
+/// A source address that is not available.
 pub const FI_ADDR_NOTAVAIL: fi_addr_t = fi_addr_t::MAX;
+/// Key of a memory region that peers cannot access.
+pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
 /// `fi_ep_attr.tx_ctx_cnt` and `rx_ctx_cnt` of an endpoint with a shared context.
 pub const FI_SHARED_CONTEXT: usize = usize::MAX;
 

@@ -12,7 +12,7 @@ use super::DomainOps;
 use super::domain::open;
 use crate::abi::buffer::{MESSAGE_IOV_LIMIT, array};
 use crate::abi::err_data::version;
-use crate::abi::object::DomainState;
+use crate::abi::object::{DomainState, NewMemoryRegion};
 use crate::abi::{Errno, Memory, Result, ffi_boundary, sys};
 
 /// Memory to register.
@@ -68,9 +68,11 @@ unsafe extern "C" fn reg<T: DomainOps>(
 ) -> c_int {
     let body = |domain: &Arc<T>, _: &DomainState| {
         let pieces = [iovec { iov_base: buffer.cast_mut(), iov_len: length }];
-        let registration = Registration { pieces: &[], access, offset, requested_key, flags };
+        let make = |pieces: &[MemoryPiece]| {
+            domain.register(Registration { pieces, access, offset, requested_key, flags })
+        };
         // SAFETY: `buffer` is null or memory as `fi_mr_reg(3)` says; `out` is null or writable.
-        unsafe { register(domain, &pieces, registration, out, context) }
+        unsafe { open(out, context, || lend(&pieces, make)) }
     };
     // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`).
     unsafe { ffi_boundary::call::<sys::fid_domain, T, _, (), _>(domain, body) }
@@ -88,15 +90,19 @@ unsafe extern "C" fn regv<T: DomainOps>(
     context: *mut c_void,
 ) -> c_int {
     let body = |domain: &Arc<T>, _: &DomainState| {
-        // SAFETY: null, or `count` vectors by `fi_mr_regv(3)`.
-        let pieces = unsafe { array(pieces, count, MESSAGE_IOV_LIMIT) }?;
-        let registration = Registration { pieces: &[], access, offset, requested_key, flags };
-        // SAFETY: the vectors are memory as `fi_mr_regv(3)` says; `out` is null or writable.
-        unsafe { register(domain, pieces, registration, out, context) }
+        let make = |pieces: &[MemoryPiece]| {
+            domain.register(Registration { pieces, access, offset, requested_key, flags })
+        };
+        // SAFETY: `pieces` is null or `count` vectors of memory as `fi_mr_regv(3)` says; `out` is null or
+        // writable.
+        unsafe { open(out, context, || lend(array(pieces, count, MESSAGE_IOV_LIMIT)?, make)) }
     };
     // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`).
     unsafe { ffi_boundary::call::<sys::fid_domain, T, _, (), _>(domain, body) }
 }
+
+/// Later headers have `mr_iov` in an anonymous union at the same offset.
+const _: () = assert!(offset_of!(sys::fi_mr_attr, iov_count) == size_of::<*const iovec>());
 
 unsafe extern "C" fn regattr<T: DomainOps>(
     domain: *mut sys::fid,
@@ -108,66 +114,61 @@ unsafe extern "C" fn regattr<T: DomainOps>(
         if attributes.is_null() {
             return Err(Errno::EINVAL);
         }
+        // Otherwise the vectors are iovecs.
         if flags & sys::FI_MR_DMABUF != 0 {
             return Err(Errno::ENOSYS);
         }
         // SAFETY: not null, and a structure of the application's API version by `fi_mr_regattr(3)`. Every
         // version has the vectors first, and the fields up to `context`.
-        let (pieces, registration, context) = unsafe {
-            let pieces =
-                array(attributes.cast::<*const iovec>().read(), (*attributes).iov_count, MESSAGE_IOV_LIMIT)?;
-            let (access, offset) = ((*attributes).access, (*attributes).offset);
-            let requested_key = (*attributes).requested_key;
-            let registration = Registration { pieces: &[], access, offset, requested_key, flags };
-            (pieces, registration, (*attributes).context)
+        let (pieces, count, access, offset, requested_key, context) = unsafe {
+            let pieces = attributes.cast::<*const iovec>().read();
+            let (count, access, offset) =
+                ((*attributes).iov_count, (*attributes).access, (*attributes).offset);
+            (pieces, count, access, offset, (*attributes).requested_key, (*attributes).context)
         };
-        // SAFETY: these versions have the field (as above).
+        // SAFETY: as above; these versions have the field.
         if state.api_version >= version(1, 5) && unsafe { (*attributes).auth_key_size } != 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: these versions have the field (as above).
+        // SAFETY: as above; these versions have the field.
         if state.api_version >= version(1, 10) && unsafe { (*attributes).iface } != sys::FI_HMEM_SYSTEM {
             return Err(Errno::ENOSYS);
         }
-        // SAFETY: the vectors are memory as `fi_mr_regattr(3)` says; `out` is null or writable.
-        unsafe { register(domain, pieces, registration, out, context) }
+        let make = |pieces: &[MemoryPiece]| {
+            domain.register(Registration { pieces, access, offset, requested_key, flags })
+        };
+        // SAFETY: `pieces` is null or `count` vectors of memory as `fi_mr_regattr(3)` says; `out` is null or
+        // writable.
+        unsafe { open(out, context, || lend(array(pieces, count, MESSAGE_IOV_LIMIT)?, make)) }
     };
     // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`).
     unsafe { ffi_boundary::call::<sys::fid_domain, T, _, (), _>(domain, body) }
 }
 
-/// Later headers have `mr_iov` in an anonymous union at the same offset.
-const _: () = assert!(offset_of!(sys::fi_mr_attr, iov_count) == size_of::<*const iovec>());
-
-/// Registers `pieces`.
+/// Passes the memory of `pieces` to `make`.
 ///
 /// # Errors
-/// `-FI_EINVAL` for no piece, or for one that cannot be memory; what [`DomainOps::register`] returns.
+/// `-FI_EINVAL` for no piece, or for one that cannot be memory.
 ///
 /// # Safety
-/// Until the application closes the region, each of `pieces` is null or the address of its length in bytes,
-/// readable, and writable if `access` has a right to write, by `fi_mr(3)`. If not null, `out` is writable.
-unsafe fn register<T: DomainOps>(
-    domain: &Arc<T>,
+/// Each of `pieces` is null or the address of its length in bytes, which the application registers under the
+/// terms of `fi_mr(3)`: until it closes the region, the bytes are readable, and writable if the region's access
+/// has a right to write.
+unsafe fn lend(
     pieces: &[iovec],
-    registration: Registration<'_>,
-    out: *mut *mut sys::fid_mr,
-    context: *mut c_void,
-) -> Result<()> {
+    make: impl FnOnce(&[MemoryPiece]) -> Result<NewMemoryRegion>,
+) -> Result<NewMemoryRegion> {
     let lend = |piece: &iovec| {
         // SAFETY: the bytes are as `Memory::lent` requires until the region is closed (requirement of this
         // function), and the provider does not access them after that (`Registration`). By `fi_mr(3)` the
         // application shares the memory with its peers until then.
-        let memory = unsafe { Memory::lent(piece.iov_base.cast(), piece.iov_len) }.ok_or(Errno::EINVAL)?;
-        Ok(MemoryPiece { address: piece.iov_base.addr() as u64, memory })
+        let memory = unsafe { Memory::lent(piece.iov_base.cast(), piece.iov_len) };
+        Ok(MemoryPiece { address: piece.iov_base.addr() as u64, memory: memory.ok_or(Errno::EINVAL)? })
     };
-    let make = |pieces: &[MemoryPiece]| domain.register(Registration { pieces, ..registration });
-    let register = || match pieces {
+    match pieces {
         [] => Err(Errno::EINVAL),
         // Most regions have one piece, which needs no list on the heap.
         [piece] => make(&[lend(piece)?]),
         pieces => make(&pieces.iter().map(lend).collect::<Result<Vec<_>>>()?),
-    };
-    // SAFETY: `out` is null or writable by the requirement of this function.
-    unsafe { open(out, context, register) }
+    }
 }

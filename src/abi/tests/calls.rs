@@ -25,7 +25,7 @@ fn opening_gives_objects_and_refuses_nulls() {
     assert_eq!(slot!(passive.cm.listen()), int(Errno::ENOSYS));
 
     let null = ptr::null_mut();
-    assert_eq!(slot!(domain.ops.cq_open(null, null.cast(), null.cast())), int(Errno::ENOSYS));
+    assert_eq!(slot!(domain.ops.av_open(null, null.cast(), null.cast())), int(Errno::ENOSYS));
     assert_eq!(slot!(fabric.ops.wait_open(ptr::null_mut(), ptr::null_mut())), int(Errno::ENOSYS));
 
     for object in [passive.cast(), endpoint.cast(), domain.cast(), fabric.cast::<sys::fid>()] {

@@ -108,6 +108,60 @@ fn a_request_hands_its_info_over() {
     assert_eq!(fid_slot!(queue.close()), 0);
 }
 
+/// Writes an event of the application.
+fn write(queue: *mut sys::fid_eq, number: u32, entry: &[u8], flags: u64) -> isize {
+    slot!(queue.ops.write(number, entry.as_ptr().cast(), entry.len(), flags))
+}
+
+#[test]
+fn an_event_of_the_application_comes_back_unchanged() {
+    let (queue, value) = open_queue(0x10011);
+    let notice = sys::fi_eq_entry { fid: ptr::null_mut(), context: context(), data: 7 };
+    let (raw, length) = (&raw const notice, size_of::<sys::fi_eq_entry>());
+    assert_eq!(slot!(queue.ops.write(sys::FI_NOTIFY, raw.cast(), length, 0)), length as isize);
+    value.events.lock().push_back(Event::Shutdown { fid: handle() });
+    assert_eq!(write(queue, u32::MAX, b"abc", 0), 3);
+    for room in 0..length {
+        assert_eq!(read(queue, room, 0), (size(Errno::ETOOSMALL), u32::MAX, [0xee; 64]), "{room}");
+    }
+    for flags in [sys::FI_PEEK, sys::FI_PEEK, 0] {
+        let (answer, number, bytes) = read(queue, 64, flags);
+        assert_eq!((answer, number), (length as isize, sys::FI_NOTIFY));
+        assert_eq!(pointers(&bytes), (0, context().addr()));
+        assert_eq!(bytes[16..24], 7_u64.to_ne_bytes());
+        assert_eq!(bytes[24..], [0xee; 40]);
+    }
+    assert_eq!(read(queue, 64, 0).1, sys::FI_SHUTDOWN, "in the order of the queue");
+    let mut bytes = [0xee; 64];
+    let mut number = 0;
+    let target = bytes.as_mut_ptr().cast();
+    assert_eq!(slot!(queue.ops.sread(&raw mut number, target, 3, -1, sys::FI_PEEK)), 3);
+    assert_eq!(slot!(queue.ops.sread(&raw mut number, target, 3, -1, 0)), 3);
+    assert_eq!((number, &bytes[..4]), (u32::MAX, &b"abc\xee"[..]));
+    assert_eq!(fid_slot!(queue.close()), 0);
+}
+
+#[test]
+fn events_of_nonsense_are_not_written() {
+    let (queue, value) = open_queue(0x10011);
+    let longest = [7; USER_EVENT_LIMIT + 1];
+    assert_eq!(write(queue, 1, &longest, 0), size(Errno::EINVAL));
+    assert_eq!(slot!(queue.ops.write(1, longest.as_ptr().cast(), usize::MAX, 0)), size(Errno::EINVAL));
+    assert_eq!(slot!(queue.ops.write(1, ptr::null(), 1, 0)), size(Errno::EINVAL));
+    assert_eq!(write(queue, 1, b"a", sys::FI_PEEK), size(Errno::EBADFLAGS));
+    assert!(value.events.lock().is_empty());
+    assert_eq!(write(queue, 1, &longest[1..], 0), USER_EVENT_LIMIT as isize);
+    assert_eq!(slot!(queue.ops.write(2, ptr::null(), 0, 0)), 0, "an event without an entry");
+    let written = std::mem::take(&mut *value.events.lock());
+    assert!(written.iter().all(|event| event.fid().is_none()));
+    let lengths = written.iter().map(|event| match event {
+        Event::User { number, entry } => (*number, entry.len()),
+        other => panic!("{other:?}"),
+    });
+    assert!(lengths.eq([(1, USER_EVENT_LIMIT), (2, 0)]));
+    assert_eq!(fid_slot!(queue.close()), 0);
+}
+
 #[test]
 fn time_outs_are_milliseconds_or_for_ever() {
     let (queue, value) = open_queue(0x10011);

@@ -17,6 +17,12 @@ fn a_new_info_holds_what_is_set() {
     info.domain_attr().set_control_progress(sys::FI_PROGRESS_AUTO);
     info.domain_attr().set_data_progress(sys::FI_PROGRESS_MANUAL);
     info.domain_attr().set_resource_mgmt(sys::FI_RM_ENABLED);
+    info.ep_attr().set_max_order_raw_size(usize::MAX);
+    info.ep_attr().set_max_order_war_size(1);
+    info.ep_attr().set_max_order_waw_size(2);
+    info.domain_attr().set_max_ep_stx_ctx(3);
+    info.domain_attr().set_max_ep_srx_ctx(4);
+    info.domain_attr().set_mr_mode(constants::FI_MR_BASIC);
     info.domain_attr().set_name(c"first").unwrap();
     info.domain_attr().set_name(c"second").unwrap();
     info.fabric_attr().set_name(c"fabric").unwrap();
@@ -28,8 +34,12 @@ fn a_new_info_holds_what_is_set() {
     assert_eq!((info.src_addr(), info.dest_addr()), (Ok(Some(source)), Ok(Some(peer))));
     assert_eq!(info.tx_attr().unwrap().size(), 12);
     assert_eq!(info.rx_attr().unwrap().size(), 34);
-    assert_eq!(info.ep_attr().unwrap().type_(), 4);
+    let endpoint = info.ep_attr().unwrap();
+    assert_eq!(endpoint.type_(), 4);
+    let sizes = [endpoint.max_order_raw_size(), endpoint.max_order_war_size(), endpoint.max_order_waw_size()];
+    assert_eq!(sizes, [usize::MAX, 1, 2]);
     let domain = info.domain_attr().unwrap();
+    assert_eq!((domain.max_ep_stx_ctx(), domain.max_ep_srx_ctx(), domain.mr_mode()), (3, 4, 1));
     assert_eq!((domain.control_progress(), domain.data_progress(), domain.resource_mgmt()), (1, 2, 2));
     assert_eq!(domain.name(), Ok(Some("second")));
     let fabric = info.fabric_attr().unwrap();

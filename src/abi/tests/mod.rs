@@ -1,10 +1,15 @@
 //! The FFI boundary from the side of C: fake objects, called through their raw tables.
 
 mod calls;
+mod completions;
+mod counters;
 mod events;
 mod infos;
+mod memory;
+mod messages;
 mod objects;
 mod provider;
+mod remote;
 mod streams;
 
 use std::collections::VecDeque;
@@ -60,7 +65,7 @@ impl Fid for Fabric {
 
 impl FabricOps for Fabric {
     fn domain(self: &Arc<Self>, _: InfoRef<'_>) -> Result<NewDomain> {
-        Ok(New::domain(Arc::new(Domain)))
+        Ok(New::domain(Arc::new(Domain::default())))
     }
 
     fn passive_ep(self: &Arc<Self>, _: InfoRef<'_>) -> Result<NewPassiveEndpoint> {
@@ -81,8 +86,23 @@ impl FabricOps for Fabric {
     }
 }
 
+/// A domain that records how its objects are opened.
 #[derive(Default)]
-struct Domain;
+struct Domain {
+    asked: Mutex<Vec<String>>,
+    /// The memory of the region opened last.
+    registered: Mutex<Vec<MemoryPiece>>,
+}
+
+impl Domain {
+    fn note(&self, what: String) {
+        self.asked.lock().push(what);
+    }
+
+    fn last(&self) -> String {
+        self.asked.lock().last().cloned().unwrap_or_default()
+    }
+}
 
 impl Fid for Domain {
     fn close(&self) -> Result<()> {
@@ -96,6 +116,38 @@ impl DomainOps for Domain {
             return Err(Errno::ENODATA);
         }
         Ok(New::stream_endpoint(Arc::new(Endpoint::default())))
+    }
+
+    fn srx_context(self: &Arc<Self>, attributes: Option<RxAttr<'_>>) -> Result<NewSharedReceive> {
+        self.note(format!("srx_context {:?}", attributes.map(RxAttr::size)));
+        Ok(New::shared_receive(Arc::new(messages::Receiver::default())))
+    }
+
+    fn cq_open(self: &Arc<Self>, attributes: CqAttr) -> Result<NewCompletionQueue> {
+        self.note(format!("{attributes:?}"));
+        if attributes.wait_obj == sys::FI_WAIT_SET {
+            return Err(Errno::ENOSYS);
+        }
+        Ok(New::completion_queue(Arc::new(completions::Completions::default())))
+    }
+
+    fn cntr_open(self: &Arc<Self>, attributes: CntrAttr) -> Result<NewCounter> {
+        self.note(format!("{attributes:?}"));
+        if attributes.wait_obj == sys::FI_WAIT_SET {
+            return Err(Errno::ENOSYS);
+        }
+        Ok(New::counter(Arc::new(counters::Counter::default())))
+    }
+
+    /// The requested key is the key; [`memory::TAKEN`] is in use.
+    fn register(self: &Arc<Self>, registration: Registration<'_>) -> Result<NewMemoryRegion> {
+        let Registration { pieces, access, offset, requested_key, flags } = registration;
+        self.note(format!("register {access} {offset} {requested_key} {flags}"));
+        if requested_key == memory::TAKEN {
+            return Err(Errno::ENOKEY);
+        }
+        *self.registered.lock() = pieces.to_vec();
+        Ok(New::memory_region(Arc::new(memory::Region::default()), requested_key))
     }
 }
 
@@ -225,6 +277,7 @@ impl StreamOps for Endpoint {
     }
 }
 
+/// An event queue that its test fills.
 #[derive(Default)]
 struct Queue {
     events: Mutex<VecDeque<Event>>,
@@ -246,6 +299,11 @@ impl EqOps for Queue {
     fn sread(&self, out: &mut EventOut<'_>, timeout: Option<Duration>) -> Result<usize> {
         *self.timeout.lock() = timeout;
         out.deliver(&mut self.events.lock())
+    }
+
+    fn write(&self, number: u32, entry: &[u8]) -> Result<()> {
+        self.events.lock().push_back(Event::User { number, entry: entry.to_vec() });
+        Ok(())
     }
 
     fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize> {
@@ -283,6 +341,17 @@ impl<const TEST: usize> Drop for Lone<TEST> {
 /// The fid of a new fabric, as an application has it.
 fn open_fabric() -> *mut sys::fid_fabric {
     New::fabric(Arc::new(Fabric)).hand_out(ptr::null_mut())
+}
+
+/// The fid of a new domain, as an application of API `version` has it, and its value.
+fn open_domain(version: u32) -> (*mut sys::fid_domain, Arc<Domain>) {
+    let (fabric, info) = (open_fabric(), Info::new().unwrap());
+    let mut domain = ptr::null_mut();
+    // SAFETY: a live fabric of this test; libfabric writes the field in the same way.
+    unsafe { (*fabric).api_version = version };
+    assert_eq!(slot!(fabric.ops.domain(info.as_ptr(), &raw mut domain, context())), 0);
+    assert_eq!(fid_slot!(fabric.close()), 0);
+    (domain, AnyFid(domain.cast()).downcast().unwrap())
 }
 
 /// The fid of a new endpoint, as an application has it, and its value.

@@ -17,12 +17,30 @@ fn slots<T>(table: *const T) -> Vec<usize> {
 #[test]
 fn no_slot_is_null() {
     let fabric = open_fabric();
-    let domain = New::domain(Arc::new(Domain)).hand_out(ptr::null_mut());
+    let domain = New::domain(Arc::new(Domain::default())).hand_out(ptr::null_mut());
     let queue = New::event_queue(Arc::new(Queue::default())).hand_out(ptr::null_mut());
     let passive = New::passive_endpoint(Arc::new(Endpoint::default())).hand_out(ptr::null_mut());
     let (endpoint, _) = open_endpoint();
+    let (messages, _) = messages::open_messages();
+    let receiver = New::shared_receive(Arc::new(messages::Receiver::default())).hand_out(ptr::null_mut());
+    let completions = Arc::new(completions::Completions::default());
+    let completions = New::completion_queue(completions).hand_out(ptr::null_mut());
+    let counter = New::counter(Arc::new(counters::Counter::default())).hand_out(ptr::null_mut());
+    let region = New::memory_region(Arc::new(memory::Region::default()), 7).hand_out(ptr::null_mut());
     // SAFETY: all are live objects of this test.
     unsafe {
+        let of_endpoint = |endpoint: *mut sys::fid_ep| {
+            [
+                slots((*endpoint).ops),
+                slots((*endpoint).cm),
+                slots((*endpoint).msg),
+                slots((*endpoint).rma),
+                slots((*endpoint).tagged),
+                slots((*endpoint).atomic),
+                slots((*endpoint).collective),
+                slots((*endpoint).fid.ops),
+            ]
+        };
         let tables = [
             slots((*fabric).ops),
             slots((*domain).ops),
@@ -30,22 +48,30 @@ fn no_slot_is_null() {
             slots((*queue).ops),
             slots((*passive).ops),
             slots((*passive).cm),
-            slots((*endpoint).ops),
-            slots((*endpoint).cm),
-            slots((*endpoint).msg),
-            slots((*endpoint).rma),
-            slots((*endpoint).tagged),
-            slots((*endpoint).atomic),
-            slots((*endpoint).collective),
-            slots((*endpoint).fid.ops),
+            slots((*completions).ops),
+            slots((*counter).ops),
+            slots((*region).fid.ops),
         ];
-        assert!(tables.iter().flatten().all(|&slot| slot != 0));
+        let endpoints = [endpoint, messages, receiver].map(of_endpoint);
+        assert!(tables.iter().chain(endpoints.iter().flatten()).flatten().all(|&slot| slot != 0));
     }
-    assert_eq!(fid_slot!(endpoint.close()), 0);
-    assert_eq!(fid_slot!(passive.close()), 0);
-    assert_eq!(fid_slot!(queue.close()), 0);
+    let endpoints = [endpoint, messages, receiver].map(|endpoint| endpoint.cast());
+    let others = [region.cast(), counter.cast(), completions.cast(), passive.cast(), queue.cast()];
+    for object in endpoints.into_iter().chain(others).chain([domain.cast(), fabric.cast::<sys::fid>()]) {
+        assert_eq!(fid_slot!(object.close()), 0);
+    }
+}
+
+/// ofi_rxm asks a domain for interfaces of libfabric's own providers, and takes no other answer for a no.
+#[test]
+fn a_domain_has_no_further_ops() {
+    let (domain, _) = open_domain(0x10011);
+    let mut ops = ptr::null_mut();
+    let name = c"ofix_flow_ctrl_v1".as_ptr();
+    assert_eq!(fid_slot!(domain.ops_open(name, 0, &raw mut ops, ptr::null_mut())), int(Errno::ENOSYS));
+    assert_eq!(fid_slot!(domain.ops_set(name, 0, ptr::null_mut(), ptr::null_mut())), int(Errno::ENOSYS));
+    assert!(ops.is_null());
     assert_eq!(fid_slot!(domain.close()), 0);
-    assert_eq!(fid_slot!(fabric.close()), 0);
 }
 
 #[test]
