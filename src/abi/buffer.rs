@@ -100,7 +100,7 @@ impl Places {
     /// The pieces of a vectored call.
     ///
     /// # Errors
-    /// As for [`array`] with [`MESSAGE_IOV_LIMIT`], and for [`Places::single`].
+    /// As for [`array()`] with [`MESSAGE_IOV_LIMIT`], and for [`Places::single`].
     ///
     /// # Safety
     /// If not null, `pieces` points to `count` vectors. Each is null, or has its length in bytes: from now on
