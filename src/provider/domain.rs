@@ -1,23 +1,38 @@
 //! The domain: an opened device.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::abi::{DomainOps, Fid, InfoRef, NewEndpoint, Result};
+use crate::abi::info::{DomainAttr, RxAttr};
+use crate::abi::{
+    CntrAttr, CqAttr, DomainOps, Errno, Fid, InfoRef, NewCompletionQueue, NewCounter, NewEndpoint,
+    NewMemoryRegion, NewSharedReceive, Registration, Result,
+};
 use rdma_verbs::Device;
+use rdma_verbs::process::Maker;
 
 use super::children::{Child, Children};
 use super::endpoint::Endpoint;
 use super::fabric::Fabric;
+use super::linger::Linger;
+use super::message::{
+    self, completion_queue::CompletionQueue, counter::Counter, engine::Engine, region::Naming,
+    region::Region, shared_receive::SharedReceive,
+};
 
-/// An open domain. Each endpoint has a protection domain of its own, so that the keys that one peer is told
-/// give no other peer access.
+/// An open domain. Each stream endpoint has a protection domain of its own, so that the keys that one peer is told
+/// give no other peer access. Message endpoints share one, because `fi_mr` belongs to the domain.
 pub(super) struct Domain<D: Device> {
     device: D,
+    /// Of message endpoints, once something needs it.
+    engine: Mutex<Option<Arc<Engine<D>>>>,
+    naming: Naming,
     /// Keeps the fabric open.
     _fabric: Arc<Fabric<D>>,
     children: Children,
+    maker: Maker,
     membership: Mutex<Option<Child>>,
 }
 
@@ -27,7 +42,37 @@ impl<D: Device> Domain<D> {
         let device = fabric.device(info)?;
         let membership = Mutex::new(Some(fabric.children().join()));
         let children = Children::default();
-        Ok(Arc::new(Self { device, _fabric: fabric, children, membership }))
+        let naming = Naming::of(info.domain_attr().map_or(0, DomainAttr::mr_mode));
+        let engine = Mutex::new(None);
+        Ok(Arc::new(Self {
+            device,
+            engine,
+            naming,
+            _fabric: fabric,
+            children,
+            maker: Maker::this_process(),
+            membership,
+        }))
+    }
+
+    /// What drives its message endpoints.
+    pub(super) fn engine(&self) -> Result<Arc<Engine<D>>> {
+        let mut engine = self.engine.lock();
+        if engine.is_none() {
+            *engine = Some(Arc::new(Engine::new(&self.device)?));
+        }
+        engine.clone().ok_or(Errno::EIO)
+    }
+
+    /// Waits as long as [`Linger`] allows for what closed message endpoints have on its way.
+    fn linger(&self) {
+        let Some(engine) = self.engine.lock().take() else { return };
+        let mut linger = Linger::since(Instant::now());
+        while engine.lock().is_leaving() {
+            if !linger.wait() {
+                break;
+            }
+        }
     }
 
     /// The device.
@@ -44,6 +89,9 @@ impl<D: Device> Domain<D> {
 impl<D: Device> Fid for Domain<D> {
     fn close(&self) -> Result<()> {
         self.children.require_none()?;
+        if self.maker.is_this_process() {
+            self.linger();
+        }
         *self.membership.lock() = None;
         Ok(())
     }
@@ -51,6 +99,27 @@ impl<D: Device> Fid for Domain<D> {
 
 impl<D: Device> DomainOps for Domain<D> {
     fn endpoint(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewEndpoint> {
+        if message::info::is_of_messages(info) {
+            return Ok(NewEndpoint::message_endpoint(message::endpoint::Endpoint::open(self, info)?));
+        }
         Ok(NewEndpoint::stream_endpoint(Endpoint::open(Arc::clone(self), info)?))
+    }
+
+    fn srx_context(self: &Arc<Self>, attributes: Option<RxAttr<'_>>) -> Result<NewSharedReceive> {
+        let shared = SharedReceive::open(self.engine()?, attributes, self.children.join())?;
+        Ok(NewSharedReceive::shared_receive(shared))
+    }
+
+    fn cq_open(self: &Arc<Self>, attributes: CqAttr) -> Result<NewCompletionQueue> {
+        let queue = CompletionQueue::open(self.engine()?, attributes, self.children.join())?;
+        Ok(NewCompletionQueue::completion_queue(queue))
+    }
+
+    fn cntr_open(self: &Arc<Self>, attributes: CntrAttr) -> Result<NewCounter> {
+        Ok(NewCounter::counter(Counter::open(self.engine()?, attributes, self.children.join())?))
+    }
+
+    fn register(self: &Arc<Self>, registration: Registration<'_>) -> Result<NewMemoryRegion> {
+        Region::register(self.engine()?, self.naming, &registration, self.children.join())
     }
 }

@@ -314,6 +314,11 @@ impl EqOps for EventQueue {
         self.drive(|queue| out.deliver(&mut queue.errors))
     }
 
+    fn write(&self, number: u32, entry: &[u8]) -> Result<()> {
+        self.change(|queue| queue.events.push_back(Event::User { number, entry: entry.to_vec() }));
+        Ok(())
+    }
+
     fn strerror(&self, prov_errno: i32) -> &'static CStr {
         reason::text(prov_errno)
     }

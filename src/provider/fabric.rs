@@ -12,6 +12,8 @@ use super::children::Children;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::event_queue::EventQueue;
+use super::message::completion_queue::CompletionQueue;
+use super::message::counter::Counter;
 use super::passive_endpoint::PassiveEndpoint;
 
 /// An open fabric.
@@ -69,6 +71,10 @@ impl<D: Device> FabricOps for Fabric<D> {
                 endpoint.must_not_wait()?
             } else if let Some(queue) = fid.downcast::<EventQueue>() {
                 queue.must_not_wait()
+            } else if let Some(queue) = fid.downcast::<CompletionQueue<D>>() {
+                queue.must_not_wait()
+            } else if let Some(counter) = fid.downcast::<Counter<D>>() {
+                counter.must_not_wait()
             } else {
                 return Err(Errno::EINVAL);
             };

@@ -13,6 +13,7 @@ use rstream_protocol::{self as stream, GUARANTEED_ROOM};
 use rstream_session::{MAX_PIECES, Sizes};
 
 use super::devices::{self, Offered};
+use super::message;
 use super::options;
 use super::route::{Ends, Route};
 
@@ -39,28 +40,58 @@ pub(super) struct Query<'a> {
 struct Choice {
     sizes: Sizes,
     force_iwarp: bool,
-    addr_format: u32,
     control_progress: u32,
 }
 
 /// Answers `fi_getinfo`.
 pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
     // Opening devices takes time, so other requests are answered first.
-    if !query.hints.is_none_or(fits) {
+    let hints = query.hints;
+    let is_known_format = hints.is_none_or(|hints| fits_address_format(hints.addr_format()));
+    let (streams, messages) = (hints.is_none_or(fits), hints.is_none_or(message::info::fits));
+    if !is_known_format || !streams && !messages {
         return Err(Errno::ENODATA);
     }
     let fabric = query.hints.and_then(InfoRef::fabric_attr).map_or(Ok(None), |fabric| fabric.name())?;
     let ends = Ends::of(query)?;
     let mut list = InfoList::new();
-    for device in devices::offered(fabric)? {
-        let Some(choice) = Choice::of(query.hints, &device.attributes)? else { continue };
-        for route in ends.routes(&device) {
-            if fits_format(&route, choice.addr_format) {
-                list.push(describe(&choice, &device, &route)?);
-            }
+    let devices = devices::offered(fabric)?;
+    for device in devices.iter().filter(|_| streams) {
+        let Some(choice) = Choice::of(hints, &device.attributes)? else { continue };
+        for route in ends.routes(device) {
+            add(&mut list, hints, &route, || describe(&choice, device, &route))?;
+        }
+    }
+    for device in devices.iter().filter(|device| messages && device.attributes.max_places > 0) {
+        for route in ends.routes(device) {
+            add(&mut list, hints, &route, || message::info::describe(hints, device, &route))?;
         }
     }
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }
+}
+
+/// Adds the info of a route, which `describe` makes but for the addresses, if the application's address format can hold
+/// them.
+fn add(
+    list: &mut InfoList,
+    hints: Option<InfoRef<'_>>,
+    route: &Route,
+    describe: impl FnOnce() -> Result<Info>,
+) -> Result<()> {
+    let format = hints.map_or(constants::FI_FORMAT_UNSPEC, InfoRef::addr_format);
+    if !fits_format(route, format) {
+        return Ok(());
+    }
+    let mut info = describe()?;
+    info.set_addr_format(match (format, route.is_v4()) {
+        (constants::FI_FORMAT_UNSPEC, true) => constants::FI_SOCKADDR_IN,
+        (constants::FI_FORMAT_UNSPEC, false) => constants::FI_SOCKADDR_IN6,
+        (format, _) => format,
+    });
+    info.set_src_addr(route.source)?;
+    info.set_dest_addr(route.destination)?;
+    list.push(info);
+    Ok(())
 }
 
 /// The info of a connection request, made from that of the passive endpoint. It opens an endpoint as it is.
@@ -68,11 +99,13 @@ pub(super) fn for_request(
     passive: &Info,
     local: SocketAddr,
     remote: SocketAddr,
-    sizes: &Sizes,
+    stream: Option<&Sizes>,
 ) -> Result<Info> {
     let mut info = passive.as_ref().to_owned()?;
-    info.tx_attr().set_size(sizes.send_depth.into());
-    info.rx_attr().set_size(sizes.recv_depth.into());
+    if let Some(sizes) = stream {
+        info.tx_attr().set_size(sizes.send_depth.into());
+        info.rx_attr().set_size(sizes.recv_depth.into());
+    }
     info.set_src_addr(Some(local))?;
     info.set_dest_addr(Some(remote))?;
     Ok(info)
@@ -89,14 +122,12 @@ impl Choice {
         let mut choice = Self {
             sizes: Sizes::DEFAULT,
             force_iwarp: false,
-            addr_format: constants::FI_FORMAT_UNSPEC,
             control_progress: constants::FI_PROGRESS_UNSPEC,
         };
         let Some(hints) = hints else { return Ok(Some(choice)) };
         let Ok(sizes) = options::with_depths_of(choice.sizes, hints, device) else { return Ok(None) };
         choice.sizes = sizes;
         choice.force_iwarp = forces_iwarp(hints);
-        choice.addr_format = hints.addr_format();
         if let Some(domain) = hints.domain_attr() {
             choice.control_progress = domain.control_progress();
         }
@@ -107,7 +138,6 @@ impl Choice {
 /// Whether stream endpoints of any device can be as the hints ask.
 fn fits(hints: InfoRef<'_>) -> bool {
     is_subset(hints.caps(), CAPS)
-        && fits_address_format(hints.addr_format())
         && hints.ep_attr().is_none_or(fits_endpoint)
         && hints.tx_attr().is_none_or(fits_tx)
         && hints.rx_attr().is_none_or(fits_rx)
@@ -205,14 +235,6 @@ fn describe(choice: &Choice, device: &Offered, route: &Route) -> Result<Info> {
     domain.set_max_err_data(stream::Offer::USER_DATA_MAX);
 
     info.fabric_attr().set_name(device.fabric)?;
-
-    info.set_addr_format(match (choice.addr_format, route.is_v4()) {
-        (constants::FI_FORMAT_UNSPEC, true) => constants::FI_SOCKADDR_IN,
-        (constants::FI_FORMAT_UNSPEC, false) => constants::FI_SOCKADDR_IN6,
-        (format, _) => format,
-    });
-    info.set_src_addr(route.source)?;
-    info.set_dest_addr(route.destination)?;
     Ok(info)
 }
 

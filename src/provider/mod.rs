@@ -17,6 +17,7 @@ mod event_queue;
 mod fabric;
 mod info;
 mod linger;
+mod message;
 mod options;
 mod passive_endpoint;
 mod reason;

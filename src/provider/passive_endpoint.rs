@@ -18,8 +18,9 @@ use super::error::errno_of;
 use super::event_queue::{Binding, Source};
 use super::fabric::Fabric;
 use super::info;
+use super::message::{self, hello};
 use super::options;
-use super::request::{Request, Requests};
+use super::request::{Offer, Request, Requests};
 
 /// Connection requests that may wait for the application unless `FI_BACKLOG` sets another number.
 const DEFAULT_BACKLOG: u32 = 1024;
@@ -51,7 +52,11 @@ impl<D: Device> PassiveEndpoint<D> {
     /// Opens a passive endpoint as `info` describes it; without an address in it, on all of IPv4.
     pub(super) fn open(fabric: &Fabric<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
         let device = fabric.device(info)?;
-        let sizes = options::with_depths_of(Sizes::DEFAULT, info, &device.attributes())?;
+        let sizes = if message::info::is_of_messages(info) {
+            Sizes::DEFAULT
+        } else {
+            options::with_depths_of(Sizes::DEFAULT, info, &device.attributes())?
+        };
         let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let membership = Some(fabric.children().join());
         Ok(Arc::new(Self {
@@ -70,19 +75,48 @@ impl<D: Device> PassiveEndpoint<D> {
         }))
     }
 
+    /// Whether it listens for message endpoints.
+    fn is_of_messages(&self) -> bool {
+        message::info::is_of_messages(self.info.as_ref())
+    }
+
+    /// What a peer's connection data says: the kind of its endpoint and the application's bytes, or why it is
+    /// refused and what it is told.
+    fn read_offer(
+        &self,
+        inner: &Inner<D>,
+        data: &[u8],
+    ) -> std::result::Result<(Offer, Vec<u8>), (String, Vec<u8>)> {
+        if self.is_of_messages() {
+            let user_data = hello::decode(data).map(<[u8]>::to_vec);
+            let refused = || ("not the data of a message endpoint".to_owned(), hello::encode(&[]));
+            return user_data.map(|data| (Offer::Messages, data)).ok_or_else(refused);
+        }
+        match Peer::decode(data) {
+            Ok((peer, user_data)) => Ok((Offer::Stream(peer, inner.sizes), user_data)),
+            Err(why) => Err((why.to_string(), why.refusal())),
+        }
+    }
+
+    /// Bytes of the application's connection data.
+    fn user_data_room(&self) -> usize {
+        if self.is_of_messages() { hello::USER_DATA_MAX } else { user_data_room(&self.device.attributes()) }
+    }
+
     /// Queues an event for a request, or rejects the request.
     fn announce(&self, inner: &mut Inner<D>, request: D::Request) {
         let Some(binding) = &inner.binding else { return };
-        let (peer, user_data) = match Peer::decode(request.private_data()) {
+        let (offer, user_data) = match self.read_offer(inner, request.private_data()) {
             Ok(offered) => offered,
-            Err(why) => {
+            Err((why, answer)) => {
                 log::warn!(target: "ep_ctrl", "connection from {} refused: {why}", request.peer_address());
-                return request.reject(&why.refusal());
+                return request.reject(&answer);
             }
         };
         let (local, remote) = (request.local_address(), request.peer_address());
-        let request = Request::<D>::new(request, peer, inner.sizes);
-        let mut info = match info::for_request(&self.info, local, remote, &inner.sizes) {
+        let request = Request::<D>::new(request, offer);
+        let sizes = (!self.is_of_messages()).then_some(&inner.sizes);
+        let mut info = match info::for_request(&self.info, local, remote, sizes) {
             Ok(info) => info,
             Err(error) => {
                 log::warn!(target: "ep_ctrl", "connection from {remote} dropped: {error}");
@@ -146,14 +180,19 @@ impl<D: Device> Fid for PassiveEndpoint<D> {
 
 impl<D: Device> EndpointOps for PassiveEndpoint<D> {
     fn setopt(&self, level: i32, name: i32, value: &[u8]) -> Result<()> {
+        if self.is_of_messages() {
+            return Err(Errno::ENOPROTOOPT);
+        }
         let mut inner = self.inner.lock();
         let open = inner.listener.is_none();
         options::set(&mut inner.sizes, (level, name), value, open, &self.device.attributes())
     }
 
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
-        let room = user_data_room(&self.device.attributes());
-        options::get(&self.inner.lock().sizes, (level, name), out, room)
+        if self.is_of_messages() {
+            return message::endpoint::getopt(level, name, out);
+        }
+        options::get(&self.inner.lock().sizes, (level, name), out, self.user_data_room())
     }
 }
 
@@ -186,10 +225,14 @@ impl<D: Device> CmOps for PassiveEndpoint<D> {
 
     fn reject(&self, handle: AnyFid, user_data: &[u8]) -> Result<()> {
         let request = handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?;
-        if user_data.len() > user_data_room(&self.device.attributes()) {
+        if user_data.len() > self.user_data_room() {
             return Err(Errno::EINVAL);
         }
-        let data = refusal(RefusalReason::Application, user_data).map_err(|_| Errno::EINVAL)?;
+        let data = if self.is_of_messages() {
+            hello::encode(user_data)
+        } else {
+            refusal(RefusalReason::Application, user_data).map_err(|_| Errno::EINVAL)?
+        };
         if request.reject(&data) { Ok(()) } else { Err(Errno::EINVAL) }
     }
 }

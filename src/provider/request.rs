@@ -17,8 +17,16 @@ pub(super) struct Request<D: Device> {
     pending: Mutex<Option<Pending<D>>>,
     /// Whether an endpoint was opened for it.
     claimed: AtomicBool,
-    peer: Peer,
-    sizes: Sizes,
+    offer: Offer,
+}
+
+/// What kind of endpoint the peer has.
+#[derive(Debug, Clone)]
+pub(super) enum Offer {
+    /// A stream: its parameters, and the sizes with which endpoints that accept it begin.
+    Stream(Peer, Sizes),
+    /// Messages.
+    Messages,
 }
 
 /// The parts that the answer consumes.
@@ -29,10 +37,10 @@ struct Pending<D: Device> {
 }
 
 impl<D: Device> Request<D> {
-    /// A request of `peer`. Endpoints that accept it begin with these sizes.
-    pub(super) fn new(request: D::Request, peer: Peer, sizes: Sizes) -> Arc<Self> {
+    /// A request of a peer.
+    pub(super) fn new(request: D::Request, offer: Offer) -> Arc<Self> {
         let pending = Mutex::new(Some(Pending { request, handle: None }));
-        Arc::new(Self { pending, claimed: AtomicBool::new(false), peer, sizes })
+        Arc::new(Self { pending, claimed: AtomicBool::new(false), offer })
     }
 
     /// Gives the request a handle, which is valid until the request is answered or abandoned.
@@ -42,14 +50,17 @@ impl<D: Device> Request<D> {
         }
     }
 
-    /// The peer's parameters.
-    pub(super) fn peer(&self) -> &Peer {
-        &self.peer
+    /// The parameters of a peer that asks for a stream, and the sizes with which an endpoint for it begins.
+    pub(super) fn stream(&self) -> Option<(&Peer, Sizes)> {
+        match &self.offer {
+            Offer::Stream(peer, sizes) => Some((peer, *sizes)),
+            Offer::Messages => None,
+        }
     }
 
-    /// The sizes that an endpoint accepted from here begins with.
-    pub(super) fn sizes(&self) -> Sizes {
-        self.sizes
+    /// Whether the peer has a message endpoint.
+    pub(super) fn is_of_messages(&self) -> bool {
+        matches!(self.offer, Offer::Messages)
     }
 
     /// Passes it from the passive endpoint to the endpoint that is opened for it.

@@ -30,7 +30,7 @@ impl<D: Device> Endpoint<D> {
         if !matches!(inner.state, State::Enabled(_)) {
             return Err(Errno::EOPBADSTATE);
         }
-        let peer = *request.peer();
+        let (&peer, _) = request.stream().ok_or(Errno::EINVAL)?;
         if !peer.is_extended() && !user_data.is_empty() {
             return Err(Errno::EINVAL);
         }

@@ -88,7 +88,10 @@ impl<D: Device> Endpoint<D> {
             Some(handle) => Some(handle.downcast::<Request<D>>().ok_or(Errno::EINVAL)?),
             None => None,
         };
-        let inherited = request.as_ref().map_or(Sizes::DEFAULT, |request| request.sizes());
+        let inherited = match &request {
+            Some(request) => request.stream().ok_or(Errno::EINVAL)?.1,
+            None => Sizes::DEFAULT,
+        };
         let attributes = domain.device().attributes();
         let sizes = options::with_depths_of(inherited, info, &attributes)?;
         let (source, destination) = (info.src_addr()?, info.dest_addr()?);

@@ -310,6 +310,12 @@ impl Machine {
         resumed
     }
 
+    /// This side ends the connection. By the rules for messages it takes nothing more: completes the receives, and
+    /// drops what is fed from now on.
+    pub fn close(&mut self, sink: &mut impl Sink) {
+        self.receiver.close(sink);
+    }
+
     /// Gives a receive back to the shared queue that it was taken from, because the queue pair is destroyed.
     pub fn release(&mut self) {
         self.receiver.release();

@@ -24,9 +24,9 @@ impl Place {
     /// The `length` bytes at `base`; `None` if there are bytes and `base` is null.
     ///
     /// # Safety
-    /// From the time at which the place is posted until its request completes, or its queue pair or shared
-    /// receive queue is destroyed, or a receive is cancelled: the bytes are readable, and nothing else writes
-    /// them; those of a receive or a read are also writable, and nothing else reads them.
+    /// From now until its request completes, its queue pair or shared receive queue is destroyed, or a
+    /// receive is cancelled (or, if it is never posted, until it is last used): the bytes are readable, and
+    /// nothing else writes them; those of a receive or a read are also writable, and nothing else reads them.
     #[must_use]
     pub const unsafe fn new(base: *mut u8, length: u32) -> Option<Self> {
         match NonNull::new(base) {
@@ -48,19 +48,31 @@ impl Place {
         self.length == 0
     }
 
+    /// At most `length` bytes from `offset` on, `offset` being cut to the length.
+    #[must_use]
+    pub fn part(&self, offset: usize, length: usize) -> Self {
+        let rest = self.from(offset);
+        Self { length: rest.length.min(u32::try_from(length).unwrap_or(u32::MAX)), ..rest }
+    }
+
+    /// Adds its bytes to `target`.
+    pub fn append_to(&self, target: &mut Vec<u8>) {
+        target.extend_from_slice(self.bytes());
+    }
+
     /// The bytes from `offset` on, `offset` being cut to the length.
     #[must_use]
     pub fn from(&self, offset: usize) -> Self {
         let offset = offset.min(self.len());
-        // SAFETY: at most one byte past the end of the bytes that `new` was promised. A place of no bytes that
-        // dangles moves by none.
+        // SAFETY: at most one byte past the end of the bytes that `new` was promised. A place of no bytes
+        // that dangles moves by none.
         Self { base: unsafe { self.base.add(offset) }, length: self.length - offset as u32 }
     }
 
     /// The bytes of a request that is posted and sends them.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: readable, and not written by anything, while the request is outstanding (`new`), which is when
-        // the machine that it was posted to calls this. Bytes have any value and no alignment.
+        // SAFETY: readable, and not written by anything, while the request is outstanding (`new`), which is
+        // when the machine that it was posted to calls this. Bytes have any value and no alignment.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len()) }
     }
 
@@ -68,21 +80,22 @@ impl Place {
     /// receives or reads.
     pub(crate) fn fill(&self, source: &[u8]) -> usize {
         let count = source.len().min(self.len());
-        // SAFETY: `count` bytes are writable and used by nothing else while the request is outstanding (`new`);
-        // so `source` is elsewhere.
+        // SAFETY: `count` bytes are writable and used by nothing else while the request is outstanding
+        // (`new`); so `source` is elsewhere.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.base.as_ptr(), count) };
         count
     }
 
-    /// Receives from `socket` as [`Memory::receive`](super::Memory::receive) does, up to `length` bytes, for a
-    /// request that is posted and receives or reads.
+    /// Receives from `socket` as [`Memory::receive`](super::Memory::receive) does, up to `length` bytes, for
+    /// a request that is posted and receives or reads.
     pub(crate) fn receive(
         &self,
         socket: BorrowedFd<'_>,
         length: usize,
         rest: &mut [u8],
     ) -> io::Result<usize> {
-        // SAFETY: so many bytes are writable and used by nothing else while the request is outstanding (`new`).
+        // SAFETY: so many bytes are writable and used by nothing else while the request is outstanding
+        // (`new`).
         unsafe { super::receive(socket, self.base, length.min(self.len()), rest) }
     }
 }

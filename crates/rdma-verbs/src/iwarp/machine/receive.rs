@@ -37,6 +37,8 @@ pub(super) struct Receiver {
     receives: Source,
     /// Whether the next segment is of a message that waits for a receive.
     stalled: bool,
+    /// Whether what is fed is dropped.
+    is_closed: bool,
     /// What was fed behind the header of that segment, from `kept_from` on.
     kept: Vec<u8>,
     kept_from: usize,
@@ -127,6 +129,7 @@ impl Receiver {
             rules,
             receives,
             stalled: false,
+            is_closed: false,
             kept: Vec::new(),
             kept_from: 0,
             verifier: None,
@@ -171,6 +174,14 @@ impl Receiver {
         !is_taken && self.receives.own.cancel(id)
     }
 
+    /// See [`super::Machine::close`].
+    pub(super) fn close(&mut self, sink: &mut impl Sink) {
+        if self.rules == Rules::Messages {
+            self.flush(CompletionStatus::Flushed, sink);
+            self.is_closed = true;
+        }
+    }
+
     /// See [`super::Machine::release`].
     pub(super) fn release(&mut self) {
         self.receives.release();
@@ -211,7 +222,7 @@ impl Receiver {
 
     /// See [`super::Machine::target`].
     pub(super) fn target(&self, reads: &Reads) -> Option<Placement<'_>> {
-        if self.part != Part::Payload {
+        if self.part != Part::Payload || self.is_closed {
             return None;
         }
         let in_place =
@@ -249,6 +260,9 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
+        if self.is_closed {
+            return Ok(());
+        }
         if self.stalled {
             // Not fed to what waits.
             return Ok(self.keep(input)?);

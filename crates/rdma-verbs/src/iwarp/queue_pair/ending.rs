@@ -22,6 +22,7 @@ impl QueuePair {
         match self.phase {
             Phase::Open => {
                 self.phase = Phase::Closing { told: false };
+                self.machine.close(sink);
                 if self.push_out(sink, sets) {
                     self.announce_end();
                 }

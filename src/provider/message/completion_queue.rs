@@ -1,0 +1,230 @@
+//! The completion queue (`fi_cq`): entries of its endpoints, read in the order in which they were reported.
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::engine::{Engine, State};
+use super::operation::{self, Entry};
+use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno, Fid, Result, constants};
+use crate::provider::children::Child;
+use crate::provider::error::errno_of;
+use crate::provider::wait;
+use rdma_verbs::{Device, Interest, Signal, WaitSet};
+
+/// Most repetitions of a look for what arrives while the wake-up is asked for.
+const ARMS: usize = 8;
+
+/// What the engine has of a completion queue.
+#[derive(Default)]
+pub(super) struct Queue {
+    entries: VecDeque<Entry>,
+    /// Whether a read that waits is to end without entries.
+    is_signaled: bool,
+    /// Wakes readers; `None`: nobody can wait.
+    news: Option<Signal>,
+    /// Uses by endpoints.
+    pub(super) users: usize,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
+    }
+
+    fn has_news(&self) -> bool {
+        self.is_signaled || !self.entries.is_empty()
+    }
+
+    /// Wakes readers if there is something for them.
+    pub(super) fn ring(&self) {
+        if let Some(news) = &self.news {
+            news.set(self.has_news());
+        }
+    }
+
+    /// Moves entries to `out`, up to the first failure.
+    fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
+        while out.has_room() {
+            match self.entries.front() {
+                Some(Entry::Success(completion)) if out.push(completion) => {
+                    self.entries.pop_front();
+                }
+                Some(Entry::Failure(_)) if out.count() == 0 => return Err(Errno::EAVAIL),
+                _ => break,
+            }
+        }
+        match self.entries.front() {
+            _ if out.count() > 0 => Ok(()),
+            None => Err(Errno::EAGAIN),
+            Some(Entry::Failure(_)) => Err(Errno::EAVAIL),
+            // There was no room for it.
+            Some(Entry::Success(_)) => Ok(()),
+        }
+    }
+}
+
+/// An open completion queue.
+pub(in super::super) struct CompletionQueue<D: Device> {
+    engine: Arc<Engine<D>>,
+    /// Its place in the engine.
+    pub(super) at: usize,
+    /// Readable when it has to be read: holds the engine's set and the signal of the queue.
+    wait: Option<Arc<WaitSet>>,
+    membership: Mutex<Option<Child>>,
+}
+
+impl<D: Device> CompletionQueue<D> {
+    pub(in super::super) fn open(
+        engine: Arc<Engine<D>>,
+        attributes: CqAttr,
+        membership: Child,
+    ) -> Result<Arc<Self>> {
+        if attributes.flags & !constants::FI_AFFINITY != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        let wait = match attributes.wait_obj {
+            constants::FI_WAIT_NONE => None,
+            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(Self::wait_set(&engine)?),
+            _ => return Err(Errno::ENOSYS),
+        };
+        let news = wait.as_ref().map(|wait| wait.signal(wait.token()));
+        let at = engine.lock().queues.insert(Queue { news, ..Queue::default() });
+        Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
+    }
+
+    fn wait_set(engine: &Engine<D>) -> Result<Arc<WaitSet>> {
+        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+        wait.add(engine.wait_set()?.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
+        Ok(wait)
+    }
+
+    /// Counts a use by an endpoint, or the end of one.
+    pub(super) fn used(&self, by: isize) {
+        let users = &mut self.engine.lock().queues[self.at].users;
+        *users = users.saturating_add_signed(by);
+    }
+
+    /// For `fi_trywait`: whether there is something to read. Otherwise the descriptor becomes readable for the next
+    /// entry.
+    pub(in super::super) fn must_not_wait(&self) -> bool {
+        self.engine.with(|state| self.looks_before_sleep(state))
+    }
+
+    /// Drives the engine, and asks for the next wake-up if nothing came. Answers whether something did.
+    fn looks_before_sleep(&self, state: &mut State<D>) -> bool {
+        for _ in 0..ARMS {
+            state.drive();
+            if state.queues[self.at].has_news() || !state.arm() {
+                break;
+            }
+        }
+        state.queues[self.at].has_news()
+    }
+}
+
+impl<D: Device> CqOps for CompletionQueue<D> {
+    fn read(&self, out: &mut CompletionsOut<'_>) -> Result<()> {
+        self.engine.with(|state| {
+            if state.queues[self.at].entries.is_empty() {
+                state.drive();
+            }
+            state.queues[self.at].take(out)
+        })
+    }
+
+    fn sread(&self, out: &mut CompletionsOut<'_>, threshold: usize, timeout: Option<Duration>) -> Result<()> {
+        let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
+        let give_up = timeout.map(|timeout| Instant::now() + timeout);
+        let mut ready = Vec::new();
+        loop {
+            let outcome = self.engine.with(|state| {
+                self.looks_before_sleep(state);
+                let queue = &mut state.queues[self.at];
+                let is_signaled = std::mem::take(&mut queue.is_signaled);
+                let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
+                let failed = queue.entries.iter().any(|entry| matches!(entry, Entry::Failure(_)));
+                let enough = queue.entries.len() >= threshold || failed;
+                if enough || is_signaled || left.is_some_and(|left| left.is_zero()) {
+                    Ok(queue.take(out))
+                } else {
+                    Err(left)
+                }
+            });
+            match outcome {
+                Ok(outcome) => return outcome,
+                // Entries below the threshold keep the signal on: look again after a while.
+                Err(left) if self.has_entries() => {
+                    std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE));
+                }
+                Err(left) => {
+                    wait.wait(left, &mut ready).map_err(errno_of)?;
+                    ready.clear();
+                }
+            }
+        }
+    }
+
+    fn readerr(&self) -> Result<CompletionError> {
+        self.engine.with(|state| {
+            let queue = &mut state.queues[self.at];
+            match queue.entries.pop_front() {
+                Some(Entry::Failure(error)) => Ok(*error),
+                Some(entry) => {
+                    queue.entries.push_front(entry);
+                    Err(Errno::EAGAIN)
+                }
+                None => Err(Errno::EAGAIN),
+            }
+        })
+    }
+
+    fn signal(&self) -> Result<()> {
+        if self.wait.is_none() {
+            return Err(Errno::ENOSYS);
+        }
+        self.engine.with(|state| state.queues[self.at].is_signaled = true);
+        Ok(())
+    }
+
+    fn strerror(&self, prov_errno: i32) -> &'static CStr {
+        operation::text(prov_errno)
+    }
+}
+
+/// Pause between two looks of a read that waits for several entries and has some.
+const PAUSE: Duration = Duration::from_micros(200);
+
+impl<D: Device> CompletionQueue<D> {
+    fn has_entries(&self) -> bool {
+        !self.engine.lock().queues[self.at].entries.is_empty()
+    }
+}
+
+impl<D: Device> Fid for CompletionQueue<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
+    fn close(&self) -> Result<()> {
+        let mut state = self.engine.lock();
+        if state.queues.get(self.at).is_some_and(|queue| queue.users > 0) {
+            return Err(Errno::EBUSY);
+        }
+        state.queues.try_remove(self.at);
+        drop(state);
+        *self.membership.lock() = None;
+        Ok(())
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
+        wait::answer(command, || {
+            // The device tells only what comes from now on.
+            self.must_not_wait();
+            Ok(wait.as_fd().as_raw_fd())
+        })
+    }
+}

@@ -1,0 +1,194 @@
+//! Connecting, accepting, and the end of a connection.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::endpoint::{Endpoint, Phase};
+use super::engine::State;
+use super::hello::{self, USER_DATA_MAX};
+use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
+use crate::provider::config::Config;
+use crate::provider::error::errno_of;
+use crate::provider::event_queue::Source;
+use crate::provider::reason::{self, Reason};
+use rdma_verbs::{ConnectionEvent, Connections as _, Device};
+
+impl<D: Device> Endpoint<D> {
+    /// Takes in what happened to the connection.
+    fn advance(&self, state: &mut State<D>, at: usize) {
+        while let Some(qp) = state.links.get(at).map(|link| link.qp)
+            && let Some(event) = state.cq.poll_event(qp)
+        {
+            // Completions come before the end of their connection.
+            state.drive();
+            let refused = match event {
+                ConnectionEvent::Established { private_data } => self.established(state, at, &private_data),
+                ConnectionEvent::Rejected { private_data } => {
+                    let data = hello::decode(&private_data).unwrap_or_default().to_vec();
+                    Some((Reason::Rejected.codes(), data))
+                }
+                ConnectionEvent::Failed(error) => {
+                    log::info!(target: "ep_ctrl", "connection attempt failed: {error}");
+                    Some((reason::codes(&error), Vec::new()))
+                }
+                ConnectionEvent::Disconnected => {
+                    shut(state, at);
+                    None
+                }
+                ConnectionEvent::Broken(reason) => {
+                    log::info!(target: "ep_ctrl", "connection broken: {reason}");
+                    shut(state, at);
+                    None
+                }
+            };
+            if let (Some((codes, err_data)), Some(link)) = (refused, state.links.get_mut(at)) {
+                let (err, prov_errno) = codes;
+                link.phase = Phase::Over;
+                link.binding.push_error(ErrorEvent { fid: link.binding.fid(), err, prov_errno, err_data });
+            }
+        }
+        if let Some(link) = state.links.get(at) {
+            link.binding.set_deadline(state.cq.deadline(link.qp));
+        }
+    }
+
+    /// The connection stands. Answers why it is given up, if the peer's data is not that of a message endpoint.
+    fn established(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        private_data: &[u8],
+    ) -> Option<((Errno, i32), Vec<u8>)> {
+        let link = state.links.get_mut(at)?;
+        let data = match hello::decode(private_data) {
+            Some(data) => data.to_vec(),
+            // The passive side gets none.
+            None if self.request.is_some() => Vec::new(),
+            None => {
+                let qp = link.qp;
+                state.cq.abort(qp);
+                return Some((Reason::BadOffer.codes(), Vec::new()));
+            }
+        };
+        link.phase = Phase::Connected;
+        link.binding.push(Event::Connected { fid: link.binding.fid(), data });
+        None
+    }
+
+    /// Begins a connection attempt.
+    fn start(
+        &self,
+        user_data: &[u8],
+        begin: impl FnOnce(&mut State<D>, rdma_verbs::QpId, &[u8], rdma_verbs::EventTarget) -> Result<()>,
+    ) -> Result<()> {
+        if user_data.len() > USER_DATA_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let at = self.enable()?;
+        self.engine.with(|state| {
+            let link = state.link(at)?;
+            match link.phase {
+                Phase::Idle => {}
+                Phase::Connecting => return Err(Errno::EALREADY),
+                Phase::Connected => return Err(Errno::EISCONN),
+                Phase::Over => return Err(Errno::EOPBADSTATE),
+            }
+            let (qp, target) = (link.qp, link.binding.target());
+            begin(state, qp, &hello::encode(user_data), target)?;
+            let link = state.link(at)?;
+            link.phase = Phase::Connecting;
+            let qp = link.qp;
+            let deadline = state.cq.deadline(qp);
+            state.link(at)?.binding.set_deadline(deadline);
+            Ok(())
+        })
+    }
+}
+
+/// The connection has ended: says so once.
+fn shut<D: Device>(state: &mut State<D>, at: usize) {
+    if let Some(link) = state.links.get_mut(at)
+        && std::mem::replace(&mut link.phase, Phase::Over) != Phase::Over
+    {
+        link.binding.push(Event::Shutdown { fid: link.binding.fid() });
+    }
+}
+
+impl<D: Device> Source for Endpoint<D> {
+    fn drive(&self) {
+        let Ok(at) = self.link() else { return };
+        self.engine.with(|state| {
+            self.advance(state, at);
+            state.drive();
+        });
+    }
+}
+
+impl<D: Device> CmOps for Endpoint<D> {
+    fn setname(&self, address: SocketAddr) -> Result<()> {
+        let mut setup = self.setup.lock();
+        if self
+            .link
+            .get()
+            .is_some_and(|&at| self.engine.lock().link(at).is_ok_and(|link| link.phase != Phase::Idle))
+        {
+            return Err(Errno::EOPBADSTATE);
+        }
+        setup.source = Some(address);
+        Ok(())
+    }
+
+    fn getname(&self) -> Result<SocketAddr> {
+        let bound = self.link().ok().and_then(|at| {
+            let mut state = self.engine.lock();
+            let qp = state.link(at).ok()?.qp;
+            state.cq.local_address(qp)
+        });
+        let unbound: IpAddr = match self.destination {
+            Some(SocketAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+            _ => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        Ok(bound.or(self.setup.lock().source).unwrap_or(SocketAddr::new(unbound, 0)))
+    }
+
+    fn getpeer(&self) -> Result<SocketAddr> {
+        let at = self.link().map_err(|_| Errno::ENOTCONN)?;
+        let mut state = self.engine.lock();
+        let qp = state.link(at)?.qp;
+        state.cq.peer_address(qp).ok_or(Errno::ENOTCONN)
+    }
+
+    fn connect(&self, remote: Option<SocketAddr>, user_data: &[u8]) -> Result<()> {
+        let remote = remote.or(self.destination).ok_or(Errno::EINVAL)?;
+        let source = self.setup.lock().source;
+        self.start(user_data, |state, qp, hello, target| {
+            let options = &Config::get().connect;
+            state.cq.connect(qp, remote, source, hello, options, target).map_err(errno_of)
+        })
+    }
+
+    fn accept(&self, user_data: &[u8]) -> Result<()> {
+        let request = self.request.as_ref().ok_or(Errno::EOPBADSTATE)?;
+        self.start(user_data, |state, qp, hello, target| {
+            let request = request.take().ok_or(Errno::EINVAL)?;
+            state.cq.accept(qp, request, hello, &Config::get().connect, target).map_err(errno_of)
+        })
+    }
+
+    fn shutdown(&self, flags: u64) -> Result<()> {
+        if flags & !(constants::FI_SEND | constants::FI_RECV) != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        let at = self.link().map_err(|_| Errno::ENOTCONN)?;
+        self.engine.with(|state| {
+            let link = state.link(at)?;
+            if link.phase != Phase::Connected {
+                return Err(Errno::ENOTCONN);
+            }
+            let qp = link.qp;
+            state.cq.disconnect(qp);
+            state.drive();
+            shut(state, at);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! The counter (`fi_cntr`): how many operations of its endpoints succeeded and failed.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::engine::Engine;
+use super::operation::Kind;
+use crate::abi::{CntrAttr, CntrOps, Control, Errno, Fid, Result, constants};
+use crate::provider::children::Child;
+use crate::provider::error::errno_of;
+use crate::provider::wait;
+use rdma_verbs::Device;
+use std::os::fd::AsFd;
+
+/// Longest sleep of a wait between two looks: another thread that drives the engine may have taken what would wake.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The numbers of a counter.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    successes: AtomicU64,
+    errors: AtomicU64,
+}
+
+impl Count {
+    fn add(&self, is_success: bool) {
+        let number = if is_success { &self.successes } else { &self.errors };
+        number.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The counters of an endpoint, by what they count.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) send: Vec<Arc<Count>>,
+    pub(super) recv: Vec<Arc<Count>>,
+    pub(super) write: Vec<Arc<Count>>,
+    pub(super) read: Vec<Arc<Count>>,
+    pub(super) remote_write: Vec<Arc<Count>>,
+}
+
+impl Counters {
+    /// Counts an operation that has ended.
+    pub(super) fn count(&self, kind: Kind, is_success: bool) {
+        let counters = match kind {
+            Kind::Send => &self.send,
+            Kind::Recv => &self.recv,
+            Kind::Write => &self.write,
+            Kind::Read => &self.read,
+        };
+        counters.iter().for_each(|count| count.add(is_success));
+    }
+
+    /// Counts a write of the peer that came with data.
+    pub(super) fn count_remote_write(&self) {
+        self.remote_write.iter().for_each(|count| count.add(true));
+    }
+
+    /// Whether what this side sends is counted.
+    pub(super) fn is_of_sends(&self) -> bool {
+        !self.send.is_empty() || !self.write.is_empty()
+    }
+
+    /// Binds a counter with these flags.
+    pub(super) fn bind(&mut self, count: &Arc<Count>, flags: u64) -> Result<()> {
+        let known = [
+            (constants::FI_SEND, &mut self.send),
+            (constants::FI_RECV, &mut self.recv),
+            (constants::FI_WRITE, &mut self.write),
+            (constants::FI_READ, &mut self.read),
+            (constants::FI_REMOTE_WRITE, &mut self.remote_write),
+        ];
+        let all = known.iter().fold(constants::FI_REMOTE_READ, |all, (flag, _)| all | flag);
+        if flags & !all != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        for (_, counters) in known.into_iter().filter(|(flag, _)| flags & flag != 0) {
+            counters.push(Arc::clone(count));
+        }
+        Ok(())
+    }
+}
+
+/// An open counter.
+pub(in super::super) struct Counter<D: Device> {
+    engine: Arc<Engine<D>>,
+    pub(super) count: Arc<Count>,
+    membership: Mutex<Option<Child>>,
+    has_descriptor: bool,
+}
+
+impl<D: Device> Counter<D> {
+    pub(in super::super) fn open(
+        engine: Arc<Engine<D>>,
+        attributes: CntrAttr,
+        membership: Child,
+    ) -> Result<Arc<Self>> {
+        if attributes.events != constants::FI_CNTR_EVENTS_COMP {
+            return Err(Errno::ENOSYS);
+        }
+        if attributes.flags != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        let has_descriptor = match attributes.wait_obj {
+            constants::FI_WAIT_NONE | constants::FI_WAIT_UNSPEC | constants::FI_WAIT_MUTEX_COND => false,
+            constants::FI_WAIT_FD => true,
+            _ => return Err(Errno::ENOSYS),
+        };
+        let (count, membership) = (Arc::default(), Mutex::new(Some(membership)));
+        Ok(Arc::new(Self { engine, count, membership, has_descriptor }))
+    }
+
+    fn drive(&self) {
+        self.engine.with(|state| state.drive());
+    }
+
+    /// For `fi_trywait`: drives the engine. A counter has nothing that must be read first.
+    pub(in super::super) fn must_not_wait(&self) -> bool {
+        self.engine.with(|state| {
+            state.drive();
+            state.arm()
+        })
+    }
+}
+
+impl<D: Device> CntrOps for Counter<D> {
+    fn read(&self) -> u64 {
+        self.drive();
+        self.count.successes.load(Ordering::Relaxed)
+    }
+
+    fn readerr(&self) -> u64 {
+        self.drive();
+        self.count.errors.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, value: u64) -> Result<()> {
+        self.count.successes.fetch_add(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn adderr(&self, value: u64) -> Result<()> {
+        self.count.errors.fetch_add(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn set(&self, value: u64) -> Result<()> {
+        self.count.successes.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn seterr(&self, value: u64) -> Result<()> {
+        self.count.errors.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<()> {
+        let give_up = timeout.map(|timeout| Instant::now() + timeout);
+        let errors = self.count.errors.load(Ordering::Relaxed);
+        let set = self.engine.wait_set()?;
+        let mut ready = Vec::new();
+        loop {
+            if self.read() >= threshold {
+                return Ok(());
+            }
+            if self.count.errors.load(Ordering::Relaxed) != errors {
+                return Err(Errno::EAVAIL);
+            }
+            let left = give_up.map_or(PAUSE, |at| at.saturating_duration_since(Instant::now()).min(PAUSE));
+            if left.is_zero() {
+                return Err(Errno::ETIMEDOUT);
+            }
+            if !self.must_not_wait() {
+                set.wait(Some(left), &mut ready).map_err(errno_of)?;
+                ready.clear();
+            }
+        }
+    }
+}
+
+impl<D: Device> Fid for Counter<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
+    fn close(&self) -> Result<()> {
+        // Endpoints have a reference each.
+        if Arc::strong_count(&self.count) > 1 {
+            return Err(Errno::EBUSY);
+        }
+        *self.membership.lock() = None;
+        Ok(())
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        if !self.has_descriptor {
+            return Err(Errno::ENOSYS);
+        }
+        wait::answer(command, || Ok(self.engine.wait_set()?.as_fd().as_raw_fd()))
+    }
+}

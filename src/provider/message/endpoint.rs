@@ -1,0 +1,357 @@
+//! The message endpoint: opening, binding, enabling, closing.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::completion_queue::CompletionQueue;
+use super::counter::{Counter, Counters};
+use super::engine::{Engine, id_of};
+use super::hello::USER_DATA_MAX;
+use super::info::{DEFAULT_SIZE, INJECT_SIZE, READS};
+use super::operation::{Kind, Operations};
+use super::shared_receive::SharedReceive;
+use crate::abi::info::{RxAttr, TxAttr};
+use crate::abi::{
+    AnyFid, Control, EndpointOps, Errno, Fid, FidHandle, InfoRef, OptionOut, Result, UserContext, constants,
+};
+use crate::provider::children::Child;
+use crate::provider::domain::Domain;
+use crate::provider::error::errno_of;
+use crate::provider::event_queue::Binding;
+use crate::provider::request::Request;
+use rdma_verbs::process::Maker;
+use rdma_verbs::{Device, MessageQueues as _, QpCapabilities, QpId, RecvQueue};
+
+/// Entries of the send queue beside those of the application's operations: an operation may be several requests.
+const SPARE: u32 = 16;
+
+/// An open message endpoint.
+pub(in super::super) struct Endpoint<D: Device> {
+    pub(super) engine: Arc<Engine<D>>,
+    /// The peer that the info names, for `fi_connect` without one.
+    pub(super) destination: Option<SocketAddr>,
+    /// The connection request that this endpoint was opened for.
+    pub(super) request: Option<Arc<Request<D>>>,
+    handle: OnceLock<FidHandle>,
+    maker: Maker,
+    pub(super) sizes: Sizes,
+    /// Its place in the engine, once it is enabled.
+    pub(super) link: OnceLock<usize>,
+    pub(super) setup: Mutex<Setup<D>>,
+}
+
+/// What the info says of the queues.
+pub(super) struct Sizes {
+    pub(super) tx: usize,
+    pub(super) rx: usize,
+    pub(super) tx_flags: u64,
+    pub(super) rx_flags: u64,
+}
+
+/// What is bound until the endpoint is enabled, and what keeps it open.
+pub(super) struct Setup<D: Device> {
+    binding: Option<Binding>,
+    tx: Option<Bound<D>>,
+    rx: Option<Bound<D>>,
+    counters: Counters,
+    shared: Option<Arc<SharedReceive<D>>>,
+    /// Address to bind before connecting.
+    pub(super) source: Option<SocketAddr>,
+    membership: Option<Child>,
+}
+
+/// A completion queue that is bound for one direction; it is counted as used until this is dropped.
+struct Bound<D: Device> {
+    queue: Arc<CompletionQueue<D>>,
+    is_selective: bool,
+}
+
+impl<D: Device> Bound<D> {
+    fn new(queue: &Arc<CompletionQueue<D>>, is_selective: bool) -> Self {
+        queue.used(1);
+        Self { queue: Arc::clone(queue), is_selective }
+    }
+
+    fn report(&self) -> Report {
+        Report { at: self.queue.at, is_selective: self.is_selective }
+    }
+}
+
+impl<D: Device> Drop for Bound<D> {
+    fn drop(&mut self) {
+        self.queue.used(-1);
+    }
+}
+
+/// Where the operations of one direction are reported.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Report {
+    /// Place of the completion queue in the engine.
+    pub(super) at: usize,
+    /// Whether only those are reported that ask for it.
+    pub(super) is_selective: bool,
+}
+
+/// What the engine has of an enabled endpoint.
+pub(super) struct Link {
+    pub(super) qp: QpId,
+    pub(super) phase: Phase,
+    pub(super) operations: Operations,
+    /// Those that send, and those of them that read; and those that receive.
+    pub(super) sends: usize,
+    pub(super) reads: usize,
+    pub(super) receives: usize,
+    pub(super) tx: Report,
+    pub(super) rx: Report,
+    pub(super) counters: Counters,
+    /// Place of the shared receive context in the engine.
+    pub(super) shared: Option<usize>,
+    pub(super) binding: Binding,
+}
+
+/// The connection of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Idle,
+    Connecting,
+    Connected,
+    Over,
+}
+
+impl Link {
+    /// An operation has ended.
+    pub(super) fn ended(&mut self, kind: Kind) {
+        match kind {
+            Kind::Recv => self.receives = self.receives.saturating_sub(1),
+            Kind::Send | Kind::Write => self.sends -= 1,
+            Kind::Read => {
+                self.sends -= 1;
+                self.reads -= 1;
+            }
+        }
+    }
+}
+
+impl<D: Device> Endpoint<D> {
+    /// Opens an endpoint as `info` describes it.
+    pub(in super::super) fn open(domain: &Domain<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
+        // A passive endpoint as handle names the address, which the info has as well.
+        let request = info.handle().and_then(|handle| handle.downcast::<Request<D>>());
+        if request.as_ref().is_some_and(|request| !request.is_of_messages()) {
+            return Err(Errno::EINVAL);
+        }
+        let size = |asked: usize| if asked == 0 { DEFAULT_SIZE } else { asked };
+        let sizes = Sizes {
+            tx: size(info.tx_attr().map_or(0, TxAttr::size)),
+            rx: size(info.rx_attr().map_or(0, RxAttr::size)),
+            tx_flags: info.tx_attr().map_or(0, TxAttr::op_flags),
+            rx_flags: info.rx_attr().map_or(0, RxAttr::op_flags),
+        };
+        let (source, destination) = (info.src_addr()?, info.dest_addr()?);
+        let engine = domain.engine()?;
+        if let Some(request) = &request {
+            request.claim();
+        }
+        let setup = Setup {
+            binding: None,
+            tx: None,
+            rx: None,
+            counters: Counters::default(),
+            shared: None,
+            source,
+            membership: Some(domain.children().join()),
+        };
+        Ok(Arc::new(Self {
+            engine,
+            destination,
+            request,
+            handle: OnceLock::new(),
+            maker: Maker::this_process(),
+            sizes,
+            link: OnceLock::new(),
+            setup: Mutex::new(setup),
+        }))
+    }
+
+    /// Its place in the engine.
+    pub(super) fn link(&self) -> Result<usize> {
+        self.link.get().copied().ok_or(Errno::EOPBADSTATE)
+    }
+
+    /// Makes the queue pair, unless it is there.
+    pub(super) fn enable(&self) -> Result<usize> {
+        let mut setup = self.setup.lock();
+        if let Some(&link) = self.link.get() {
+            return Ok(link);
+        }
+        if setup.binding.is_none() {
+            return Err(Errno::ENOEQ);
+        }
+        let (Some(tx), Some(rx)) = (&setup.tx, &setup.rx) else { return Err(Errno::ENOCQ) };
+        let (tx, rx) = (tx.report(), rx.report());
+        let depth = |size: usize| u32::try_from(size).map_err(|_| Errno::EINVAL);
+        let wanted = QpCapabilities {
+            send_depth: depth(self.sizes.tx)?.saturating_add(SPARE),
+            recv_depth: if setup.shared.is_some() { 0 } else { depth(self.sizes.rx)? },
+            inline: INJECT_SIZE,
+            initiator_depth: READS,
+            responder_resources: READS,
+        };
+        let shared = setup.shared.as_ref().map(|shared| shared.at);
+        let link = self.engine.with(|state| {
+            let srq = shared.map(|at| state.shared[at].srq);
+            let (qp, _) = state.cq.create_message_qp(self.engine.pd(), wanted, srq).map_err(errno_of)?;
+            if let Some(at) = shared {
+                state.shared[at].users += 1;
+            }
+            // Checked above.
+            let binding = setup.binding.take().ok_or(Errno::ENOEQ)?;
+            let counters = std::mem::take(&mut setup.counters);
+            let (phase, operations) = (Phase::Idle, Operations::new());
+            let (sends, reads, receives) = (0, 0, 0);
+            Ok::<_, Errno>(state.add(Link {
+                qp,
+                phase,
+                operations,
+                sends,
+                reads,
+                receives,
+                tx,
+                rx,
+                counters,
+                shared,
+                binding,
+            }))
+        })?;
+        Ok(*self.link.get_or_init(|| link))
+    }
+
+    /// Binds a completion queue.
+    fn bind_queue(&self, setup: &mut Setup<D>, queue: &Arc<CompletionQueue<D>>, flags: u64) -> Result<()> {
+        let directions = constants::FI_TRANSMIT | constants::FI_RECV;
+        if flags & !(directions | constants::FI_SELECTIVE_COMPLETION) != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        if flags & directions == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let is_selective = flags & constants::FI_SELECTIVE_COMPLETION != 0;
+        let (sends, receives) = (flags & constants::FI_TRANSMIT != 0, flags & constants::FI_RECV != 0);
+        if sends && setup.tx.is_some() || receives && setup.rx.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        if sends {
+            setup.tx = Some(Bound::new(queue, is_selective));
+        }
+        if receives {
+            setup.rx = Some(Bound::new(queue, is_selective));
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Fid for Endpoint<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
+    fn opened(&self, handle: FidHandle) {
+        // Called once, before any other call.
+        let _ = self.handle.set(handle);
+    }
+
+    fn close(&self) -> Result<()> {
+        // After a fork, only the process that opened the endpoint ends the connection.
+        if self.maker.is_this_process()
+            && let Some(&link) = self.link.get()
+        {
+            self.engine.with(|state| state.remove(link));
+        }
+        let mut setup = self.setup.lock();
+        (setup.binding, setup.tx, setup.rx, setup.shared) = (None, None, None, None);
+        setup.counters = Counters::default();
+        setup.membership = None;
+        drop(setup);
+        if let Some(request) = &self.request {
+            request.abandon();
+        }
+        Ok(())
+    }
+
+    fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
+        let fid = *self.handle.get().ok_or(Errno::EINVAL)?;
+        let mut setup = self.setup.lock();
+        if self.link.get().is_some() {
+            return Err(Errno::EOPBADSTATE);
+        }
+        if let Some(queue) = other.downcast::<CompletionQueue<D>>() {
+            return self.bind_queue(&mut setup, &queue, flags);
+        }
+        if let Some(counter) = other.downcast::<Counter<D>>() {
+            return setup.counters.bind(&counter.count, flags);
+        }
+        if let Some(shared) = other.downcast::<SharedReceive<D>>() {
+            if setup.shared.is_some() {
+                return Err(Errno::EINVAL);
+            }
+            setup.shared = Some(shared);
+            return Ok(());
+        }
+        Binding::make(&mut setup.binding, other, flags, self, fid)
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        match command {
+            Control::Enable => self.enable().map(|_| 0),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+}
+
+impl<D: Device> EndpointOps for Endpoint<D> {
+    fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
+        getopt(level, name, out)
+    }
+
+    fn setopt(&self, _level: i32, _name: i32, _value: &[u8]) -> Result<()> {
+        Err(Errno::ENOPROTOOPT)
+    }
+
+    fn cancel(&self, context: UserContext) -> Result<()> {
+        let at = self.link()?;
+        self.engine.with(|state| {
+            let link = state.link(at)?;
+            let mut known = link.operations.iter();
+            let known = known.find(|(_, one)| one.kind == Kind::Recv && one.context == context);
+            let (operation, qp) = (known.map(|(operation, _)| operation).ok_or(Errno::ENOENT)?, link.qp);
+            if !state.cq.cancel_recv(RecvQueue::Own(qp), id_of(at, operation)) {
+                return Err(Errno::ENOENT);
+            }
+            let link = state.link(at)?;
+            let cancelled = link.operations.remove(operation);
+            link.ended(Kind::Recv);
+            let queue = link.rx.at;
+            state.queues[queue].push(cancelled.cancelled());
+            Ok(())
+        })
+    }
+
+    fn tx_size_left(&self) -> Result<usize> {
+        let at = self.link()?;
+        Ok(self.sizes.tx.saturating_sub(self.engine.lock().link(at)?.sends))
+    }
+
+    fn rx_size_left(&self) -> Result<usize> {
+        let at = self.link()?;
+        Ok(self.sizes.rx.saturating_sub(self.engine.lock().link(at)?.receives))
+    }
+}
+
+/// `fi_getopt` of active and passive endpoints of messages.
+pub(in super::super) fn getopt(level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
+    let asked = (u32::try_from(level), u32::try_from(name));
+    if asked != (Ok(constants::FI_OPT_ENDPOINT), Ok(constants::FI_OPT_CM_DATA_SIZE)) {
+        return Err(Errno::ENOPROTOOPT);
+    }
+    out.put_integer(USER_DATA_MAX as u64, &[size_of::<usize>()])
+}

@@ -1,0 +1,261 @@
+//! What drives the message endpoints of a domain: the device's completion queue with its queue pairs, and the lists that
+//! say whose completion is whose, behind one lock.
+//!
+//! The lock comes before that of an event queue. Nothing waits while it holds the lock.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use slab::Slab;
+
+use super::completion_queue::Queue;
+use super::endpoint::Link;
+use super::operation::{Kind, Operation, Operations, remote_write};
+use crate::abi::{Errno, Result};
+use crate::provider::error::errno_of;
+use rdma_verbs::{
+    Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, QpId, QueuePairs,
+    SrqId, WaitSet,
+};
+
+/// Completions taken from the device at a time.
+const BATCH: usize = 32;
+/// Batches of one call, so that peers that send without pause do not keep it.
+const BATCHES: usize = 8;
+/// Depth of the device's completion queue: it holds whatever its queue pairs may have outstanding.
+const DEPTH: u32 = u32::MAX;
+/// How long the queue pair of a closed endpoint is kept until the peer's host has everything.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Id of work requests of which nothing is reported.
+pub(super) const UNREPORTED: u64 = u64::MAX;
+/// Set in the ids of shared receives.
+const SHARED: u64 = 1 << 63;
+
+/// See the module.
+pub(in super::super) struct Engine<D: Device> {
+    pd: D::Pd,
+    state: Mutex<State<D>>,
+    /// Readable when the device has something to do, once somebody may sleep.
+    wait: Arc<WaitSet>,
+}
+
+/// What the lock covers.
+pub(in super::super) struct State<D: Device> {
+    pub(super) cq: D::Cq,
+    pub(super) links: Slab<Link>,
+    by_qp: BTreeMap<QpId, usize>,
+    pub(super) queues: Slab<Queue>,
+    pub(super) shared: Slab<SharedReceives>,
+    /// Queue pairs of closed endpoints that have bytes on their way, with the time at which they are given up.
+    leaving: VecDeque<(QpId, Instant)>,
+    attached: bool,
+}
+
+/// The receives of a shared receive context.
+pub(super) struct SharedReceives {
+    pub(super) srq: SrqId,
+    pub(super) operations: Operations,
+    /// Endpoints that use it.
+    pub(super) users: usize,
+}
+
+/// The id of a work request of the endpoint with this link.
+pub(super) fn id_of(link: usize, operation: usize) -> u64 {
+    (link as u64) << 32 | operation as u64
+}
+
+/// The id of a receive of the shared receive context at this place.
+pub(super) fn shared_id_of(context: usize, operation: usize) -> u64 {
+    SHARED | id_of(context, operation)
+}
+
+impl<D: Device> Engine<D> {
+    pub(in super::super) fn new(device: &D) -> Result<Self> {
+        let state = State {
+            cq: device.create_cq(DEPTH).map_err(errno_of)?,
+            links: Slab::new(),
+            by_qp: BTreeMap::new(),
+            queues: Slab::new(),
+            shared: Slab::new(),
+            leaving: VecDeque::new(),
+            attached: false,
+        };
+        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+        Ok(Self { pd: device.alloc_pd().map_err(errno_of)?, state: Mutex::new(state), wait })
+    }
+
+    /// The protection domain.
+    pub(super) fn pd(&self) -> &D::Pd {
+        &self.pd
+    }
+
+    /// The state, for calls that report nothing.
+    pub(in super::super) fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock()
+    }
+
+    /// Runs a call on the state, then updates what wakes the readers of completion queues.
+    pub(super) fn with<R>(&self, call: impl FnOnce(&mut State<D>) -> R) -> R {
+        let mut state = self.state.lock();
+        let outcome = call(&mut state);
+        state.ring();
+        outcome
+    }
+
+    /// The set that is readable when the device has something to do.
+    pub(super) fn wait_set(&self) -> Result<&Arc<WaitSet>> {
+        let mut state = self.state.lock();
+        if !state.attached {
+            state.cq.attach(Arc::clone(&self.wait)).map_err(errno_of)?;
+            state.attached = true;
+            state.drive();
+            state.ring();
+        }
+        Ok(&self.wait)
+    }
+}
+
+impl<D: Device> State<D> {
+    /// Takes what the device has completed, and reports it.
+    pub(super) fn drive(&mut self) {
+        let mut batch = [Completion::EMPTY; BATCH];
+        for _ in 0..BATCHES {
+            let count = self.cq.poll(&mut batch);
+            for completion in &batch[..count] {
+                self.deliver(completion);
+            }
+            if count < BATCH {
+                break;
+            }
+        }
+        if !self.leaving.is_empty() {
+            self.part();
+        }
+    }
+
+    /// Asks to be woken for the next completion. Answers whether one may be there already.
+    pub(super) fn arm(&mut self) -> bool {
+        self.cq.arm().unwrap_or(true)
+    }
+
+    /// Wakes the readers of queues that have something to read.
+    fn ring(&mut self) {
+        for (_, queue) in &mut self.queues {
+            queue.ring();
+        }
+    }
+
+    fn deliver(&mut self, completion: &Completion) {
+        let &Completion { qp, id, kind, status, length, immediate, .. } = completion;
+        if kind == CompletionKind::RecvWrite {
+            return self.deliver_remote_write(qp, length as usize, immediate.unwrap_or(0));
+        }
+        if id == UNREPORTED {
+            return;
+        }
+        let (at, operation) = ((id & !SHARED) >> 32, id & u64::from(u32::MAX));
+        let (at, operation) = (at as usize, operation as usize);
+        let (operations, link) = if id & SHARED == 0 {
+            match self.links.get_mut(at) {
+                Some(link) if link.qp == qp => (&mut link.operations, at),
+                // Of an endpoint that is closed.
+                _ => return,
+            }
+        } else {
+            match (self.shared.get_mut(at), self.by_qp.get(&qp)) {
+                (Some(shared), Some(&link)) => (&mut shared.operations, link),
+                _ => return,
+            }
+        };
+        let Some(posted) = operations.get_mut(operation) else { return };
+        if status != CompletionStatus::Success {
+            posted.failure.get_or_insert(status);
+        }
+        posted.left -= 1;
+        if posted.left == 0 {
+            let done = operations.remove(operation);
+            self.report(link, &done, length as usize, immediate);
+        }
+    }
+
+    /// Reports an operation whose last work request is complete.
+    fn report(&mut self, link: usize, done: &Operation, length: usize, data: Option<u64>) {
+        let Some(link) = self.links.get_mut(link) else { return };
+        link.ended(done.kind);
+        link.counters.count(done.kind, done.failure.is_none());
+        let entry = match done.failure {
+            _ if done.is_injected => return,
+            None if !done.is_reported => return,
+            None => done.success(length, data),
+            Some(status) => done.failure(status, length),
+        };
+        let queue = if done.kind == Kind::Recv { &link.rx } else { &link.tx };
+        self.queues[queue.at].push(entry);
+    }
+
+    fn deliver_remote_write(&mut self, qp: QpId, length: usize, data: u64) {
+        let Some(link) = self.by_qp.get(&qp).and_then(|&at| self.links.get_mut(at)) else { return };
+        link.counters.count_remote_write();
+        self.queues[link.rx.at].push(remote_write(length, data));
+    }
+
+    /// Adds an enabled endpoint.
+    pub(super) fn add(&mut self, link: Link) -> usize {
+        let qp = link.qp;
+        let at = self.links.insert(link);
+        self.by_qp.insert(qp, at);
+        at
+    }
+
+    /// Removes an endpoint that is closed: reports what it has outstanding as cancelled, and touches none of its memory
+    /// afterwards. What the device has taken still goes to the peer.
+    pub(super) fn remove(&mut self, at: usize) {
+        let Some(qp) = self.links.get(at).map(|link| link.qp) else { return };
+        self.cq.disconnect(qp);
+        self.drive();
+        let mut link = self.links.remove(at);
+        self.by_qp.remove(&qp);
+        // The device does not have the memory of others any more.
+        let goes = link.operations.iter().all(|(_, operation)| operation.is_injected);
+        for operation in link.operations.drain().filter(|operation| !operation.is_injected) {
+            let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
+            self.queues[queue.at].push(operation.cancelled());
+        }
+        if let Some(context) = link.shared {
+            self.shared[context].users -= 1;
+        }
+        if goes && !self.cq.flushed(qp) {
+            self.leaving.push_back((qp, Instant::now() + LEAVE));
+        } else {
+            self.cq.destroy_qp(qp);
+        }
+    }
+
+    /// Lets queue pairs of closed endpoints go whose bytes have reached the peer's host, or that took too long.
+    fn part(&mut self) {
+        let now = Instant::now();
+        for _ in 0..self.leaving.len() {
+            let Some((qp, until)) = self.leaving.pop_front() else { break };
+            if self.cq.flushed(qp) || until <= now {
+                self.cq.destroy_qp(qp);
+            } else {
+                self.leaving.push_back((qp, until));
+            }
+        }
+    }
+
+    /// For the close of the domain: whether there are queue pairs with bytes on their way.
+    pub(in super::super) fn is_leaving(&mut self) -> bool {
+        self.part();
+        !self.leaving.is_empty()
+    }
+
+    /// The enabled endpoint at this place.
+    pub(super) fn link(&mut self, at: usize) -> Result<&mut Link> {
+        self.links.get_mut(at).ok_or(Errno::EOPBADSTATE)
+    }
+}

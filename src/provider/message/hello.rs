@@ -1,0 +1,61 @@
+//! The connection data of message endpoints: a header that tells them from streams, and the application's bytes.
+//!
+//! | byte | content |
+//! |---|---|
+//! | 0 | length of header and application's bytes |
+//! | 1, 2 | `rm` |
+//! | 3 | version, 1 |
+//! | 4 | 0 |
+//! | 5 ... | the application's bytes |
+//!
+//! The length lets a device pad the data.
+
+const MARK: [u8; 4] = *b"rm\x01\0";
+/// Bytes before the application's.
+const HEADER: usize = 1 + MARK.len();
+/// Longest data of the application, whatever the device has room for.
+pub(in super::super) const USER_DATA_MAX: usize = 200;
+
+/// The connection data with these bytes of the application, at most [`USER_DATA_MAX`].
+pub(in super::super) fn encode(user_data: &[u8]) -> Vec<u8> {
+    // At most 205.
+    let length = (HEADER + user_data.len()) as u8;
+    [&[length][..], &MARK, user_data].concat()
+}
+
+/// The application's bytes; `None` for anything but the data of a message endpoint of this version.
+pub(in super::super) fn decode(data: &[u8]) -> Option<&[u8]> {
+    let (&length, rest) = data.split_first()?;
+    let rest = rest.get(..usize::from(length).checked_sub(1)?)?;
+    rest.strip_prefix(&MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_comes_back_also_padded() {
+        for length in [0, 1, 24, USER_DATA_MAX] {
+            let user_data: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let mut data = encode(&user_data);
+            assert_eq!(decode(&data), Some(&user_data[..]));
+            data.extend([0; 30]);
+            assert_eq!(decode(&data), Some(&user_data[..]));
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_taken_for_it() {
+        let data = encode(b"abc");
+        for length in 0..data.len() {
+            assert_eq!(decode(&data[..length]), None);
+        }
+        for at in 1..HEADER {
+            let mut other = data.clone();
+            other[at] ^= 1;
+            assert_eq!(decode(&other), None);
+        }
+        assert_eq!(decode(&[0, 1, 2, 3, 4, 5]), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! Message endpoints (`FI_EP_MSG`): messages and remote memory access with completions, on queue pairs for messages of
+//! the verbs core.
+//!
+//! All objects of a domain share one [`engine`]: its lock covers the device's completion queue and all that a call
+//! changes. Whoever reads a completion queue or a counter drives it.
+//!
+//! | file | part |
+//! |---|---|
+//! | `info` | what discovery offers |
+//! | `engine` | the device's completion queue, and whose completion is whose |
+//! | `operation` | what a completion needs to know of its operation |
+//! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
+//! | `hello` | the connection data |
+//! | `completion_queue`, `counter` | where completions are reported |
+//! | `region` | registered memory |
+//! | `shared_receive` | receives that several endpoints share |
+
+pub(super) mod completion_queue;
+mod connecting;
+pub(super) mod counter;
+pub(super) mod endpoint;
+pub(super) mod engine;
+pub(super) mod hello;
+pub(super) mod info;
+mod operation;
+mod posting;
+pub(super) mod region;
+pub(super) mod shared_receive;

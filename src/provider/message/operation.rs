@@ -1,0 +1,133 @@
+//! An operation between its call and its completion.
+
+use slab::Slab;
+
+use crate::abi::{Completion, CompletionError, Errno, UserContext, constants};
+use rdma_verbs::CompletionStatus;
+
+/// What kind of operation it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Send,
+    Recv,
+    Write,
+    Read,
+}
+
+impl Kind {
+    /// The flags of its completions.
+    fn flags(self) -> u64 {
+        match self {
+            Self::Send => constants::FI_SEND | constants::FI_MSG,
+            Self::Recv => constants::FI_RECV | constants::FI_MSG,
+            Self::Write => constants::FI_RMA | constants::FI_WRITE,
+            Self::Read => constants::FI_RMA | constants::FI_READ,
+        }
+    }
+}
+
+/// An operation that is posted and not reported.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) kind: Kind,
+    pub(super) context: UserContext,
+    /// Whether its success is reported; its failure is, unless `is_injected`.
+    pub(super) is_reported: bool,
+    /// Whether it has no completion in a queue, however it ends.
+    pub(super) is_injected: bool,
+    /// Bytes of room of a receive.
+    pub(super) room: usize,
+    /// Work requests of it that are not complete.
+    pub(super) left: u8,
+    /// The first failure of those that are.
+    pub(super) failure: Option<CompletionStatus>,
+}
+
+/// The operations of one endpoint, or of one shared receive context.
+pub(super) type Operations = Slab<Operation>;
+
+/// What is reported of an operation.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Success(Completion),
+    Failure(Box<CompletionError>),
+}
+
+impl Operation {
+    /// One whose completions are reported and that consists of one work request.
+    pub(super) fn new(kind: Kind, context: UserContext) -> Self {
+        Self { kind, context, is_reported: true, is_injected: false, room: 0, left: 1, failure: None }
+    }
+
+    /// The entry of its success, with `length` bytes received.
+    pub(super) fn success(&self, length: usize, data: Option<u64>) -> Entry {
+        Entry::Success(self.completion(length, data))
+    }
+
+    /// The entry of its failure; `length` are the bytes of the message that a receive was too short for.
+    pub(super) fn failure(&self, status: CompletionStatus, length: usize) -> Entry {
+        let (received, excess) = match status {
+            CompletionStatus::Truncated => (self.room, length.saturating_sub(self.room)),
+            _ => (0, 0),
+        };
+        Entry::Failure(Box::new(CompletionError {
+            completion: self.completion(received, None),
+            excess,
+            err: errno_of(status),
+            prov_errno: code_of(status),
+            err_data: Vec::new(),
+        }))
+    }
+
+    /// The entry of an operation that is cancelled, also because its endpoint is closed.
+    pub(super) fn cancelled(&self) -> Entry {
+        self.failure(CompletionStatus::Flushed, 0)
+    }
+
+    fn completion(&self, length: usize, data: Option<u64>) -> Completion {
+        let data_flag = if data.is_some() { constants::FI_REMOTE_CQ_DATA } else { 0 };
+        Completion {
+            context: self.context,
+            flags: self.kind.flags() | data_flag,
+            length,
+            data: data.unwrap_or(0),
+        }
+    }
+}
+
+/// The entry of a write of the peer that came with data.
+pub(super) fn remote_write(length: usize, data: u64) -> Entry {
+    let flags = constants::FI_REMOTE_WRITE | constants::FI_RMA | constants::FI_REMOTE_CQ_DATA;
+    Entry::Success(Completion { context: UserContext::NONE, flags, length, data })
+}
+
+/// The statuses, in the order of their codes in `prov_errno`, which begin with 1.
+const STATUSES: [(CompletionStatus, Errno, &std::ffi::CStr); 9] = [
+    (CompletionStatus::Flushed, Errno::ECANCELED, c"the connection ended, or the operation was cancelled"),
+    (CompletionStatus::Truncated, Errno::ETRUNC, c"the message was longer than its receive"),
+    (CompletionStatus::LocalAccess, Errno::EFAULT, c"no access to local memory"),
+    (CompletionStatus::LocalOperation, Errno::EIO, c"the operation failed on this side"),
+    (
+        CompletionStatus::RemoteAccess,
+        Errno::EACCES,
+        c"the peer refused access to its memory: key, bounds or rights",
+    ),
+    (CompletionStatus::RemoteOperation, Errno::EIO, c"the operation failed on the peer's side"),
+    (CompletionStatus::ReceiverNotReady, Errno::EIO, c"the peer had no receive"),
+    (CompletionStatus::Unanswered, Errno::EIO, c"no answer from the peer's host"),
+    (CompletionStatus::DeviceFailed, Errno::EIO, c"the device failed"),
+];
+
+fn errno_of(status: CompletionStatus) -> Errno {
+    STATUSES.iter().find(|known| known.0 == status).map_or(Errno::EIO, |known| known.1)
+}
+
+fn code_of(status: CompletionStatus) -> i32 {
+    STATUSES.iter().zip(1..).find(|(known, _)| known.0 == status).map_or(0, |(_, code)| code)
+}
+
+/// The text of a `prov_errno`.
+pub(super) fn text(code: i32) -> &'static std::ffi::CStr {
+    let known = usize::try_from(code).ok().and_then(|code| STATUSES.get(code.wrapping_sub(1)));
+    known.map_or(c"not an error of this provider", |known| known.2)
+}

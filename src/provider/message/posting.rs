@@ -1,0 +1,352 @@
+//! The data calls: each posts work requests, and remembers the operation until they are complete.
+
+use std::io::IoSlice;
+
+use super::endpoint::{Endpoint, Link, Phase};
+use super::engine::{State, UNREPORTED, id_of};
+use super::info::INJECT_SIZE;
+use super::operation::{Kind, Operation};
+use super::region::stag_of;
+use crate::abi::{
+    Errno, MESSAGE_IOV_LIMIT, MessageOps, MessageReceive, MessageSend, Place, RemotePiece, Result, RmaCall,
+    RmaOps, constants,
+};
+use crate::provider::error::errno_of;
+use rdma_verbs::{
+    Buffer, Device, Error, Operation as Request, Payload, QueuePairs as _, RecvRequest, RemoteAddress,
+    SendRequest,
+};
+
+/// Flags of calls that send. Bits from 60 on are libfabric's own.
+const SEND_FLAGS: u64 = constants::FI_COMPLETION
+    | constants::FI_INJECT
+    | constants::FI_MORE
+    | constants::FI_REMOTE_CQ_DATA
+    | constants::FI_INJECT_COMPLETE
+    | constants::FI_TRANSMIT_COMPLETE
+    | constants::FI_DELIVERY_COMPLETE
+    | constants::FI_FENCE
+    | constants::FI_PRIORITY
+    | OWN_FLAGS;
+/// Flags of calls that receive.
+const RECV_FLAGS: u64 = constants::FI_COMPLETION | constants::FI_MORE | OWN_FLAGS;
+const OWN_FLAGS: u64 = !0 << 60;
+
+/// A read of no bytes, whose answer says that the peer has taken what was sent before it.
+const FLUSH: Request = Request::Read { remote: RemoteAddress { key: 0, address: 0 } };
+
+/// The buffer of a receive in these places.
+pub(super) fn buffer_of(places: &[Place]) -> Buffer<'_> {
+    if places.is_empty() { Buffer::Empty } else { Buffer::Places(places) }
+}
+
+/// Refuses flags that a receive does not have.
+pub(super) fn check_receive_flags(flags: Option<u64>) -> Result<()> {
+    if flags.unwrap_or(0) & !RECV_FLAGS == 0 { Ok(()) } else { Err(Errno::EBADFLAGS) }
+}
+
+/// How an operation that sends is carried out.
+#[derive(Clone, Copy)]
+struct Manner {
+    flags: u64,
+    is_reported: bool,
+}
+
+impl<D: Device> Endpoint<D> {
+    /// What the flags of a call say, or those of the endpoint for a call without.
+    fn manner(&self, flags: Option<u64>, link: &Link) -> Result<Manner> {
+        let flags = flags.unwrap_or(self.sizes.tx_flags);
+        if flags & !SEND_FLAGS != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        if flags & constants::FI_FENCE != 0 && link.reads > 0 {
+            // Nothing but a read can be overtaken.
+            return Err(Errno::EAGAIN);
+        }
+        Ok(Manner { flags, is_reported: !link.tx.is_selective || flags & constants::FI_COMPLETION != 0 })
+    }
+
+    /// Posts the requests of one operation, whose ids this function sets.
+    fn post(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        operation: Operation,
+        requests: &mut [SendRequest<'_>],
+        more: bool,
+    ) -> Result<()> {
+        let link = state.link(at)?;
+        may_post(link)?;
+        let is_silent = operation.is_injected && !link.counters.is_of_sends();
+        if link.sends >= self.sizes.tx {
+            return Err(Errno::EAGAIN);
+        }
+        let (qp, kind) = (link.qp, operation.kind);
+        if is_silent {
+            requests.iter_mut().for_each(|request| (request.id, request.signaled) = (UNREPORTED, false));
+            return state.cq.post_send(qp, requests, more).map_err(refused);
+        }
+        let place = link.operations.insert(operation);
+        requests.iter_mut().for_each(|request| request.id = id_of(at, place));
+        let posted = state.cq.post_send(qp, requests, more);
+        let link = state.link(at)?;
+        match posted {
+            Ok(()) => {
+                link.sends += 1;
+                link.reads += usize::from(kind == Kind::Read);
+                Ok(())
+            }
+            Err(error) => {
+                link.operations.remove(place);
+                Err(refused(error))
+            }
+        }
+    }
+
+    /// Posts a send or a write of one piece, with the read behind it that `FI_DELIVERY_COMPLETE` needs.
+    fn post_one(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        manner: Manner,
+        mut operation: Operation,
+        request: SendRequest<'_>,
+    ) -> Result<()> {
+        let more = manner.flags & constants::FI_MORE != 0;
+        operation.is_reported = manner.is_reported;
+        if manner.flags & constants::FI_DELIVERY_COMPLETE == 0 {
+            return self.post(state, at, operation, &mut [request], more);
+        }
+        operation.left = 2;
+        let flush = SendRequest { operation: FLUSH, payload: Payload::Places(&[]), ..request };
+        self.post(state, at, operation, &mut [request, flush], more)
+    }
+}
+
+/// A request of which a completion is wanted. Its id comes later.
+fn request<'a>(operation: Request, payload: Payload<'a>) -> SendRequest<'a> {
+    SendRequest { id: 0, signaled: true, operation, payload }
+}
+
+fn send(data: Option<u64>) -> Request {
+    Request::Send { immediate: data, invalidate: None, solicited: false }
+}
+
+fn remote(piece: &RemotePiece) -> RemoteAddress {
+    RemoteAddress { key: stag_of(piece.key).get(), address: piece.address }
+}
+
+/// Whether the connection takes something now.
+fn may_post(link: &Link) -> Result<()> {
+    match link.phase {
+        Phase::Connected => Ok(()),
+        Phase::Connecting => Err(Errno::EAGAIN),
+        Phase::Idle => Err(Errno::ENOTCONN),
+        Phase::Over => Err(over(link)),
+    }
+}
+
+/// After the end of the connection: the application is to read the event that says so first.
+fn over(link: &Link) -> Errno {
+    if link.binding.unread() > 0 { Errno::EAGAIN } else { Errno::ENOTCONN }
+}
+
+/// The errno of a request that the device refuses.
+fn refused(error: Error) -> Errno {
+    match error {
+        Error::QueueFull { .. } => Errno::EAGAIN,
+        // The end of the connection is announced soon.
+        Error::BadState { .. } => Errno::EAGAIN,
+        Error::OutOfRange { .. } => Errno::EMSGSIZE,
+        other => errno_of(other),
+    }
+}
+
+/// The bytes of places that are to be taken before the call returns.
+fn copied(places: &[Place]) -> Result<Vec<u8>> {
+    let length: usize = places.iter().map(Place::len).sum();
+    if length > INJECT_SIZE {
+        return Err(Errno::EMSGSIZE);
+    }
+    let mut bytes = Vec::with_capacity(length);
+    places.iter().for_each(|place| place.append_to(&mut bytes));
+    Ok(bytes)
+}
+
+impl<D: Device> MessageOps for Endpoint<D> {
+    fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
+        let flags = Some(receive.flags.unwrap_or(self.sizes.rx_flags));
+        check_receive_flags(flags)?;
+        let at = self.link()?;
+        self.engine.with(|state| {
+            let link = state.link(at)?;
+            if link.shared.is_some() {
+                return Err(Errno::EINVAL);
+            }
+            if link.phase == Phase::Over {
+                return Err(over(link));
+            }
+            if link.receives >= self.sizes.rx {
+                return Err(Errno::EAGAIN);
+            }
+            let mut operation = Operation::new(Kind::Recv, receive.context);
+            operation.is_reported = !link.rx.is_selective
+                || receive.flags.unwrap_or(self.sizes.rx_flags) & constants::FI_COMPLETION != 0;
+            let buffer = buffer_of(receive.buffers);
+            // At most 2^32 - 1, or the device refuses it.
+            operation.room = buffer.len() as usize;
+            let place = link.operations.insert(operation);
+            link.receives += 1;
+            let qp = link.qp;
+            let posted = state.cq.post_recv(qp, &[RecvRequest { id: id_of(at, place), buffer }]);
+            posted.map_err(|error| {
+                if let Ok(link) = state.link(at) {
+                    link.operations.remove(place);
+                    link.receives -= 1;
+                }
+                refused(error)
+            })
+        })
+    }
+
+    fn post_send(&self, call: MessageSend<'_>) -> Result<()> {
+        let at = self.link()?;
+        self.engine.with(|state| {
+            let manner = self.manner(call.flags, state.link(at)?)?;
+            let operation = Operation::new(Kind::Send, call.context);
+            if manner.flags & constants::FI_INJECT == 0 {
+                let request = request(send(call.data), Payload::Places(call.buffers));
+                return self.post_one(state, at, manner, operation, request);
+            }
+            let bytes = copied(call.buffers)?;
+            let slices = [IoSlice::new(&bytes)];
+            self.post_one(state, at, manner, operation, request(send(call.data), Payload::Inline(&slices)))
+        })
+    }
+
+    fn inject(&self, message: &[u8], data: Option<u64>) -> Result<()> {
+        if message.len() > INJECT_SIZE {
+            return Err(Errno::EMSGSIZE);
+        }
+        let at = self.link()?;
+        let slices = [IoSlice::new(message)];
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, NO_CONTEXT) };
+        self.engine.with(|state| {
+            let mut requests = [request(send(data), Payload::Inline(&slices))];
+            self.post(state, at, operation, &mut requests, false)
+        })
+    }
+}
+
+const NO_CONTEXT: crate::abi::UserContext = crate::abi::UserContext::NONE;
+
+impl<D: Device> RmaOps for Endpoint<D> {
+    fn read(&self, call: RmaCall<'_>) -> Result<()> {
+        let read = |piece: &RemotePiece, _| Request::Read { remote: remote(piece) };
+        self.access(&call, Kind::Read, read)
+    }
+
+    fn write(&self, call: RmaCall<'_>) -> Result<()> {
+        let write = |piece: &RemotePiece, is_last| Request::Write {
+            remote: remote(piece),
+            immediate: call.data.filter(|_| is_last),
+        };
+        self.access(&call, Kind::Write, write)
+    }
+
+    fn inject_write(&self, source: &[u8], target: RemotePiece, data: Option<u64>) -> Result<()> {
+        if source.len() > INJECT_SIZE {
+            return Err(Errno::EMSGSIZE);
+        }
+        let at = self.link()?;
+        let slices = [IoSlice::new(source)];
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Write, NO_CONTEXT) };
+        self.engine.with(|state| {
+            let write = Request::Write { remote: remote(&target), immediate: data };
+            self.post(state, at, operation, &mut [request(write, Payload::Inline(&slices))], false)
+        })
+    }
+}
+
+impl<D: Device> Endpoint<D> {
+    /// Posts a read or write: one request for each remote piece, which `describe` makes; its second argument says
+    /// whether it is the last.
+    fn access(
+        &self,
+        call: &RmaCall<'_>,
+        kind: Kind,
+        describe: impl Fn(&RemotePiece, bool) -> Request,
+    ) -> Result<()> {
+        let at = self.link()?;
+        let (Some(first), count) = (call.remote.first(), call.remote.len()) else {
+            return Err(Errno::EINVAL);
+        };
+        self.engine.with(|state| {
+            let manner = self.manner(call.flags, state.link(at)?)?;
+            let mut operation = Operation::new(kind, call.context);
+            let is_inject = kind == Kind::Write && manner.flags & constants::FI_INJECT != 0;
+            if count == 1 && !is_inject {
+                let request = request(describe(first, true), Payload::Places(call.local));
+                let manner = if kind == Kind::Read { without_delivery(manner) } else { manner };
+                return self.post_one(state, at, manner, operation, request);
+            }
+            let bytes = if is_inject { copied(call.local)? } else { Vec::new() };
+            let pieces = split(call, &bytes, is_inject);
+            let slices: Vec<_> = pieces.bytes.iter().map(|bytes| [IoSlice::new(bytes)]).collect();
+            let mut requests = Vec::with_capacity(count + 1);
+            for (index, piece) in call.remote.iter().enumerate() {
+                let payload = match is_inject {
+                    true => Payload::Inline(&slices[index]),
+                    false => Payload::Places(&pieces.places[index]),
+                };
+                requests.push(request(describe(piece, index + 1 == count), payload));
+            }
+            if kind == Kind::Write && manner.flags & constants::FI_DELIVERY_COMPLETE != 0 {
+                requests.push(request(FLUSH, Payload::Places(&[])));
+            }
+            operation.is_reported = manner.is_reported;
+            // At most five.
+            operation.left = requests.len() as u8;
+            self.post(state, at, operation, &mut requests, manner.flags & constants::FI_MORE != 0)
+        })
+    }
+}
+
+/// A read says by itself when it is done.
+fn without_delivery(manner: Manner) -> Manner {
+    Manner { flags: manner.flags & !constants::FI_DELIVERY_COMPLETE, ..manner }
+}
+
+/// The local bytes of an access, as they go with its remote pieces.
+struct Pieces<'a> {
+    places: Vec<Vec<Place>>,
+    bytes: Vec<&'a [u8]>,
+}
+
+/// Splits the local places, or the bytes copied from them, along the remote pieces.
+fn split<'a>(call: &RmaCall<'_>, bytes: &'a [u8], is_inject: bool) -> Pieces<'a> {
+    let mut pieces = Pieces { places: Vec::new(), bytes: Vec::new() };
+    let (mut local, mut rest) = (call.local.iter().copied().peekable(), bytes);
+    let mut current: Option<Place> = None;
+    for piece in call.remote {
+        // The sum of both sides is the same, and a `usize`.
+        let mut left = piece.length as usize;
+        if is_inject {
+            let (now, later) = rest.split_at(left.min(rest.len()));
+            pieces.bytes.push(now);
+            rest = later;
+            continue;
+        }
+        let mut places = Vec::with_capacity(MESSAGE_IOV_LIMIT);
+        while left > 0
+            && let Some(place) = current.take().or_else(|| local.next())
+        {
+            let part = place.part(0, left);
+            left -= part.len();
+            places.push(part);
+            current = Some(place.part(part.len(), usize::MAX)).filter(|rest| !rest.is_empty());
+        }
+        pieces.places.push(places);
+    }
+    pieces
+}

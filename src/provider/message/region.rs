@@ -1,0 +1,121 @@
+//! Registered memory (`fi_mr`): what peers may read and write, and by which key.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::engine::Engine;
+use crate::abi::{AnyFid, Control, Errno, Fid, NewMemoryRegion, Registration, Result, constants};
+use crate::provider::children::Child;
+use crate::provider::error::errno_of;
+use rdma_verbs::{Access, Device, Error, MemoryRegion as _, ProtectionDomain as _, RegionName};
+
+/// How the regions of a domain are named: what `fi_domain_attr.mr_mode` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Naming {
+    /// Whether the provider draws the keys.
+    pub(super) draws_keys: bool,
+    /// Whether addresses are virtual ones, rather than offsets.
+    pub(super) is_virtual: bool,
+}
+
+impl Naming {
+    pub(in super::super) fn of(mr_mode: i32) -> Self {
+        let is_basic = mr_mode == constants::FI_MR_BASIC;
+        Self {
+            draws_keys: is_basic || mr_mode & constants::FI_MR_PROV_KEY != 0,
+            is_virtual: is_basic || mr_mode & constants::FI_MR_VIRT_ADDR != 0,
+        }
+    }
+}
+
+/// The key on the wire (STag) for a key of 64 bits. Both sides compute it: a key of 32 bits stands for itself, others
+/// are spread over the keys there are.
+pub(super) fn stag_of(key: u64) -> NonZeroU32 {
+    // An odd number without a pattern: that of the golden ratio.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let short = u32::try_from(key).ok().and_then(NonZeroU32::new);
+    short.unwrap_or_else(|| {
+        NonZeroU32::new((key.wrapping_add(1).wrapping_mul(SPREAD) >> 32) as u32).unwrap_or(NonZeroU32::MAX)
+    })
+}
+
+/// A registered region.
+pub(in super::super) struct Region<D: Device> {
+    engine: Arc<Engine<D>>,
+    region: Mutex<Option<D::Mr>>,
+    membership: Mutex<Option<Child>>,
+}
+
+impl<D: Device> Region<D> {
+    pub(in super::super) fn register(
+        engine: Arc<Engine<D>>,
+        naming: Naming,
+        registration: &Registration<'_>,
+        membership: Child,
+    ) -> Result<NewMemoryRegion> {
+        let &Registration { pieces, access, requested_key, flags, .. } = registration;
+        if flags & !(constants::FI_RMA_EVENT | constants::FI_RMA_PMEM) != 0 {
+            return Err(Errno::EBADFLAGS);
+        }
+        let [piece] = pieces else { return Err(Errno::EINVAL) };
+        let name = RegionName {
+            key: (!naming.draws_keys).then(|| stag_of(requested_key)),
+            address: if naming.is_virtual { piece.address } else { 0 },
+        };
+        let region = engine.pd().register_as(Arc::clone(&piece.memory), rights(access), name);
+        let region = region.map_err(|error| match error {
+            Error::KeyTaken(_) => Errno::ENOKEY,
+            other => errno_of(other),
+        })?;
+        let key = if naming.draws_keys { region.remote_key().into() } else { requested_key };
+        let (region, membership) = (Mutex::new(Some(region)), Mutex::new(Some(membership)));
+        Ok(NewMemoryRegion::memory_region(Arc::new(Self { engine, region, membership }), key))
+    }
+}
+
+/// The rights that peers get.
+fn rights(access: u64) -> Access {
+    let mut rights = Access::empty();
+    rights.set(Access::REMOTE_READ, access & constants::FI_REMOTE_READ != 0);
+    rights.set(Access::REMOTE_WRITE, access & constants::FI_REMOTE_WRITE != 0);
+    rights
+}
+
+impl<D: Device> Fid for Region<D> {
+    fn close(&self) -> Result<()> {
+        // Nobody places or sends a byte of it meanwhile, and nobody does afterwards.
+        let state = self.engine.lock();
+        *self.region.lock() = None;
+        drop(state);
+        *self.membership.lock() = None;
+        Ok(())
+    }
+
+    fn bind(self: &Arc<Self>, _other: &AnyFid, _flags: u64) -> Result<()> {
+        Err(Errno::ENOSYS)
+    }
+
+    fn control(&self, command: Control<'_>) -> Result<i32> {
+        match command {
+            // A region can be used from its registration on.
+            Control::Enable => Ok(0),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_keys_stand_for_themselves_and_others_are_spread() {
+        for key in [1, 7, 1 << 31, u64::from(u32::MAX)] {
+            assert_eq!(u64::from(stag_of(key).get()), key);
+        }
+        let spread: std::collections::BTreeSet<_> = (0..1000).map(|key| stag_of(key << 32)).collect();
+        assert!(spread.len() > 995, "{} of 1000 keys", spread.len());
+    }
+}

@@ -1,0 +1,106 @@
+//! The shared receive context (`fi_srx_context`): receives that its endpoints share.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::engine::{Engine, SharedReceives, shared_id_of};
+use super::operation::{Kind, Operation, Operations};
+use super::posting::{buffer_of, check_receive_flags};
+use crate::abi::info::RxAttr;
+use crate::abi::{CmOps, EndpointOps, Errno, Fid, MessageOps, MessageReceive, Result, UserContext};
+use crate::provider::children::Child;
+use crate::provider::error::errno_of;
+use rdma_verbs::{Device, MessageQueues as _, RecvQueue, RecvRequest};
+
+use super::info::{DEFAULT_SIZE, SHARED_SIZE_MAX};
+
+/// An open shared receive context.
+pub(in super::super) struct SharedReceive<D: Device> {
+    engine: Arc<Engine<D>>,
+    /// Its place in the engine.
+    pub(super) at: usize,
+    size: usize,
+    membership: Mutex<Option<Child>>,
+}
+
+impl<D: Device> SharedReceive<D> {
+    pub(in super::super) fn open(
+        engine: Arc<Engine<D>>,
+        attributes: Option<RxAttr<'_>>,
+        membership: Child,
+    ) -> Result<Arc<Self>> {
+        let size = match attributes.map_or(0, RxAttr::size) {
+            0 => DEFAULT_SIZE,
+            size if size <= SHARED_SIZE_MAX => size,
+            _ => return Err(Errno::EINVAL),
+        };
+        let mut state = engine.lock();
+        // At most `SHARED_SIZE_MAX`.
+        let srq = state.cq.create_srq(size as u32).map_err(errno_of)?;
+        let at = state.shared.insert(SharedReceives { srq, operations: Operations::new(), users: 0 });
+        drop(state);
+        Ok(Arc::new(Self { engine, at, size, membership: Mutex::new(Some(membership)) }))
+    }
+}
+
+impl<D: Device> MessageOps for SharedReceive<D> {
+    fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
+        check_receive_flags(receive.flags)?;
+        self.engine.with(|state| {
+            let shared = &mut state.shared[self.at];
+            let mut operation = Operation::new(Kind::Recv, receive.context);
+            let buffer = buffer_of(receive.buffers);
+            // At most 2^32 - 1, or the device refuses it.
+            operation.room = buffer.len() as usize;
+            let at = shared.operations.insert(operation);
+            let request = RecvRequest { id: shared_id_of(self.at, at), buffer };
+            let posted = state.cq.post_srq_recv(shared.srq, &[request]);
+            if posted.is_err() {
+                state.shared[self.at].operations.remove(at);
+            }
+            posted.map_err(errno_of)
+        })
+    }
+}
+
+impl<D: Device> EndpointOps for SharedReceive<D> {
+    fn cancel(&self, context: UserContext) -> Result<()> {
+        self.engine.with(|state| {
+            let shared = &mut state.shared[self.at];
+            let known = shared.operations.iter().find(|(_, operation)| operation.context == context);
+            let at = known.map(|(at, _)| at).ok_or(Errno::ENOENT)?;
+            if !state.cq.cancel_recv(RecvQueue::Shared(shared.srq), shared_id_of(self.at, at)) {
+                return Err(Errno::ENOENT);
+            }
+            // There is no queue that its completion belongs to.
+            state.shared[self.at].operations.remove(at);
+            Ok(())
+        })
+    }
+
+    fn rx_size_left(&self) -> Result<usize> {
+        Ok(self.size.saturating_sub(self.engine.lock().shared[self.at].operations.len()))
+    }
+}
+
+impl<D: Device> CmOps for SharedReceive<D> {}
+
+impl<D: Device> Fid for SharedReceive<D> {
+    const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+
+    fn close(&self) -> Result<()> {
+        let mut state = self.engine.lock();
+        if let Some(shared) = state.shared.get(self.at) {
+            if shared.users > 0 {
+                return Err(Errno::EBUSY);
+            }
+            let srq = shared.srq;
+            state.cq.destroy_srq(srq).map_err(|_| Errno::EBUSY)?;
+            state.shared.remove(self.at);
+        }
+        drop(state);
+        *self.membership.lock() = None;
+        Ok(())
+    }
+}
