@@ -1,34 +1,35 @@
-//! RDMA devices through rdma-core: InfiniBand, RoCE and iWARP, hardware or the kernel's own.
+//! RDMA devices through rdma-core: InfiniBand, RoCE and iWARP, in hardware or as the kernel's soft RoCE and
+//! soft iWARP.
 //!
-//! Types and the inline post and poll calls are those of `rdma-sys`; every function that
-//! rdma-core's libraries export is looked up at run time (`library`), so that nothing has to be
-//! installed where there is no such device. A value owns each object of the libraries and keeps
-//! what the object needs, so that the order of destruction is a matter of ownership.
+//! `rdma-sys` supplies the types and the inline post and poll calls. The functions that rdma-core's libraries
+//! export are looked up at run time (`library`): a host without RDMA devices does not need rdma-core. One
+//! Rust value owns each object of the libraries and holds the objects that it depends on, so ownership
+//! determines the order of destruction.
 //!
-//! Where the device cannot keep what [`verbs`](super) promises:
+//! This device deviates from what the [traits](super) promise:
 //!
-//! - Local segments are checked by the device: a wrong one fails its request and breaks the
-//!   connection, rather than being refused.
-//! - The end of a connection is told as [`ConnectionEvent::Disconnected`](super::ConnectionEvent),
-//!   whether it was orderly, cut, or the end of a process, and both directions end at once.
-//! - Soft iWARP reports sends and writes that follow a read before the read.
-//! - A failed request has the status that the device gives it. Soft iWARP reports a wrong local segment as
-//!   [`LocalOperation`](super::CompletionStatus::LocalOperation), soft RoCE a wrong local key and a message that is
-//!   longer than its receive. Soft iWARP does not report a read that the peer refuses.
-//! - Requests are never held back.
+//! - The hardware checks local segments. A wrong one fails its request and breaks the connection; the post
+//!   succeeds.
+//! - Every end of a connection is reported as [`ConnectionEvent::Disconnected`](super::ConnectionEvent): an
+//!   orderly end, an abort, or the end of the peer's process. Both directions end at once.
+//! - Soft iWARP completes sends and writes before the reads that precede them.
+//! - A failed request has the status that the device reports. Soft iWARP reports
+//!   [`LocalOperation`](super::CompletionStatus::LocalOperation) for a wrong local segment; soft RoCE reports
+//!   it for a wrong local key and for a message that is longer than its receive. Soft iWARP does not report a
+//!   read that the peer refuses.
+//! - `post_send` ignores `more`: it posts every request at once.
 
 mod cm;
 mod completion_queue;
 mod connection;
-mod deferred;
 mod device;
 mod library;
 mod listener;
 mod liveness;
 mod memory;
+mod outstanding;
 mod post;
 mod queue_pair;
-mod ring;
 mod siw;
 
 use std::net::SocketAddr;
@@ -45,22 +46,22 @@ pub use memory::{Pd, Region};
 pub struct Device(Arc<device::Context>);
 
 impl Device {
-    /// The names of this host's devices, as the kernel calls them. None without rdma-core.
+    /// The kernel's names of this host's devices. Empty without rdma-core.
     #[must_use]
     pub fn names() -> Vec<String> {
         device::names()
     }
 
-    /// The name of the device that has this address, if one does.
+    /// The name of the device that this address belongs to, if there is one.
     #[must_use]
     pub fn name_of(address: SocketAddr) -> Option<String> {
-        device::owner_of(address)
+        device::name_by_address(address)
     }
 
     /// Opens a device.
     ///
     /// # Errors
-    /// [`super::Error::Io`] if there is none of this name, or what the system says.
+    /// [`super::Error::Io`] if no device has this name, or if the system refuses.
     pub fn open(name: &str) -> Result<Self> {
         device::Context::open(name).map(Self)
     }

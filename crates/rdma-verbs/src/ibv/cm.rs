@@ -1,8 +1,8 @@
-//! The connection manager: event channels and identifiers (`rdma_cm`), as owned values.
+//! The connection manager (`rdma_cm`): event channels and identifiers as owned values.
 //!
-//! Every queue pair and listener has a channel of its own, whose descriptor stands in the wait set
-//! of whoever asks for its events. Nothing here waits, with one exception that is not ours: soft
-//! iWARP makes its TCP connection inside `rdma_connect`.
+//! Every queue pair and listener has its own channel, so that its descriptor can be a source of the wait set
+//! that receives its events. No call blocks, with one exception: soft iWARP opens its TCP connection inside
+//! `rdma_connect`.
 
 use std::ffi::c_int;
 use std::io;
@@ -34,7 +34,7 @@ unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
 
-/// A connection manager identifier: a listener, or one end of a connection.
+/// An identifier (`rdma_cm_id`): a listener, or one end of a connection.
 pub(super) struct Id {
     raw: NonNull<sys::rdma_cm_id>,
     channel: Arc<Channel>,
@@ -49,16 +49,18 @@ pub(super) struct Event {
     /// 0, a negative errno, or the reason of a reject.
     pub(super) status: c_int,
     pub(super) private_data: Vec<u8>,
-    /// RDMA reads that the peer has in mind, seen from here.
-    pub(super) reads: Reads,
+    /// The depths that the peer proposes, from this side's point of view.
+    pub(super) reads: ReadDepths,
     /// With a connection request: the new identifier.
     pub(super) request: Option<Id>,
 }
 
-/// RDMA reads at a time: those of this side, and those of the peer that it serves.
+/// The numbers of RDMA reads that may be outstanding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reads {
+pub(super) struct ReadDepths {
+    /// Reads that this side issues.
     pub(super) initiator: u8,
+    /// Reads of the peer that this side serves.
     pub(super) responder: u8,
 }
 
@@ -77,7 +79,7 @@ impl Channel {
     /// The next event of the identifiers on this channel, if there is one.
     pub(super) fn next_event(self: &Arc<Self>) -> Option<Event> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: the channel is open and its descriptor does not block; the answer goes to a live
+        // SAFETY: the channel is open and its descriptor does not block; the event is written to a live
         // pointer.
         if unsafe { (self.library.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut raw) } != 0 {
             let error = io::Error::last_os_error();
@@ -86,16 +88,16 @@ impl Channel {
             }
             return None;
         }
-        // SAFETY: a good answer leaves a valid event, which stays until it is acknowledged below.
+        // SAFETY: the call succeeded, so the event is valid until it is acknowledged below.
         let event = unsafe { &*raw };
-        // SAFETY: an event of an identifier of port space TCP has connection parameters; where an
-        // event has none they are zero.
+        // SAFETY: an event of an identifier of port space TCP has connection parameters; an event that
+        // carries none has zeros there.
         let parameters = unsafe { &event.param.conn };
         let private_data = if parameters.private_data.is_null() {
             Vec::new()
         } else {
             let length = usize::from(parameters.private_data_len);
-            // SAFETY: the private data is as long as said, and part of the event.
+            // SAFETY: the event holds `private_data_len` bytes of private data.
             unsafe { std::slice::from_raw_parts(parameters.private_data.cast::<u8>(), length) }.to_vec()
         };
         let request = (event.event == kind::RDMA_CM_EVENT_CONNECT_REQUEST)
@@ -106,11 +108,14 @@ impl Channel {
             kind: event.event,
             status: event.status,
             private_data,
-            reads: Reads { initiator: parameters.initiator_depth, responder: parameters.responder_resources },
+            reads: ReadDepths {
+                initiator: parameters.initiator_depth,
+                responder: parameters.responder_resources,
+            },
             request,
         };
         log::debug!("connection manager event {}, status {}", copy.kind, copy.status);
-        // SAFETY: the event came from `rdma_get_cm_event`, is acknowledged once and not used after.
+        // SAFETY: the event came from `rdma_get_cm_event`, is acknowledged once and not used afterwards.
         unsafe { (self.library.rdma_ack_cm_event)(raw) };
         Some(copy)
     }
@@ -128,7 +133,8 @@ impl Drop for Channel {
         if !self.maker.is_this_process() {
             return;
         }
-        // SAFETY: the channel is closed once, after every identifier on it: each held it.
+        // SAFETY: the channel is destroyed once, after every identifier on it, because each identifier holds
+        // the channel.
         unsafe { (self.library.rdma_destroy_event_channel)(self.raw.as_ptr()) };
     }
 }
@@ -137,10 +143,11 @@ impl Id {
     pub(super) fn create(channel: &Arc<Channel>) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         let (context, space) = (std::ptr::null_mut(), sys::rdma_port_space::RDMA_PS_TCP);
-        // SAFETY: the channel is open, and the identifier will hold it; the answer goes to a live pointer.
-        let answer =
+        // SAFETY: the channel is open, and the identifier will hold it; the result is written to a live
+        // pointer.
+        let result =
             unsafe { (channel.library.rdma_create_id)(channel.raw.as_ptr(), &raw mut raw, context, space) };
-        check("rdma_create_id", answer)?;
+        check("rdma_create_id", result)?;
         Ok(Self { raw: check_pointer("rdma_create_id", raw)?, channel: Arc::clone(channel) })
     }
 
@@ -154,20 +161,20 @@ impl Id {
 
     /// Moves its events to another channel.
     pub(super) fn migrate(&mut self, channel: &Arc<Channel>) -> Result<()> {
-        // SAFETY: both are valid. The call waits for events of this identifier that were read and not
-        // acknowledged; there are none for longer than `next_event` takes.
-        let answer = unsafe { (self.library().rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) };
-        check("rdma_migrate_id", answer)?;
+        // SAFETY: both are valid. The call waits until every event of this identifier that was read is
+        // acknowledged, which `next_event` does before it returns.
+        let result = unsafe { (self.library().rdma_migrate_id)(self.raw.as_ptr(), channel.raw.as_ptr()) };
+        check("rdma_migrate_id", result)?;
         self.channel = Arc::clone(channel);
         Ok(())
     }
 
     pub(super) fn bind(&self, address: SocketAddr) -> Result<()> {
         let address = SockAddr::from(address);
-        // SAFETY: the identifier is valid, the address live and whole; it is only read.
-        let answer =
+        // SAFETY: the identifier is valid; the address is live and complete, and only read.
+        let result =
             unsafe { (self.library().rdma_bind_addr)(self.raw.as_ptr(), address.as_ptr().cast_mut().cast()) };
-        check("rdma_bind_addr", answer)
+        check("rdma_bind_addr", result)
     }
 
     pub(super) fn listen(&self, backlog: u32) -> Result<()> {
@@ -176,44 +183,44 @@ impl Id {
         check("rdma_listen", unsafe { (self.library().rdma_listen)(self.raw.as_ptr(), backlog) })
     }
 
-    /// Begins to look for the way to `remote`.
+    /// Starts to resolve the address `remote`.
     pub(super) fn resolve_address(&self, remote: SocketAddr, timeout: Duration) -> Result<()> {
         let remote = SockAddr::from(remote);
         let (source, timeout) = (std::ptr::null_mut(), milliseconds(timeout));
-        // SAFETY: the identifier is valid, the address live and whole; it is only read. No source means
-        // the one that was bound, or any.
-        let answer = unsafe {
+        // SAFETY: the identifier is valid; the address is live and complete, and only read. A null source
+        // stands for the bound address, or for any address.
+        let result = unsafe {
             let remote = remote.as_ptr().cast_mut().cast();
             (self.library().rdma_resolve_addr)(self.raw.as_ptr(), source, remote, timeout)
         };
-        check("rdma_resolve_addr", answer)
+        check("rdma_resolve_addr", result)
     }
 
-    /// Goes on with the route, once the address is resolved.
+    /// Starts to resolve the route, once the address is resolved.
     pub(super) fn resolve_route(&self, timeout: Duration) -> Result<()> {
         // SAFETY: the identifier is valid.
-        let answer = unsafe { (self.library().rdma_resolve_route)(self.raw.as_ptr(), milliseconds(timeout)) };
-        check("rdma_resolve_route", answer)
+        let result = unsafe { (self.library().rdma_resolve_route)(self.raw.as_ptr(), milliseconds(timeout)) };
+        check("rdma_resolve_route", result)
     }
 
     /// Sends the connection request for a queue pair.
-    pub(super) fn connect(&self, qp: u32, reads: Reads, private_data: &[u8]) -> Result<()> {
+    pub(super) fn connect(&self, qp: u32, reads: ReadDepths, private_data: &[u8]) -> Result<()> {
         let mut parameters = parameters(qp, reads, private_data);
-        // SAFETY: the identifier is valid; the parameters and the private data that they name are live,
+        // SAFETY: the identifier is valid; the parameters and the private data that they point to are live,
         // and copied by the call.
-        let answer = unsafe { (self.library().rdma_connect)(self.raw.as_ptr(), &raw mut parameters) };
-        check("rdma_connect", answer)
+        let result = unsafe { (self.library().rdma_connect)(self.raw.as_ptr(), &raw mut parameters) };
+        check("rdma_connect", result)
     }
 
-    /// Answers a connection request for a queue pair.
-    pub(super) fn accept(&self, qp: u32, reads: Reads, private_data: &[u8]) -> Result<()> {
+    /// Accepts a connection request for a queue pair.
+    pub(super) fn accept(&self, qp: u32, reads: ReadDepths, private_data: &[u8]) -> Result<()> {
         let mut parameters = parameters(qp, reads, private_data);
         // SAFETY: as for `connect`.
-        let answer = unsafe { (self.library().rdma_accept)(self.raw.as_ptr(), &raw mut parameters) };
-        check("rdma_accept", answer)
+        let result = unsafe { (self.library().rdma_accept)(self.raw.as_ptr(), &raw mut parameters) };
+        check("rdma_accept", result)
     }
 
-    /// Tells the passive side of InfiniBand that the queue pair is ready.
+    /// On InfiniBand, tells the passive side that the active side's queue pair is ready.
     pub(super) fn establish(&self) -> Result<()> {
         // SAFETY: the identifier is valid.
         check("rdma_establish", unsafe { (self.library().rdma_establish)(self.raw.as_ptr()) })
@@ -222,22 +229,23 @@ impl Id {
     /// Refuses a connection request.
     pub(super) fn reject(&self, private_data: &[u8]) -> Result<()> {
         let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
-        // SAFETY: the identifier is valid; at most as many bytes are read as there are.
-        let answer =
+        // SAFETY: the identifier is valid; `length` is at most the length of the private data.
+        let result =
             unsafe { (self.library().rdma_reject)(self.raw.as_ptr(), private_data.as_ptr().cast(), length) };
-        check("rdma_reject", answer)
+        check("rdma_reject", result)
     }
 
     /// Ends the connection, or confirms that the peer did.
     pub(super) fn disconnect(&self) {
-        // SAFETY: the identifier is valid. A refusal means that the connection has ended already.
-        let answer = unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
-        if let Err(error) = check("rdma_disconnect", answer) {
+        // SAFETY: the identifier is valid. The call fails if the connection has ended already.
+        let result = unsafe { (self.library().rdma_disconnect)(self.raw.as_ptr()) };
+        if let Err(error) = check("rdma_disconnect", result) {
             log::debug!("{error}");
         }
     }
 
-    /// The attributes that take a queue pair of this connection to `state`, and which of them count.
+    /// The attributes that move a queue pair of this connection to `state`, and the mask of those that are
+    /// set.
     pub(super) fn queue_pair_attributes(
         &self,
         state: sys::ibv_qp_state::Type,
@@ -246,17 +254,17 @@ impl Id {
         let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
         attributes.qp_state = state;
         let mut mask = 0;
-        // SAFETY: the identifier is valid; both answers go to live places of the right type.
-        let answer = unsafe {
+        // SAFETY: the identifier is valid; both results are written to live places of the right type.
+        let result = unsafe {
             (self.library().rdma_init_qp_attr)(self.raw.as_ptr(), &raw mut attributes, &raw mut mask)
         };
-        check("rdma_init_qp_attr", answer)?;
+        check("rdma_init_qp_attr", result)?;
         Ok((attributes, mask))
     }
 
     /// The name of the device that the address or the route leads to, once known.
     pub(super) fn device_name(&self) -> Option<String> {
-        // SAFETY: the identifier is valid, and so is the context that it names, if any, and its device.
+        // SAFETY: the identifier is valid, and so are the context that it points to, if any, and its device.
         let device =
             unsafe { (*self.raw.as_ptr()).verbs.as_ref() }.and_then(|verbs| NonNull::new(verbs.device));
         device.map(name_of)
@@ -285,22 +293,22 @@ impl Drop for Id {
         if !self.channel.maker.is_this_process() {
             return;
         }
-        // SAFETY: the identifier is given up once. The call waits until its events are acknowledged;
-        // all that were read are.
-        let answer = unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
-        if let Err(error) = check("rdma_destroy_id", answer) {
+        // SAFETY: the identifier is destroyed once. The call waits until every event of this identifier that
+        // was read is acknowledged, which `next_event` does before it returns.
+        let result = unsafe { (self.library().rdma_destroy_id)(self.raw.as_ptr()) };
+        if let Err(error) = check("rdma_destroy_id", result) {
             log::warn!("{error}");
         }
     }
 }
 
-/// The address in `storage`, if it is one of the internet's.
+/// The IPv4 or IPv6 address in `storage`, if there is one.
 fn decode(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let mut copy = SockAddrStorage::zeroed();
-    // SAFETY: it is of this type inside.
+    // SAFETY: `SockAddrStorage` wraps a `sockaddr_storage`.
     unsafe { *copy.view_as() = *storage };
     let length = copy.size_of();
-    // SAFETY: the whole of it is there, and its family says what it is.
+    // SAFETY: the storage is initialized over its whole length, and its family field gives its type.
     unsafe { SockAddr::new(copy, length) }.as_socket()
 }
 
@@ -308,9 +316,9 @@ fn milliseconds(time: Duration) -> c_int {
     c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX).max(1)
 }
 
-/// What `rdma_connect` and `rdma_accept` are told. Retries are as many as can be said: receives are
-/// posted before connecting, so that a peer meets none missing for long.
-fn parameters(qp: u32, reads: Reads, private_data: &[u8]) -> sys::rdma_conn_param {
+/// The parameters of `rdma_connect` and `rdma_accept`. Both retry counts have their maximum: receives are
+/// posted before connecting, so the receiver is not ready for a short time at most.
+fn parameters(qp: u32, reads: ReadDepths, private_data: &[u8]) -> sys::rdma_conn_param {
     sys::rdma_conn_param {
         private_data: private_data.as_ptr().cast(),
         private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),

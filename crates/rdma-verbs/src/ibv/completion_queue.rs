@@ -12,8 +12,7 @@ use std::time::Duration;
 use rdma_sys as sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::connection::watch_in;
-use super::deferred;
+use super::connection::{self, add_channel};
 use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::memory::Pd;
 use super::queue_pair::{QueuePair, number_of};
@@ -22,34 +21,33 @@ use crate::{
     SendRequest, Timer, WaitSet,
 };
 
-/// Completions taken from the device in one call.
+/// Most completions polled from the device in one call.
 const BATCH: usize = 16;
 
-/// After so many polls in vain the connection manager is asked whether a connection has ended, at
-/// most once a tick of the coarse clock: that is a system call, which a caller that polls in a loop
-/// should make neither each time nor while a message is under way.
-const PATIENCE: u32 = 64;
+/// After so many empty polls the connection manager is polled as well, at most once per tick of the coarse
+/// clock. It costs a system call, which a caller that polls in a loop must not pay in every poll.
+const EMPTY_POLLS: u32 = 64;
 
 /// A completion queue with its queue pairs.
 pub struct Cq {
     queue_pairs: BTreeMap<u32, QueuePair>,
     last_number: u32,
     queue: Arc<Queue>,
-    /// The set that is woken for completions and for the end of connections.
+    /// The target that completions and the ends of connections wake.
     wait: Option<EventTarget>,
-    /// In that set: wakes whoever sleeps there, since a peer's host has to be probed also where nothing
-    /// completes.
+    /// A source of that wait set. It wakes a sleeping caller, because a peer's host has to be probed even if
+    /// nothing completes.
     keepalive_timer: Option<Timer>,
-    /// Of the latest connection.
+    /// The keep-alive time of the latest connection.
     keepalive: Option<Duration>,
-    /// Whether the device was asked for a wake-up that was not taken from the channel yet.
+    /// Whether a notification was requested that was not read from the channel yet.
     armed: bool,
-    polls_in_vain: u32,
-    /// When the connection manager was asked last.
-    asked: Timespec,
+    empty_polls: u32,
+    /// When the connection manager was polled last.
+    cm_polled: Timespec,
 }
 
-/// The device's queue and its channel: its queue pairs hold it.
+/// The device's queue and its completion channel. The queue pairs share it.
 pub(super) struct Queue {
     context: Arc<Context>,
     raw: NonNull<sys::ibv_cq>,
@@ -68,7 +66,7 @@ impl Queue {
             let (what, value) = ("completion queue depth", depth.into());
             return Err(Error::OutOfRange { what, value, least: 1, most: most.into() });
         }
-        // Room for probes as well.
+        // Room for the completions of probes as well.
         let depth = i32::try_from(depth.saturating_add(depth / 8 + 8).min(most)).unwrap_or(i32::MAX);
         let (library, user) = (context.library, std::ptr::null_mut());
         // SAFETY: the context is open.
@@ -77,7 +75,7 @@ impl Queue {
         // SAFETY: context and channel are valid, and vector 0 is there on every device.
         let raw = unsafe { (library.ibv_create_cq)(context.raw(), depth, user, channel.as_ptr(), 0) };
         let raw = check_pointer("ibv_create_cq", raw).inspect_err(|_| {
-            // SAFETY: the channel is valid, given up once, and no queue uses it.
+            // SAFETY: the channel is valid, destroyed once, and no queue uses it.
             unsafe { (library.ibv_destroy_comp_channel)(channel.as_ptr()) };
         })?;
         let queue = Self { context: Arc::clone(context), raw, channel };
@@ -94,28 +92,29 @@ impl Queue {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    /// Takes wake-ups out of the channel; answers whether there was one.
-    fn take_wake_ups(&self) -> bool {
+    /// Reads the notifications from the channel. Returns whether there were any.
+    fn take_notifications(&self) -> bool {
         let (mut queue, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
         let (library, channel) = (self.context.library, self.channel.as_ptr());
         let mut taken = 0;
-        // SAFETY: the channel is valid and its descriptor does not block; both answers go to live places.
+        // SAFETY: the channel is valid and its descriptor does not block; both results are written to live
+        // places.
         while unsafe { (library.ibv_get_cq_event)(channel, &raw mut queue, &raw mut user) } == 0 {
             taken += 1;
         }
         if taken > 0 {
-            // SAFETY: the queue is valid; as many are acknowledged as were taken, all of them its own.
+            // SAFETY: the queue is valid; it acknowledges as many notifications as were read, all its own.
             unsafe { (library.ibv_ack_cq_events)(self.raw(), taken) };
         }
         taken > 0
     }
 
-    fn request_wake_up(&self) -> Result<()> {
+    fn request_notification(&self) -> Result<()> {
         // SAFETY: the queue is valid.
         check("ibv_req_notify_cq", unsafe { sys::ibv_req_notify_cq(self.raw(), 0) })
     }
 
-    /// Takes up to `most` completions; they are the first entries then.
+    /// Polls up to `most` completions into the first entries of `batch`.
     fn poll<'a>(&self, batch: &'a mut [MaybeUninit<sys::ibv_wc>; BATCH], most: usize) -> &'a [sys::ibv_wc] {
         let most = most.min(BATCH) as i32;
         // SAFETY: the queue is valid, and the array has room for `most` completions.
@@ -124,7 +123,7 @@ impl Queue {
             log::warn!("ibv_poll_cq failed");
             0
         });
-        // SAFETY: the first `count` entries were filled in; those are what is borrowed.
+        // SAFETY: the call initialized the first `count` entries, and only those are borrowed.
         unsafe { std::slice::from_raw_parts(batch.as_ptr().cast(), count) }
     }
 }
@@ -135,8 +134,8 @@ impl Drop for Queue {
             return;
         }
         let library = self.context.library;
-        // SAFETY: no queue pair reports here any more, every wake-up taken was acknowledged, and both
-        // are given up once, the queue before its channel.
+        // SAFETY: no queue pair reports here any more, every notification that was read is acknowledged, and
+        // both are destroyed once, the queue before its channel.
         unsafe {
             (library.ibv_destroy_cq)(self.raw());
             (library.ibv_destroy_comp_channel)(self.channel.as_ptr());
@@ -154,8 +153,8 @@ impl Cq {
             keepalive_timer: None,
             keepalive: None,
             armed: false,
-            polls_in_vain: 0,
-            asked: now_coarse(),
+            empty_polls: 0,
+            cm_polled: now_coarse(),
         })
     }
 
@@ -163,19 +162,19 @@ impl Cq {
         self.queue_pairs.get_mut(&qp.0).ok_or(Error::BadState { state: "unknown", what })
     }
 
-    /// Takes one batch from the device; answers how many of them were put into `out`, or `None` if
-    /// there were none at all.
-    fn take_batch(&mut self, out: &mut [Completion]) -> Option<usize> {
+    /// Polls one batch from the device. Returns how many completions of it the consumer gets in `out`, or
+    /// `None` if the batch is empty.
+    fn poll_batch(&mut self, out: &mut [Completion]) -> Option<usize> {
         let mut batch = [const { MaybeUninit::uninit() }; BATCH];
         let batch = self.queue.poll(&mut batch, out.len());
         if batch.is_empty() {
             return None;
         }
         let mut count = 0;
-        for done in batch {
-            // Completions of a queue pair that is gone mean nothing any more.
-            let Some(queue_pair) = self.queue_pairs.get_mut(&number_of(done.wr_id)) else { continue };
-            if let Some(completion) = queue_pair.take(done) {
+        for work in batch {
+            // Completions of a destroyed queue pair are dropped.
+            let Some(queue_pair) = self.queue_pairs.get_mut(&number_of(work.wr_id)) else { continue };
+            if let Some(completion) = queue_pair.take(work) {
                 out[count] = completion;
                 count += 1;
             }
@@ -184,14 +183,14 @@ impl Cq {
         Some(count)
     }
 
-    /// Asks the connection manager about every connection; answers whether there was news. What is due
-    /// by the clock is for [`verbs::Connections::poll_event`].
+    /// Handles the connection manager's events of every connection. Returns whether there were any. Deadlines
+    /// are left to [`verbs::Connections::poll_event`].
     fn drive_connections(&mut self) -> bool {
         self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
 
-    /// Wakes sleepers from now on, if there are a set to wake and a connection to look at: four times in the
-    /// keep-alive time, so that a look that comes a little late still leaves two before twice that time is
+    /// Starts the keep-alive timer, if a wait set is attached and a connection was made. It runs four times
+    /// in the keep-alive time: even if one check is a little late, two more follow before twice that time is
     /// over.
     fn start_keepalive_timer(&self) -> Result<()> {
         match (&self.keepalive_timer, self.keepalive) {
@@ -201,14 +200,14 @@ impl Cq {
     }
 }
 
-/// The time of the last tick, some milliseconds ago at most: reading it takes no system call.
+/// The time of the last clock tick, a few milliseconds ago at most. Reading it takes no system call.
 fn now_coarse() -> Timespec {
     clock_gettime(ClockId::MonotonicCoarse)
 }
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        std::mem::take(&mut self.queue_pairs).into_values().for_each(deferred::destroy);
+        std::mem::take(&mut self.queue_pairs).into_values().for_each(connection::destroy);
     }
 }
 
@@ -227,7 +226,7 @@ impl verbs::QueuePairs for Cq {
             }
         }
         let number = QpId(self.last_number + 1);
-        deferred::retry();
+        connection::destroy_waiting();
         let queue_pair = QueuePair::create(number, pd, &self.queue, wanted)?;
         self.last_number = number.0;
         let granted = queue_pair.granted;
@@ -237,7 +236,7 @@ impl verbs::QueuePairs for Cq {
 
     fn destroy_qp(&mut self, qp: QpId) {
         if let Some(queue_pair) = self.queue_pairs.remove(&qp.0) {
-            deferred::destroy(queue_pair);
+            connection::destroy(queue_pair);
         }
     }
 
@@ -261,20 +260,20 @@ impl verbs::CompletionQueue for Cq {
             return 0;
         }
         loop {
-            match self.take_batch(out) {
+            match self.poll_batch(out) {
                 Some(0) => {}
                 Some(count) => {
-                    self.polls_in_vain = 0;
+                    self.empty_polls = 0;
                     return count;
                 }
                 None => {
-                    self.polls_in_vain += 1;
-                    if self.polls_in_vain < PATIENCE {
+                    self.empty_polls += 1;
+                    if self.empty_polls < EMPTY_POLLS {
                         return 0;
                     }
-                    self.polls_in_vain = 0;
+                    self.empty_polls = 0;
                     let now = now_coarse();
-                    if now == std::mem::replace(&mut self.asked, now) || !self.drive_connections() {
+                    if now == std::mem::replace(&mut self.cm_polled, now) || !self.drive_connections() {
                         return 0;
                     }
                 }
@@ -291,7 +290,7 @@ impl verbs::CompletionQueue for Cq {
         wait.add(self.queue.descriptor(), target.token, Interest::Read)?;
         for queue_pair in self.queue_pairs.values() {
             if let Some(id) = &queue_pair.id {
-                watch_in(&target, id.channel())?;
+                add_channel(&target, id.channel())?;
             }
         }
         let timer = Timer::new()?;
@@ -302,15 +301,15 @@ impl verbs::CompletionQueue for Cq {
         self.arm().map(drop)
     }
 
-    /// Only here is a wake-up taken back, so that it waits for whoever is about to sleep: others may
-    /// have polled its completions.
+    /// Only this call consumes a notification, because its caller is about to sleep. A poll does not: the
+    /// notification must still wake a sleeping thread after another thread polled its completions.
     fn arm(&mut self) -> Result<bool> {
-        if self.armed && self.queue.take_wake_ups() {
+        if self.armed && self.queue.take_notifications() {
             self.armed = false;
         }
         let again = !self.armed;
         if again {
-            self.queue.request_wake_up()?;
+            self.queue.request_notification()?;
             self.armed = true;
         }
         if self.keepalive_timer.as_ref().is_some_and(Timer::take) {

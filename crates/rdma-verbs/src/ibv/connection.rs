@@ -1,16 +1,15 @@
-//! A queue pair's connection: from the first look for a route to the end.
+//! A queue pair's connection, from address resolution to its end.
 //!
 //! ```text
 //! active:   Idle ─ Resolving ─ Routing ─ Requesting ─┬─ Established ─ Closing ─ Ended
 //! passive:  Idle ─ Accepting ────────────────────────┘
 //! ```
 //!
-//! The transport ends both directions of a connection at once, and its way of saying so does not
-//! tell an orderly end from another: [`ConnectionEvent::Disconnected`] is all that there is. So an
-//! orderly end waits until the peer's host has everything.
+//! The transport ends both directions of a connection at once, and its event does not distinguish an orderly
+//! end from any other: every end is [`ConnectionEvent::Disconnected`]. An orderly end therefore waits until
+//! the peer's host has acknowledged everything.
 
 mod ending;
-mod failure;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -18,9 +17,9 @@ use std::time::{Duration, Instant};
 
 use rdma_sys as sys;
 
-use failure::{connect_error, failure};
+pub(super) use ending::{destroy, destroy_waiting};
 
-use super::cm::{Channel, Event, Id, Reads, kind};
+use super::cm::{Channel, Event, Id, ReadDepths, kind};
 use super::listener::Request;
 use super::liveness::Verdict;
 use super::queue_pair::QueuePair;
@@ -29,27 +28,26 @@ use crate::{
     Result,
 };
 
-/// How long after flushed requests a connection event may come that explains them.
-const EXPLANATION: Duration = Duration::from_secs(1);
+/// Longest time between flushed requests and the connection event that gives the reason.
+const EVENT_DELAY: Duration = Duration::from_secs(1);
 
-/// How long one look for the peer's address may take, and all of them together. Some kernels find an
-/// answer that came only when the time of a look is over.
-const ADDRESS_LOOK: Duration = Duration::from_millis(50);
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(4);
+/// Time-out of the first attempt to resolve the peer's address, and of all attempts together. Some kernels
+/// notice an address that was resolved only when an attempt times out, so the first attempts are short.
+const ADDRESS_ATTEMPT: Duration = Duration::from_millis(50);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Reasons of a reject that InfiniBand's connection manager gives: the peer's user did, nobody
-/// listens, the peer gave up waiting.
+/// Reject reasons of InfiniBand's connection manager: rejected by the consumer, no listener, time-out of the
+/// peer.
 const REJECTED_BY_USER: i32 = 28;
 const REJECTED_NO_LISTENER: i32 = 8;
 const REJECTED_TIMEOUT: i32 = 4;
 
-/// How far a connection is.
+/// The state of a connection.
 pub(super) enum State {
     Idle,
-    /// An attempt, and its stage.
     Attempting(Stage, Attempt),
     Established,
-    /// The orderly end is asked for, and waits for what was posted.
+    /// The consumer began the orderly end, which waits for the posted requests.
     Closing,
     Ended,
 }
@@ -83,24 +81,22 @@ impl Attempt {
     }
 }
 
-/// Where a connection is announced: in the set of connection events, and in that of completions.
-pub(super) struct Announce<'a> {
+/// The targets that a connection's events wake: the one for connection events, and the one for completions,
+/// because a caller that waits for completions must learn of the connection's end.
+pub(super) struct Targets<'a> {
     pub(super) events: EventTarget,
-    pub(super) data: Option<&'a EventTarget>,
+    pub(super) completions: Option<&'a EventTarget>,
 }
 
-impl Announce<'_> {
+impl Targets<'_> {
     fn add(&self, channel: &Channel) -> Result<()> {
-        self.events.wait.add(channel.as_fd(), self.events.token, Interest::Read)?;
-        match self.data {
-            Some(target) => watch_in(target, channel),
-            None => Ok(()),
-        }
+        add_channel(&self.events, channel)?;
+        self.completions.map_or(Ok(()), |target| add_channel(target, channel))
     }
 }
 
-/// Lets the end of a connection wake whoever waits for completions.
-pub(super) fn watch_in(target: &EventTarget, channel: &Channel) -> Result<()> {
+/// Makes a channel a source of the target's wait set.
+pub(super) fn add_channel(target: &EventTarget, channel: &Channel) -> Result<()> {
     target.wait.add(channel.as_fd(), target.token, Interest::Read)
 }
 
@@ -112,20 +108,20 @@ impl QueuePair {
         local: Option<SocketAddr>,
         private_data: &[u8],
         options: &ConnectOptions,
-        announce: &Announce<'_>,
+        targets: &Targets<'_>,
     ) -> Result<()> {
-        self.may_begin("connect", private_data)?;
+        self.check_start("connect", private_data)?;
         let channel = Channel::open()?;
         let id = Id::create(&channel)?;
-        announce.add(&channel)?;
+        targets.add(&channel)?;
         let attempt = Attempt::new(options, private_data);
-        let begun = local
+        let started = local
             .map_or(Ok(()), |local| id.bind(local))
-            .and_then(|()| id.resolve_address(remote, ADDRESS_LOOK));
+            .and_then(|()| id.resolve_address(remote, ADDRESS_ATTEMPT));
         self.peer = Some(remote);
         self.id = Some(id);
         self.state = State::Attempting(Stage::Resolving, attempt);
-        if let Err(error) = begun {
+        if let Err(error) = started {
             self.fail(connect_error(&error));
         }
         Ok(())
@@ -137,34 +133,34 @@ impl QueuePair {
         request: Request,
         private_data: &[u8],
         options: &ConnectOptions,
-        announce: &Announce<'_>,
+        targets: &Targets<'_>,
     ) -> Result<()> {
-        self.may_begin("accept", private_data)?;
+        self.check_start("accept", private_data)?;
         let (mut id, offered) = request.into_parts();
         let channel = Channel::open()?;
         id.migrate(&channel)?;
-        announce.add(&channel)?;
+        targets.add(&channel)?;
         self.remember_addresses(&id);
         self.id = Some(id);
         self.state = State::Attempting(Stage::Accepting, Attempt::new(options, private_data));
-        let own = self.reads();
-        let most = self.context().max_reads.1;
-        let reads = Reads {
+        let own = self.read_depths();
+        let most = self.context().max_reads.responder;
+        let reads = ReadDepths {
             initiator: own.initiator.min(offered.initiator),
             responder: own.responder.max(offered.responder).min(most),
         };
-        let accepted = self.make_ready().and_then(|()| match &self.id {
+        let accepted = self.move_to_ready().and_then(|()| match &self.id {
             Some(id) => id.accept(self.wire_number(), reads, private_data),
             None => Ok(()),
         });
         if let Err(error) = accepted {
-            log::info!("the request cannot be accepted any more: {error}");
+            log::info!("a connection request cannot be accepted any more: {error}");
             self.fail(ConnectError::Closed);
         }
         Ok(())
     }
 
-    fn may_begin(&self, what: &'static str, private_data: &[u8]) -> Result<()> {
+    fn check_start(&self, what: &'static str, private_data: &[u8]) -> Result<()> {
         if !matches!(self.state, State::Idle) {
             return Err(Error::BadState { state: self.state.name(), what });
         }
@@ -180,18 +176,18 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Takes an InfiniBand queue pair to where it sends and receives. iWARP's kernel side does that.
-    fn make_ready(&self) -> Result<()> {
+    /// Moves an InfiniBand queue pair to the state Ready to Send. For iWARP the kernel does that.
+    fn move_to_ready(&self) -> Result<()> {
         use sys::ibv_qp_state as state;
         if self.is_iwarp() {
             return Ok(());
         }
         [state::IBV_QPS_INIT, state::IBV_QPS_RTR, state::IBV_QPS_RTS]
             .into_iter()
-            .try_for_each(|to| self.raise(to))
+            .try_for_each(|to| self.move_to(to))
     }
 
-    /// Takes in what the connection manager has to tell; answers whether there was anything.
+    /// Handles the events of the connection manager. Returns whether there were any.
     pub(super) fn drive(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.id.as_ref().and_then(|id| id.channel().next_event()) {
@@ -201,7 +197,7 @@ impl QueuePair {
         any
     }
 
-    /// Does what is due by now.
+    /// Handles the deadlines that have passed.
     pub(super) fn on_time(&mut self) {
         let now = Instant::now();
         match &self.state {
@@ -209,12 +205,12 @@ impl QueuePair {
                 let limit = attempt.options.timeout.as_millis();
                 self.fail(ConnectError::TimedOut(u64::try_from(limit).unwrap_or(u64::MAX)));
             }
-            State::Established | State::Closing => self.look(now),
+            State::Established | State::Closing => self.check_peer(now),
             _ => {}
         }
     }
 
-    /// When [`QueuePair::on_time`] wants to be called.
+    /// When to call [`QueuePair::on_time`].
     pub(super) fn deadline(&self) -> Option<Instant> {
         if !self.events.is_empty() {
             return Some(Instant::now());
@@ -226,25 +222,25 @@ impl QueuePair {
         }
     }
 
-    /// Whether the peer and the device are still there.
-    fn look(&mut self, now: Instant) {
-        let Some(verdict) = self.liveness.look(now) else { return };
+    /// Breaks the connection if the peer or the device is gone.
+    fn check_peer(&mut self, now: Instant) {
+        let Some(verdict) = self.liveness.check(now) else { return };
         let port = self.id.as_ref().map_or(0, Id::port);
         if let Some(fault) = self.context().fault(port) {
-            return self.lose(fault);
+            return self.break_with(fault);
         }
-        if self.flushed_at.is_some_and(|at| now.saturating_duration_since(at) >= EXPLANATION) {
-            return self.lose(BreakReason::Reset);
+        if self.flushed_at.is_some_and(|at| now.saturating_duration_since(at) >= EVENT_DELAY) {
+            return self.break_with(BreakReason::Reset);
         }
         match verdict {
             Verdict::Fine => {}
             Verdict::Probe => self.post_probe(),
-            Verdict::Lost => self.lose(BreakReason::Vanished),
+            Verdict::Lost => self.break_with(BreakReason::Vanished),
         }
     }
 
     fn on_event(&mut self, event: Event) {
-        // Whatever it is: after it the kernel waits for nobody.
+        // After any event the kernel has released the queue pair.
         self.is_requesting = false;
         if event.kind == kind::RDMA_CM_EVENT_DEVICE_REMOVAL {
             self.context().set_gone();
@@ -253,28 +249,28 @@ impl QueuePair {
             return self.on_event_after(event.kind);
         };
         let Some(id) = &self.id else { return };
-        let went_on = match (stage, event.kind) {
+        let next_stage = match (stage, event.kind) {
             (Stage::Resolving, kind::RDMA_CM_EVENT_ADDR_RESOLVED) => {
                 if id.device_name().as_ref() != Some(&self.context().name) {
-                    log::info!("the way to the peer does not lead through {}", self.context().name);
+                    log::info!("the route to the peer does not use {}", self.context().name);
                     return self.fail(ConnectError::System(libc::EHOSTUNREACH));
                 }
                 id.resolve_route(attempt.left()).map(|()| Stage::Routing)
             }
             (Stage::Resolving, kind::RDMA_CM_EVENT_ADDR_ERROR)
-                if event.status == -libc::ETIMEDOUT && attempt.passed() < ADDRESS_PATIENCE =>
+                if event.status == -libc::ETIMEDOUT && attempt.passed() < ADDRESS_TIMEOUT =>
             {
                 let Some(peer) = self.peer else { return };
-                // Longer each time.
-                id.resolve_address(peer, attempt.passed().max(ADDRESS_LOOK)).map(|()| Stage::Resolving)
+                // Each attempt takes about as long as all before it.
+                id.resolve_address(peer, attempt.passed().max(ADDRESS_ATTEMPT)).map(|()| Stage::Resolving)
             }
             (Stage::Routing, kind::RDMA_CM_EVENT_ROUTE_RESOLVED) => {
-                let connected = id.connect(self.wire_number(), self.reads(), &attempt.private_data);
+                let connected = id.connect(self.wire_number(), self.read_depths(), &attempt.private_data);
                 self.is_requesting = self.is_iwarp() && connected.is_ok();
                 connected.map(|()| Stage::Requesting)
             }
             (Stage::Requesting, kind::RDMA_CM_EVENT_CONNECT_RESPONSE) => {
-                match self.make_ready().and_then(|()| id.establish()) {
+                match self.move_to_ready().and_then(|()| id.establish()) {
                     Ok(()) => return self.established(event.private_data),
                     Err(error) => Err(error),
                 }
@@ -287,20 +283,20 @@ impl QueuePair {
             (_, kind::RDMA_CM_EVENT_ADDR_CHANGE | kind::RDMA_CM_EVENT_TIMEWAIT_EXIT) => return,
             (_, other) => return self.fail(failure(other, event.status, attempt)),
         };
-        match (went_on, &mut self.state) {
+        match (next_stage, &mut self.state) {
             (Ok(next), State::Attempting(stage, _)) => *stage = next,
             (Err(error), _) => self.fail(connect_error(&error)),
             _ => {}
         }
     }
 
-    /// An event of a connection that stands, or stood.
+    /// Handles an event of a connection that is, or was, established.
     fn on_event_after(&mut self, event: kind::Type) {
-        let stands = matches!(self.state, State::Established | State::Closing);
+        let established = matches!(self.state, State::Established | State::Closing);
         match event {
-            kind::RDMA_CM_EVENT_DISCONNECTED if stands => self.end(Some(ConnectionEvent::Disconnected)),
-            kind::RDMA_CM_EVENT_DEVICE_REMOVAL if stands => {
-                self.end(Some(ConnectionEvent::Broken(BreakReason::DeviceGone)));
+            kind::RDMA_CM_EVENT_DISCONNECTED if established => self.end(ConnectionEvent::Disconnected),
+            kind::RDMA_CM_EVENT_DEVICE_REMOVAL if established => {
+                self.end(ConnectionEvent::Broken(BreakReason::DeviceGone));
             }
             _ => {}
         }
@@ -309,7 +305,7 @@ impl QueuePair {
     fn established(&mut self, private_data: Vec<u8>) {
         let before = std::mem::replace(&mut self.state, State::Established);
         if let State::Attempting(_, attempt) = before {
-            self.liveness.watch(attempt.options.keepalive);
+            self.liveness.start(attempt.options.keepalive);
         }
         if let Some(id) = self.id.take() {
             self.remember_addresses(&id);
@@ -324,18 +320,18 @@ impl QueuePair {
     }
 
     fn refused(&mut self, status: i32, private_data: Vec<u8>) {
-        let nobody = if self.is_iwarp() {
+        let no_listener = if self.is_iwarp() {
             status == -libc::ECONNREFUSED && private_data.is_empty()
         } else {
             status == REJECTED_NO_LISTENER
         };
-        if nobody {
+        if no_listener {
             return self.fail(ConnectError::Refused);
         }
         match status {
             REJECTED_TIMEOUT => self.fail(ConnectError::Closed),
             status if status < 0 || status == REJECTED_BY_USER => {
-                self.leave(State::Ended);
+                self.end_attempt();
                 self.events.push_back(ConnectionEvent::Rejected { private_data });
             }
             other => self.fail(ConnectError::Protocol(HandshakeFault::Refused(other))),
@@ -343,8 +339,42 @@ impl QueuePair {
     }
 
     fn fail(&mut self, error: ConnectError) {
-        self.leave(State::Ended);
+        self.end_attempt();
         self.events.push_back(ConnectionEvent::Failed(error));
+    }
+}
+
+/// Why an attempt failed, by the event that ended it.
+fn failure(event: kind::Type, status: i32, attempt: &Attempt) -> ConnectError {
+    let errno = status.wrapping_neg();
+    match event {
+        // Address resolution got no answer.
+        kind::RDMA_CM_EVENT_ADDR_ERROR | kind::RDMA_CM_EVENT_ROUTE_ERROR if errno == libc::ETIMEDOUT => {
+            ConnectError::System(libc::EHOSTUNREACH)
+        }
+        kind::RDMA_CM_EVENT_ADDR_ERROR | kind::RDMA_CM_EVENT_ROUTE_ERROR if errno > 0 => {
+            ConnectError::System(errno)
+        }
+        kind::RDMA_CM_EVENT_UNREACHABLE => {
+            ConnectError::TimedOut(u64::try_from(attempt.passed().as_millis()).unwrap_or(u64::MAX))
+        }
+        kind::RDMA_CM_EVENT_DEVICE_REMOVAL => ConnectError::System(libc::ENODEV),
+        kind::RDMA_CM_EVENT_DISCONNECTED => ConnectError::Closed,
+        kind::RDMA_CM_EVENT_CONNECT_ERROR if errno == libc::ECONNRESET => ConnectError::Closed,
+        other => ConnectError::Protocol(HandshakeFault::Event { event: other, status }),
+    }
+}
+
+/// Why an attempt failed, by the error of the call that ended it.
+fn connect_error(error: &Error) -> ConnectError {
+    match error {
+        Error::Io { source, .. } => match source.raw_os_error() {
+            Some(libc::ECONNREFUSED) => ConnectError::Refused,
+            // No device has this local address, or no device reaches this remote one.
+            Some(libc::ENODEV) | None => ConnectError::System(libc::EADDRNOTAVAIL),
+            Some(errno) => ConnectError::System(errno),
+        },
+        _ => ConnectError::System(libc::EINVAL),
     }
 }
 

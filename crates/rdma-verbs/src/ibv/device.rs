@@ -1,4 +1,4 @@
-//! Devices: which there are, what they can do, and what befalls a whole device.
+//! Devices: which exist, what they can do, and the faults of a whole device.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -12,26 +12,26 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use rdma_sys as sys;
 
-use super::cm::{Channel, Id};
+use super::cm::{Channel, Id, ReadDepths};
 use super::library::{Library, library};
 use super::siw;
 use crate::process::Maker;
 use crate::{BreakReason, DeviceAttributes, Error, Result, Transport};
 
-/// Most inline bytes that are asked for: more makes every entry of the send queue larger, and
-/// copying what is longer costs less than the message.
-const MOST_INLINE: usize = 256;
+/// Most inline bytes that a queue pair asks for. More would make every entry of the send queue larger, and
+/// copying a longer payload costs little beside sending it.
+const MAX_INLINE: usize = 256;
 
-/// Entries of each send queue that are kept for requests of this module's own.
-pub(super) const OWN_SENDS: u32 = 1;
+/// Entries of each send queue that are reserved for probes.
+pub(super) const PROBE_ENTRIES: u32 = 1;
 
-/// Private data that the connection manager carries for a user: InfiniBand's request has room for
-/// 92 bytes, 36 of which name the addresses. iWARP has more room than the 255 that librdmacm's length
-/// field can tell; revision 2 of MPA takes 4 of those.
+/// Bytes of private data that the connection manager carries for a consumer. InfiniBand's request has room
+/// for 92 bytes, of which the addresses take 36. iWARP has more room than librdmacm's length field can
+/// express (255), of which revision 2 of MPA takes 4.
 const PRIVATE_DATA_INFINIBAND: usize = 56;
 const PRIVATE_DATA_IWARP: usize = 251;
 
-/// `struct ibv_async_event`, with a type that holds event numbers unknown today.
+/// `struct ibv_async_event`. Its event type is an integer, because a newer library may report unknown types.
 #[repr(C)]
 pub(super) struct AsyncEvent {
     /// The object, or the number of the port.
@@ -41,22 +41,24 @@ pub(super) struct AsyncEvent {
 
 /// An opened device.
 pub(super) struct Context {
-    /// What a child of this process inherits is left to it: nothing made from the context is given up there.
+    /// A child of this process destroys nothing that was made from the context, because it shares the
+    /// kernel's objects with its parent.
     pub(super) maker: Maker,
     pub(super) library: &'static Library,
     raw: NonNull<sys::ibv_context>,
-    /// Of a soft iWARP: see [`siw`].
+    /// On soft iWARP: see [`siw`].
     placeholder: Option<NonNull<sys::ibv_cq>>,
-    /// As the kernel calls it: `mlx5_0`, `rxe0`, `siw0`.
+    /// The kernel's name: `mlx5_0`, `rxe0`, `siw0`.
     pub(super) name: String,
     pub(super) attributes: DeviceAttributes,
     pub(super) max_completions: u32,
     pub(super) max_segments: u32,
-    /// RDMA reads that a queue pair may have outstanding, and may serve.
-    pub(super) max_reads: (u8, u8),
-    /// Inline bytes that queue pairs were granted so far: devices do not tell a limit, they refuse.
+    /// Most RDMA reads that a queue pair may have outstanding.
+    pub(super) max_reads: ReadDepths,
+    /// Most inline bytes to ask for. Devices report no limit but refuse a queue pair that asks for too many,
+    /// so this shrinks with each refusal.
     inline: AtomicUsize,
-    /// Ports that are down, as bits; all of them when the device is gone.
+    /// A bit for each port that is down. All bits are set when the device is gone.
     down: AtomicU64,
 }
 
@@ -68,22 +70,22 @@ unsafe impl Sync for Context {}
 /// The names of this host's devices.
 pub(super) fn names() -> Vec<String> {
     let mut names = Vec::new();
-    for_each_device(|device| {
+    find_device(|device| {
         names.push(name_of(device));
         None::<()>
     });
     names
 }
 
-/// The device that has an address, as the connection manager sees it.
-pub(super) fn owner_of(address: SocketAddr) -> Option<String> {
+/// The name of the device that the connection manager binds an address to.
+pub(super) fn name_by_address(address: SocketAddr) -> Option<String> {
     let id = Id::create(&Channel::open().ok()?).ok()?;
     id.bind(address).ok()?;
     id.device_name()
 }
 
-/// Shows every device to `look`, until it has an answer.
-fn for_each_device<T>(mut look: impl FnMut(NonNull<sys::ibv_device>) -> Option<T>) -> Option<T> {
+/// Calls `choose` on each device until it returns something.
+fn find_device<T>(mut choose: impl FnMut(NonNull<sys::ibv_device>) -> Option<T>) -> Option<T> {
     let library = library().ok()?;
     let mut count: c_int = 0;
     // SAFETY: the count is written to a live integer.
@@ -91,35 +93,35 @@ fn for_each_device<T>(mut look: impl FnMut(NonNull<sys::ibv_device>) -> Option<T
     if list.is_null() {
         return None;
     }
-    let mut answer = None;
+    let mut found = None;
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries; it is freed below.
         let device = NonNull::new(unsafe { *list.add(at) });
-        answer = device.and_then(&mut look);
-        if answer.is_some() {
+        found = device.and_then(&mut choose);
+        if found.is_some() {
             break;
         }
     }
     // SAFETY: the list came from `ibv_get_device_list`, is freed once, and no entry is kept; an
     // opened device stays valid without it.
     unsafe { (library.ibv_free_device_list)(list) };
-    answer
+    found
 }
 
 /// The name of a device.
 pub(super) fn name_of(device: NonNull<sys::ibv_device>) -> String {
-    // SAFETY: the device is valid: it is in a list that lives, or opened. Its name is an array that
-    // ends with a zero byte.
+    // SAFETY: the device is valid: it is in a list that is not freed yet, or it is open. Its name is an array
+    // that ends with a zero byte.
     let name = unsafe { CStr::from_ptr((&raw const (*device.as_ptr()).name).cast()) };
     name.to_string_lossy().into_owned()
 }
 
 impl Context {
-    /// The device of this name, opened once for the whole process.
+    /// The device of this name. It is opened once for the whole process.
     pub(super) fn open(name: &str) -> Result<Arc<Self>> {
         static OPEN: Mutex<BTreeMap<String, Weak<Context>>> = Mutex::new(BTreeMap::new());
         let mut open = OPEN.lock();
-        // One that is gone is not the one that has its name now.
+        // A new device may have the name of one that is gone.
         if let Some(context) = open.get(name).and_then(Weak::upgrade)
             && context.maker.is_this_process()
             && context.fault(0) != Some(BreakReason::DeviceGone)
@@ -132,25 +134,26 @@ impl Context {
     }
 
     fn open_new(name: &str) -> Result<Arc<Self>> {
-        let gone =
+        let no_device =
             || Error::Io { what: "open RDMA device", source: io::Error::from_raw_os_error(libc::ENODEV) };
         let library = library().map_err(|error| {
             log::info!("rdma-core cannot be loaded: {error}");
-            gone()
+            no_device()
         })?;
-        for_each_device(|device| {
+        find_device(|device| {
             if name_of(device) != name {
                 return None;
             }
-            // SAFETY: the device is in a list that lives through this call.
+            // SAFETY: the device is in a list that is freed after this call.
             NonNull::new(unsafe { (library.ibv_open_device)(device.as_ptr()) })
         })
-        .ok_or_else(gone)
-        .and_then(|raw| Self::describe(library, raw, name))
+        .ok_or_else(no_device)
+        .and_then(|raw| Self::query(library, raw, name))
         .map(Arc::new)
     }
 
-    fn describe(library: &'static Library, raw: NonNull<sys::ibv_context>, name: &str) -> Result<Self> {
+    /// Wraps an open context and queries its attributes.
+    fn query(library: &'static Library, raw: NonNull<sys::ibv_context>, name: &str) -> Result<Self> {
         let mut context = Self {
             maker: Maker::this_process(),
             library,
@@ -169,8 +172,8 @@ impl Context {
             },
             max_completions: 0,
             max_segments: 1,
-            max_reads: (0, 0),
-            inline: AtomicUsize::new(MOST_INLINE),
+            max_reads: ReadDepths { initiator: 0, responder: 0 },
+            inline: AtomicUsize::new(MAX_INLINE),
             down: AtomicU64::new(0),
         };
         set_nonblocking(context.async_fd())?;
@@ -180,10 +183,10 @@ impl Context {
         check("ibv_query_device", unsafe { (library.ibv_query_device)(raw.as_ptr(), &raw mut device) })?;
         // SAFETY: the context was opened by the caller just now.
         context.placeholder = unsafe { siw::occupy_invalid_offset(library, raw, &device) }?;
-        // SAFETY: as above. The exported function fills the structure as far as its first version
-        // went, which covers what is read here.
+        // SAFETY: the structure consists of integers, for which all zeros are valid.
         let mut port: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
-        // SAFETY: as above; ports count from 1.
+        // SAFETY: the context is open; the structure is live. The exported function writes only the fields of
+        // the structure's first version, which is all that is read here. Ports count from 1.
         check("ibv_query_port", unsafe { (library.ibv_query_port)(raw.as_ptr(), 1, &raw mut port) })?;
         // SAFETY: an open context's device is valid.
         let transport = unsafe { (*(*raw.as_ptr()).device).transport_type };
@@ -192,16 +195,19 @@ impl Context {
         let reads = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX);
         context.max_completions = number(device.max_cqe);
         context.max_segments = number(device.max_sge).max(1);
-        context.max_reads = (reads(device.max_qp_init_rd_atom), reads(device.max_qp_rd_atom));
+        context.max_reads = ReadDepths {
+            initiator: reads(device.max_qp_init_rd_atom),
+            responder: reads(device.max_qp_rd_atom),
+        };
         let attributes = &mut context.attributes;
         if transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP {
             attributes.transport = Transport::Iwarp;
             attributes.immediate = 0;
             attributes.max_private_data = PRIVATE_DATA_IWARP;
         }
-        // Both queues of a pair fit into one completion queue.
+        // One completion queue has room for both queues of a queue pair.
         let depth = number(device.max_qp_wr).min(context.max_completions / 2);
-        attributes.max_send_depth = depth.saturating_sub(OWN_SENDS);
+        attributes.max_send_depth = depth.saturating_sub(PROBE_ENTRIES);
         attributes.max_recv_depth = depth;
         attributes.max_message = port.max_msg_sz.into();
         Ok(context)
@@ -211,21 +217,21 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// Inline sizes to try, the largest first, for a queue pair that wants `wanted`.
+    /// Inline sizes to try for a queue pair that wants `wanted`, the largest first.
     pub(super) fn inline_sizes(&self, wanted: usize) -> impl Iterator<Item = usize> + use<> {
         let most = wanted.min(self.inline.load(Ordering::Relaxed));
         let smaller = [128, 80, 64, 32, 16, 4, 0];
         std::iter::once(most).chain(smaller.into_iter().filter(move |&size| size < most))
     }
 
-    /// Remembers that larger inline sizes than this were refused.
+    /// Notes that the device refused larger inline sizes than this.
     pub(super) fn limit_inline(&self, size: usize) {
         self.inline.fetch_min(size, Ordering::Relaxed);
     }
 
-    /// What has befallen the device or this port of it. Takes in the device's events first.
+    /// The fault of the device or of this port, if there is one. Handles the device's events first.
     pub(super) fn fault(&self, port: u8) -> Option<BreakReason> {
-        while self.take_event() {}
+        while self.handle_event() {}
         match self.down.load(Ordering::Relaxed) {
             0 => None,
             u64::MAX => Some(BreakReason::DeviceGone),
@@ -234,13 +240,13 @@ impl Context {
         }
     }
 
-    /// The connection manager said that the device is gone.
+    /// Notes that the device is gone.
     pub(super) fn set_gone(&self) {
         self.down.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Takes in one event of the device; answers whether there was one.
-    fn take_event(&self) -> bool {
+    /// Handles one event of the device. Returns whether there was one.
+    fn handle_event(&self) -> bool {
         let mut event = AsyncEvent { element: std::ptr::null_mut(), event_type: 0 };
         // SAFETY: the context is open; the event is live and has the layout of the C structure. The
         // descriptor does not block.
@@ -259,7 +265,7 @@ impl Context {
         } else if is(kind::IBV_EVENT_PORT_ACTIVE) && self.down.load(Ordering::Relaxed) != u64::MAX {
             self.down.fetch_and(!port_bit(port), Ordering::Relaxed);
         } else {
-            // Those of queue pairs come with completions or connection events that say as much.
+            // For each event of a queue pair there is a completion or a connection event, which is handled.
             log::debug!("{}: asynchronous event {}", self.name, event.event_type);
         }
         // SAFETY: the event came from `ibv_get_async_event` and is acknowledged once.
@@ -279,35 +285,36 @@ impl Drop for Context {
             return;
         }
         if let Some(queue) = self.placeholder {
-            // SAFETY: the queue was made from this context, is destroyed once, and nothing reports to it.
+            // SAFETY: the queue was made from this context, is destroyed once, and no queue pair uses it.
             unsafe { (self.library.ibv_destroy_cq)(queue.as_ptr()) };
         }
-        // SAFETY: the context is open, is closed once, and everything else made from it held `self`.
+        // SAFETY: the context is open and closed once. Everything else that was made from it is destroyed,
+        // because it holds `self`.
         unsafe { (self.library.ibv_close_device)(self.raw()) };
     }
 }
 
-/// Ports count from 1; those beyond 62 share a bit.
+/// The bit of a port in [`Context::down`]. Ports above 62 share one.
 fn port_bit(port: u8) -> u64 {
     1 << port.min(62)
 }
 
-/// The outcome of a function that answers an errno.
-pub(super) fn check(what: &'static str, answer: c_int) -> Result<()> {
-    match answer {
+/// Converts the result of a function that returns an errno.
+pub(super) fn check(what: &'static str, result: c_int) -> Result<()> {
+    match result {
         0 => Ok(()),
-        // Some answer -1 and leave the number in errno.
+        // Some functions return -1 and set errno.
         -1 => Err(Error::Io { what, source: io::Error::last_os_error() }),
         errno => Err(Error::Io { what, source: io::Error::from_raw_os_error(errno.abs()) }),
     }
 }
 
-/// The outcome of a function that answers a pointer, null for an error in errno.
-pub(super) fn check_pointer<T>(what: &'static str, answer: *mut T) -> Result<NonNull<T>> {
-    NonNull::new(answer).ok_or_else(|| Error::Io { what, source: io::Error::last_os_error() })
+/// Converts the result of a function that returns a pointer, or null and sets errno.
+pub(super) fn check_pointer<T>(what: &'static str, result: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(result).ok_or_else(|| Error::Io { what, source: io::Error::last_os_error() })
 }
 
-/// Makes reading from a descriptor return at once.
+/// Makes a descriptor nonblocking.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
     let flags = rustix::fs::fcntl_getfl(fd).map_err(Error::io("fcntl"))?;
     rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(Error::io("fcntl"))

@@ -1,7 +1,8 @@
 //! rdma-core's exported functions, looked up at run time.
 //!
-//! Nothing here is linked: the provider loads on a host without rdma-core, and simply finds no
-//! RDMA device there. Once loaded the two libraries stay: objects of theirs outlive any caller.
+//! A program that uses this crate is not linked with rdma-core. It therefore starts on a host without
+//! rdma-core, and finds no RDMA device there. The two libraries are never unloaded, because their objects may
+//! live until the process ends.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::LazyLock;
@@ -22,12 +23,12 @@ macro_rules! functions {
                 $($(let $name;)*)*
                 $({
                     // SAFETY: the constructors of rdma-core's libraries only register drivers; they
-                    // have no requirement on the caller.
+                    // require nothing of the caller.
                     let file = unsafe { libloading::Library::new($file) }?;
-                    // SAFETY: each has this signature in rdma-core's public headers, under the default
-                    // version of the symbol, which its ABI keeps.
+                    // SAFETY: each function has this signature in rdma-core's public headers, under the
+                    // default version of the symbol, which rdma-core's ABI preserves.
                     $($name = *unsafe { file.get(concat!(stringify!($name), "\0").as_bytes()) }?;)*
-                    // The functions are valid for as long as the library is there: for ever.
+                    // The function pointers are valid while the library is loaded, so it is never unloaded.
                     std::mem::forget(file);
                 })*
                 Ok(Self { $($($name,)*)* })

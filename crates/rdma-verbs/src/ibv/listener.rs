@@ -1,26 +1,26 @@
-//! Passive endpoints and the connections that peers ask for.
+//! Listeners and their connection requests.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::cm::{Channel, Event, Id, Reads, kind};
+use super::cm::{Channel, Event, Id, ReadDepths, kind};
 use super::device::Context;
 use crate::{self as verbs, EventTarget, Interest, Result};
 
-/// Listens on an address of the device, or on all addresses.
+/// A listener on an address of the device, or on all addresses.
 pub struct Listener {
     id: Id,
     address: SocketAddr,
     context: Arc<Context>,
 }
 
-/// A connection that a peer asked for.
+/// A peer's connection request.
 pub struct Request {
     id: Id,
     private_data: Vec<u8>,
-    reads: Reads,
+    reads: ReadDepths,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -41,8 +41,8 @@ impl Listener {
         Ok(Self { id, address, context: Arc::clone(context) })
     }
 
-    /// The request that an event tells of, if it is for this device: a listener on all addresses hears
-    /// of every device's.
+    /// The request that an event reports, if it is for this device. A listener on all addresses receives the
+    /// requests of every device, and rejects those of the others.
     fn request(&self, event: Event) -> Option<Request> {
         let id = event.request?;
         let (local, peer) = (id.local_address()?, id.peer_address()?);
@@ -68,7 +68,7 @@ impl verbs::Listener for Listener {
     fn poll(&mut self) -> Option<Request> {
         while let Some(event) = self.id.channel().next_event() {
             if event.kind == kind::RDMA_CM_EVENT_DEVICE_REMOVAL {
-                log::warn!("nothing more is heard on {}: the device is gone", self.address);
+                log::warn!("the listener on {} gets no more requests: the device is gone", self.address);
             }
             if let Some(request) = self.request(event) {
                 return Some(request);
@@ -83,8 +83,8 @@ impl verbs::Listener for Listener {
 }
 
 impl Request {
-    /// What accepting it needs.
-    pub(super) fn into_parts(self) -> (Id, Reads) {
+    /// The identifier, and the read depths that the peer proposes.
+    pub(super) fn into_parts(self) -> (Id, ReadDepths) {
         (self.id, self.reads)
     }
 }

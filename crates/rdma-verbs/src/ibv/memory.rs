@@ -11,34 +11,35 @@ use crate::{self as verbs, Access, Memory, Result, Transport};
 /// A protection domain and, on iWARP, a region for the probes of its queue pairs.
 #[derive(Clone)]
 pub struct Pd {
-    handle: Arc<Handle>,
+    handle: Arc<PdHandle>,
     probe: Option<Arc<Region>>,
 }
 
-/// What keeps the domain: everything made in it has one.
-pub(super) struct Handle {
+/// The device's protection domain. Everything that is made in it holds one, so that the domain is destroyed
+/// last.
+pub(super) struct PdHandle {
     pub(super) context: Arc<Context>,
     raw: NonNull<sys::ibv_pd>,
 }
 
 // SAFETY: libibverbs allows any thread to call on a protection domain.
-unsafe impl Send for Handle {}
+unsafe impl Send for PdHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Handle {}
+unsafe impl Sync for PdHandle {}
 
-/// Memory that the device may read, and write as far as its rights go.
+/// Registered memory: the device may read it, and write it if its access rights allow that.
 pub struct Region {
     raw: NonNull<sys::ibv_mr>,
     keys: (u32, u32),
     address: u64,
-    /// After `raw` was given up the device does not touch it any more.
+    /// The device does not access it after `raw` is deregistered.
     memory: Arc<Memory>,
-    domain: Arc<Handle>,
+    domain: Arc<PdHandle>,
 }
 
-// SAFETY: libibverbs allows any thread to give a region up; the rest are plain values.
+// SAFETY: libibverbs allows any thread to deregister a region; the other fields are `Send`.
 unsafe impl Send for Region {}
-// SAFETY: as above; nothing is called on a shared region.
+// SAFETY: as above; no function of libibverbs is called through a shared reference.
 unsafe impl Sync for Region {}
 
 impl Pd {
@@ -46,7 +47,7 @@ impl Pd {
         // SAFETY: the context is open.
         let raw = unsafe { (context.library.ibv_alloc_pd)(context.raw()) };
         let handle =
-            Arc::new(Handle { context: Arc::clone(context), raw: check_pointer("ibv_alloc_pd", raw)? });
+            Arc::new(PdHandle { context: Arc::clone(context), raw: check_pointer("ibv_alloc_pd", raw)? });
         let probe = if context.attributes.transport == Transport::Iwarp {
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             Some(Arc::new(Region::register(&handle, Memory::zeroed(1)?, access)?))
@@ -56,37 +57,38 @@ impl Pd {
         Ok(Self { handle, probe })
     }
 
-    pub(super) fn handle(&self) -> &Arc<Handle> {
+    pub(super) fn handle(&self) -> &Arc<PdHandle> {
         &self.handle
     }
 
-    /// Where requests without payload point to on iWARP, where they must name memory. Nobody is told
-    /// its remote key; the right to write it remotely is asked for in the target of a read.
+    /// On iWARP: the region that requests without payload point to, because they must name memory. Its remote
+    /// key is never given to a peer. It has remote write access because the target of an iWARP read needs it.
     pub(super) fn probe(&self) -> Option<&Arc<Region>> {
         self.probe.as_ref()
     }
 }
 
-impl Handle {
+impl PdHandle {
     pub(super) fn raw(&self) -> *mut sys::ibv_pd {
         self.raw.as_ptr()
     }
 }
 
-impl Drop for Handle {
+impl Drop for PdHandle {
     fn drop(&mut self) {
         if !self.context.maker.is_this_process() {
             return;
         }
-        // SAFETY: the domain is given up once, and everything made in it held `self`.
+        // SAFETY: the domain is deallocated once, and everything made in it is destroyed, because it holds
+        // `self`.
         unsafe { (self.context.library.ibv_dealloc_pd)(self.raw()) };
     }
 }
 
 impl Region {
-    fn register(domain: &Arc<Handle>, memory: Arc<Memory>, access: Access) -> Result<Self> {
+    fn register(domain: &Arc<PdHandle>, memory: Arc<Memory>, access: Access) -> Result<Self> {
         let mut rights = sys::ibv_access_flags(0);
-        // The verbs grant remote writing only along with local writing.
+        // The verbs require local write access for remote write access.
         if access.intersects(Access::LOCAL_WRITE | Access::REMOTE_WRITE) {
             rights |= sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
         }
@@ -97,8 +99,8 @@ impl Region {
             rights |= sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         }
         let place = memory.pin();
-        // SAFETY: the domain is valid; the range is the memory's whole allocation, which `Region` keeps
-        // until the device has given it up. What the device writes there is only read by copies.
+        // SAFETY: the domain is valid; the range is the memory's whole allocation, which `Region` holds until
+        // it is deregistered. `Memory` reads what the device writes there only by copies.
         let raw = unsafe {
             (domain.context.library.ibv_reg_mr)(
                 domain.raw(),
@@ -108,7 +110,7 @@ impl Region {
             )
         };
         let raw = check_pointer("ibv_reg_mr", raw)?;
-        // SAFETY: a registered region is valid and its keys do not change.
+        // SAFETY: the region is registered, so it is valid, and its keys do not change.
         let keys = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         let address = place.as_ptr() as u64;
         Ok(Self { raw, keys, address, memory, domain: Arc::clone(domain) })
@@ -120,11 +122,11 @@ impl Drop for Region {
         if !self.domain.context.maker.is_this_process() {
             return;
         }
-        // SAFETY: the region is given up once. Requests that still name it fail at the device.
-        let answer = unsafe { (self.domain.context.library.ibv_dereg_mr)(self.raw.as_ptr()) };
-        if answer != 0 {
-            // The device may go on writing there, so the memory must stay.
-            log::error!("a memory region cannot be given up (error {answer}); its memory stays");
+        // SAFETY: the region is deregistered once. Requests that still name it fail at the device.
+        let error = unsafe { (self.domain.context.library.ibv_dereg_mr)(self.raw.as_ptr()) };
+        if error != 0 {
+            // The device may still write to the memory, so it must not be freed.
+            log::error!("a memory region cannot be deregistered (error {error}); its memory is never freed");
             std::mem::forget(Arc::clone(&self.memory));
         }
     }

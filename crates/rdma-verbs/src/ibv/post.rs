@@ -1,4 +1,4 @@
-//! Posting: from requests to chains of work requests.
+//! Posting: converts requests to chains of work requests.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -9,26 +9,27 @@ use rdma_sys as sys;
 use super::connection::State;
 use super::device::check;
 use super::memory::Region;
+use super::outstanding::Posted;
 use super::queue_pair::{QueuePair, SEND_SEGMENTS};
-use super::ring::Posted;
 use crate::{
     Buffer, CompletionKind, Error, MemoryRegion as _, Operation, Payload, RecvRequest, RemoteAddress, Result,
     Segment, SendRequest,
 };
 
-/// Most work requests handed to the device in one call.
+/// Most work requests posted to the device in one call.
 const CHAIN: usize = 16;
 
-/// Sends of one message: a write and what announces it. A chain with room for more is more to clear.
+/// Requests of one stream message: a write and the send that announces it. A separate, short chain for them
+/// takes less time to clear.
 const SHORT_CHAIN: usize = 2;
 
-/// Bytes from which on soft iWARP sends pages as they are.
+/// Payload from this length on soft iWARP sends without a copy, if the request is unsignaled.
 const PAGE: usize = 4096;
 
 const NO_PIECE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
 
 impl QueuePair {
-    /// Posts receives: all or none, or the connection breaks.
+    /// Posts all of the receives, or none. If the device takes only a part of them, the connection breaks.
     pub(super) fn post_recv(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         if matches!(self.state, State::Closing | State::Ended) {
             return Err(Error::BadState { state: self.state.name(), what: "post_recv" });
@@ -43,7 +44,7 @@ impl QueuePair {
         self.all_or_none(posted, self.receives.posted() == before)
     }
 
-    /// Posts at most [`CHAIN`] receives; of a refused one those before it.
+    /// Posts at most [`CHAIN`] receives: if the device refuses one, those before it.
     fn post_receives(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         let mut pieces = [NO_PIECE; CHAIN];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
@@ -56,7 +57,7 @@ impl QueuePair {
             work.next = next;
             let buffer = match request.buffer {
                 Buffer::Segment(segment) => Some(segment),
-                Buffer::Empty | Buffer::Places(_) => self.nowhere(),
+                Buffer::Empty | Buffer::Places(_) => self.empty_segment(),
             };
             if let Some(buffer) = buffer {
                 pieces[at] = piece(buffer);
@@ -66,8 +67,8 @@ impl QueuePair {
             next = work;
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is valid; the chain and its pieces are live and copied by the call. The
-        // device checks the pieces against regions, which keep their memory.
+        // SAFETY: the queue pair is valid; the chain and its scatter list are live and copied by the call.
+        // The device checks the list against registered regions, which hold their memory.
         let posted = check("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw(), next, &raw mut bad) });
         for request in &requests[..taken(&posted, &chain[..requests.len()], bad)] {
             self.receives.push(Posted::User { id: request.id, kind: CompletionKind::Recv, signaled: true });
@@ -75,7 +76,7 @@ impl QueuePair {
         posted
     }
 
-    /// Posts sends: all or none, or the connection breaks.
+    /// Posts all of the sends, or none. If the device takes only a part of them, the connection breaks.
     pub(super) fn post_send(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
         if !matches!(self.state, State::Established) {
             return Err(Error::BadState { state: self.state.name(), what: "post_send" });
@@ -91,12 +92,12 @@ impl QueuePair {
         self.all_or_none(posted, self.sends.posted() == before)
     }
 
-    /// What posting a list answers. A refusal of which there are not `none` posted breaks the connection.
+    /// Breaks the connection if posting failed and not `none` of the requests were posted.
     fn all_or_none(&mut self, posted: Result<()>, none: bool) -> Result<()> {
         if let Err(error) = &posted
             && !none
         {
-            self.give_up(error);
+            self.fail_post(error);
         }
         posted
     }
@@ -130,13 +131,13 @@ impl QueuePair {
         }
     }
 
-    /// Posts at most `N` sends; of a refused one those before it.
+    /// Posts at most `N` sends: if the device refuses one, those before it.
     fn post_sends<const N: usize>(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut pieces = [[NO_PIECE; SEND_SEGMENTS]; N];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
         let mut chain: [sys::ibv_send_wr; N] = unsafe { std::mem::zeroed() };
         let first = self.sends.next();
-        // Reserved at once, so that it stays in place while the chain points there.
+        // Reserved in one step, so that the buffer does not move while the chain points into it.
         self.joined.clear();
         self.joined.reserve(requests.iter().map(|request| self.length_to_join(request)).sum());
         for (at, request) in requests.iter().enumerate() {
@@ -160,12 +161,12 @@ impl QueuePair {
                 work.num_sge = used as i32;
                 work.send_flags = flags.0;
             }
-            if request.signaled || self.must_be_copied(request) {
+            if request.signaled || self.must_be_signaled(request) {
                 work.send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
             }
-            describe(work, request.operation);
+            set_operation(work, request.operation);
         }
-        let (taken, posted) = self.hand_over(&mut chain[..requests.len()]);
+        let (taken, posted) = self.post_chain(&mut chain[..requests.len()]);
         self.probed = false;
         for request in &requests[..taken] {
             let &SendRequest { id, signaled, operation, .. } = request;
@@ -174,16 +175,17 @@ impl QueuePair {
         posted
     }
 
-    /// Whether the device has to be asked for a completion although nobody wants it. Soft iWARP gives pages
-    /// of a long request that is not to be signaled to TCP as they are, and TCP may send them after a later
-    /// request's completion has said that they can be used again. It copies what is signaled, which is also
-    /// faster: the checksum behind pages is a TCP segment of its own.
-    fn must_be_copied(&self, request: &SendRequest<'_>) -> bool {
+    /// Whether the request must be signaled although the consumer wants no completion. Soft iWARP hands the
+    /// pages of a long unsignaled request to TCP without a copy. TCP may then send them after the completion
+    /// of a later request, when the consumer may already change them. Soft iWARP copies the payload of a
+    /// signaled request, which is also faster: after uncopied pages the checksum takes a TCP segment of its
+    /// own.
+    fn must_be_signaled(&self, request: &SendRequest<'_>) -> bool {
         self.is_iwarp() && matches!(request.payload, Payload::Segments(_)) && request.payload.len() >= PAGE
     }
 
-    /// Bytes of a request's inline payload that must be put together, because it is in more slices
-    /// than a request has pieces.
+    /// Length of a request's inline payload if it must be joined, because it has more slices than a work
+    /// request has segments. Otherwise 0.
     fn length_to_join(&self, request: &SendRequest<'_>) -> usize {
         match request.payload {
             Payload::Inline(slices) if slices.len() > self.segments => request.payload.len(),
@@ -191,25 +193,25 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request that completes only when the peer's host has answered: on InfiniBand an empty
-    /// write, which is acknowledged, on iWARP an empty read.
+    /// Posts a probe, a request that completes only when the peer's host has acknowledged it: on InfiniBand
+    /// an empty write, on iWARP an empty read.
     pub(super) fn post_probe(&mut self) {
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
         let mut chain: [sys::ibv_send_wr; 1] = unsafe { std::mem::zeroed() };
-        let mut target = self.nowhere().map(piece);
+        let mut target = self.empty_segment().map(piece);
         let [work] = &mut chain;
         work.wr_id = self.work_id(false, self.sends.next());
         work.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
         let remote = RemoteAddress { key: 0, address: 0 };
         match &mut target {
             Some(target) => {
-                describe(work, Operation::Read { remote });
+                set_operation(work, Operation::Read { remote });
                 work.sg_list = target;
                 work.num_sge = 1;
             }
-            None => describe(work, Operation::Write { remote, immediate: None }),
+            None => set_operation(work, Operation::Write { remote, immediate: None }),
         }
-        match self.hand_over(&mut chain).1 {
+        match self.post_chain(&mut chain).1 {
             Ok(()) => {
                 self.sends.push(Posted::Probe);
                 self.liveness.probe_posted(Instant::now());
@@ -218,16 +220,16 @@ impl QueuePair {
         }
     }
 
-    /// No bytes of a region, where a piece of memory must be named: on iWARP, whose kernel side takes
-    /// no receive without one, and for the target of a read.
-    fn nowhere(&self) -> Option<Segment> {
+    /// On iWARP, a segment of length 0: its kernel driver takes no receive and no read without a segment.
+    fn empty_segment(&self) -> Option<Segment> {
         let segment =
             |region: &Arc<Region>| Segment { key: region.local_key(), address: region.address(), length: 0 };
         self.probe.as_ref().map(segment)
     }
 
-    /// Links the work requests and posts them; answers how many the device took, and whether it refused one.
-    fn hand_over(&mut self, chain: &mut [sys::ibv_send_wr]) -> (usize, Result<()>) {
+    /// Links the work requests and posts them. Returns how many the device took, and its error if it refused
+    /// one.
+    fn post_chain(&mut self, chain: &mut [sys::ibv_send_wr]) -> (usize, Result<()>) {
         let mut next = std::ptr::null_mut();
         for work in chain.iter_mut().rev() {
             work.next = next;
@@ -237,15 +239,15 @@ impl QueuePair {
             return (0, Ok(()));
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair is valid; the chain and its pieces are live and copied by the call, and
-        // so is the payload of inline requests. Other payload is named by keys that the device checks
-        // against regions, which keep their memory.
+        // SAFETY: the queue pair is valid; the chain, its gather lists and the inline payload are live and
+        // copied by the call. The device checks the keys of other payload against registered regions, which
+        // hold their memory.
         let posted = check("ibv_post_send", unsafe { sys::ibv_post_send(self.raw(), next, &raw mut bad) });
         (taken(&posted, chain, bad), posted)
     }
 }
 
-/// How many requests of a chain the device took: all, or those before the `bad` one.
+/// How many requests of a chain the device took: all, or those before `bad`.
 fn taken<W>(posted: &Result<()>, chain: &[W], bad: *const W) -> usize {
     match posted {
         Ok(()) => chain.len(),
@@ -253,8 +255,8 @@ fn taken<W>(posted: &Result<()>, chain: &[W], bad: *const W) -> usize {
     }
 }
 
-/// Names the bytes of `slices` in `place`; answers how many pieces that takes. What has more slices
-/// than there is place is put together in `joined`, which has room for it.
+/// Fills the gather list `place` with `slices` and returns its length. If there are more slices than `place`
+/// has room for, they are joined in `joined`, whose capacity suffices.
 fn inline_pieces(slices: &[IoSlice<'_>], place: &mut [sys::ibv_sge], joined: &mut Vec<u8>) -> usize {
     let piece =
         |bytes: &[u8]| sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
@@ -291,8 +293,8 @@ fn kind_of(operation: Operation) -> CompletionKind {
     }
 }
 
-/// Says in a work request what to do.
-fn describe(work: &mut sys::ibv_send_wr, operation: Operation) {
+/// Sets the operation of a work request.
+fn set_operation(work: &mut sys::ibv_send_wr, operation: Operation) {
     use sys::ibv_wr_opcode as opcode;
     let mut target = None;
     work.opcode = match operation {

@@ -1,4 +1,4 @@
-//! A queue pair at its device: creating it, posting, and what its completions mean.
+//! A queue pair of the device: its creation, its states, and its completions.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -9,50 +9,51 @@ use std::time::Instant;
 use rdma_sys as sys;
 use sys::ibv_wc_status as status;
 
-use super::cm::{Id, Reads};
+use super::cm::{Id, ReadDepths};
 use super::completion_queue::Queue;
 use super::connection::State;
-use super::device::{Context, OWN_SENDS, check, check_pointer};
+use super::device::{Context, PROBE_ENTRIES, check, check_pointer};
 use super::liveness::Liveness;
-use super::memory::{Handle, Pd, Region};
-use super::ring::{Posted, Ring};
+use super::memory::{Pd, PdHandle, Region};
+use super::outstanding::{Outstanding, Posted};
 use crate::{
     BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities,
     QpId, Result,
 };
 
-/// Segments of one send that a queue pair asks for.
+/// Most segments of one send.
 pub(super) const SEND_SEGMENTS: usize = 4;
 
-/// The bit of a work request's id that says which queue it is of; the bits below hold the queue
-/// pair's number and, in the lower half, the sequence number.
+/// The bit of a work request's id that marks a receive. The other bits of the upper half hold the queue
+/// pair's number, and the lower half holds the sequence number.
 const RECEIVE: u64 = 1 << 63;
 
-/// A queue pair, its connection, and what is posted on it.
+/// A queue pair, its connection, and its outstanding requests.
 pub(super) struct QueuePair {
     pub(super) number: QpId,
     raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QpCapabilities,
     pub(super) segments: usize,
-    /// Inline payload that came in too many slices, put together while it is posted.
+    /// Buffer that joins inline payload of too many slices while it is posted.
     pub(super) joined: Vec<u8>,
-    pub(super) sends: Ring,
-    pub(super) receives: Ring,
+    pub(super) sends: Outstanding,
+    pub(super) receives: Outstanding,
     pub(super) state: State,
     pub(super) events: VecDeque<ConnectionEvent>,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) liveness: Liveness,
-    /// Whether a probe was answered since the last send: then the peer's host has everything.
+    /// Whether a probe completed since the last send. If so, the peer's host has acknowledged everything.
     pub(super) probed: bool,
-    /// The first flushed request that no connection event has explained yet.
+    /// When the first request was flushed. The connection event that gives the reason may come later.
     pub(super) flushed_at: Option<Instant>,
-    /// Dropped after the queue pair is destroyed, as the connection manager asks for.
+    /// Dropped after the queue pair is destroyed, as the connection manager requires.
     pub(super) id: Option<Id>,
-    /// On iWARP: the request is sent, and the kernel holds the queue pair until there is an outcome.
+    /// On iWARP: the connection request is sent, and the kernel holds the queue pair until there is an
+    /// outcome.
     pub(super) is_requesting: bool,
     pub(super) probe: Option<Arc<Region>>,
-    pub(super) domain: Arc<Handle>,
+    pub(super) domain: Arc<PdHandle>,
     _queue: Arc<Queue>,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Makes a queue pair that can take receives.
+    /// Creates a queue pair, to which receives can be posted.
     pub(super) fn create(number: QpId, pd: &Pd, queue: &Arc<Queue>, wanted: QpCapabilities) -> Result<Self> {
         let context = &pd.handle().context;
         let segments = (SEND_SEGMENTS as u32).min(context.max_segments);
@@ -71,13 +72,13 @@ impl QueuePair {
             request.send_cq = queue.raw();
             request.recv_cq = queue.raw();
             request.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
-            request.cap.max_send_wr = wanted.send_depth.max(1) + OWN_SENDS;
+            request.cap.max_send_wr = wanted.send_depth.max(1) + PROBE_ENTRIES;
             request.cap.max_recv_wr = wanted.recv_depth.max(1);
             request.cap.max_send_sge = segments;
             request.cap.max_recv_sge = 1;
             request.cap.max_inline_data = inline as u32;
-            // SAFETY: domain and queue are valid, and the queue pair will hold both; the request is live.
-            // Those of different devices are refused.
+            // SAFETY: domain and queue are valid, and the queue pair will hold both; the request is live. The
+            // call fails if they are of different devices.
             let raw = unsafe { (context.library.ibv_create_qp)(pd.handle().raw(), &raw mut request) };
             created = check_pointer("ibv_create_qp", raw).map(|raw| (raw, request.cap));
             if created.is_ok() {
@@ -88,21 +89,21 @@ impl QueuePair {
             }
         }
         let (raw, cap) = created?;
-        let reads = context.max_reads;
+        let max_reads = context.max_reads;
         let qp = Self {
             number,
             raw,
             granted: QpCapabilities {
-                send_depth: cap.max_send_wr.saturating_sub(OWN_SENDS),
+                send_depth: cap.max_send_wr.saturating_sub(PROBE_ENTRIES),
                 recv_depth: cap.max_recv_wr,
                 inline: cap.max_inline_data as usize,
-                initiator_depth: wanted.initiator_depth.max(1).min(reads.0),
-                responder_resources: wanted.responder_resources.max(1).min(reads.1),
+                initiator_depth: wanted.initiator_depth.max(1).min(max_reads.initiator),
+                responder_resources: wanted.responder_resources.max(1).min(max_reads.responder),
             },
             segments: segments as usize,
             joined: Vec::new(),
-            sends: Ring::new(cap.max_send_wr),
-            receives: Ring::new(cap.max_recv_wr),
+            sends: Outstanding::new(cap.max_send_wr),
+            receives: Outstanding::new(cap.max_recv_wr),
             state: State::Idle,
             events: VecDeque::new(),
             local: None,
@@ -120,8 +121,8 @@ impl QueuePair {
         Ok(qp)
     }
 
-    /// Takes the new queue pair to the state in which receives can be posted. The port is that of the
-    /// connection later.
+    /// Moves the new queue pair to the state Init, in which receives can be posted. The connection sets the
+    /// final port.
     fn initialize(&self) -> Result<()> {
         use sys::ibv_qp_attr_mask as mask;
         // SAFETY: the structure consists of integers, for which all zeros are valid.
@@ -136,8 +137,8 @@ impl QueuePair {
         self.modify(&mut attributes, which.0 as i32)
     }
 
-    /// Takes the queue pair to a later state, with the attributes that the connection manager knows.
-    pub(super) fn raise(&self, state: sys::ibv_qp_state::Type) -> Result<()> {
+    /// Moves the queue pair to a later state, with the connection manager's attributes.
+    pub(super) fn move_to(&self, state: sys::ibv_qp_state::Type) -> Result<()> {
         let Some(id) = &self.id else { return Ok(()) };
         let (mut attributes, mut mask) = id.queue_pair_attributes(state)?;
         if state == sys::ibv_qp_state::IBV_QPS_INIT {
@@ -147,7 +148,7 @@ impl QueuePair {
         self.modify(&mut attributes, mask)
     }
 
-    /// Ends all work: what is posted comes back flushed.
+    /// Moves the queue pair to the state Error, which flushes its outstanding requests.
     pub(super) fn fail_requests(&self) {
         // SAFETY: the structure consists of integers, for which all zeros are valid.
         let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -159,8 +160,8 @@ impl QueuePair {
 
     fn modify(&self, attributes: &mut sys::ibv_qp_attr, mask: i32) -> Result<()> {
         // SAFETY: the queue pair is valid; the attributes are live and only read.
-        let answer = unsafe { (self.context().library.ibv_modify_qp)(self.raw(), attributes, mask) };
-        check("ibv_modify_qp", answer)
+        let result = unsafe { (self.context().library.ibv_modify_qp)(self.raw(), attributes, mask) };
+        check("ibv_modify_qp", result)
     }
 
     /// Whether it is the queue pair of a parent of this process.
@@ -180,43 +181,43 @@ impl QueuePair {
         self.raw.as_ptr()
     }
 
-    /// The number that the peer's device knows it by.
+    /// The number by which the peer's device addresses the queue pair.
     pub(super) fn wire_number(&self) -> u32 {
         // SAFETY: the queue pair is valid, and its number does not change.
         unsafe { (*self.raw()).qp_num }
     }
 
-    pub(super) fn reads(&self) -> Reads {
-        Reads { initiator: self.granted.initiator_depth, responder: self.granted.responder_resources }
+    pub(super) fn read_depths(&self) -> ReadDepths {
+        ReadDepths { initiator: self.granted.initiator_depth, responder: self.granted.responder_resources }
     }
 
-    /// Send entries that the consumer may use now.
+    /// Free entries of the send queue that the consumer may use.
     pub(super) fn send_room(&self) -> u32 {
-        // One entry stays for a probe; while one is under way it has its entry.
-        let own = if self.liveness.probing() { 0 } else { OWN_SENDS };
-        (self.granted.send_depth + OWN_SENDS).saturating_sub(self.sends.outstanding() + own)
+        // One entry is reserved for a probe. An outstanding probe has it already.
+        let reserved = if self.liveness.probing() { 0 } else { PROBE_ENTRIES };
+        (self.granted.send_depth + PROBE_ENTRIES).saturating_sub(self.sends.outstanding() + reserved)
     }
 
-    /// The id of the next work request of a queue.
+    /// The id of a work request.
     pub(super) fn work_id(&self, receive: bool, sequence: u32) -> u64 {
         let queue = if receive { RECEIVE } else { 0 };
         queue | u64::from(self.number.0) << 32 | u64::from(sequence)
     }
 
-    /// What a completion of this queue pair tells the consumer, if anything.
-    pub(super) fn take(&mut self, done: &sys::ibv_wc) -> Option<Completion> {
-        let receive = done.wr_id & RECEIVE != 0;
-        let ring = if receive { &mut self.receives } else { &mut self.sends };
-        let posted = ring.complete(done.wr_id as u32)?;
+    /// Handles a work completion of this queue pair. Returns the consumer's completion, if there is one.
+    pub(super) fn take(&mut self, work: &sys::ibv_wc) -> Option<Completion> {
+        let receive = work.wr_id & RECEIVE != 0;
+        let outstanding = if receive { &mut self.receives } else { &mut self.sends };
+        let posted = outstanding.complete(work.wr_id as u32)?;
         if posted == Posted::Probe {
             self.probed = self.sends.outstanding() == 0;
         }
-        let status = completion_status(done.status, receive);
+        let status = completion_status(work.status, receive);
         let succeeded = status == CompletionStatus::Success;
         if succeeded {
             self.liveness.heard(posted == Posted::Probe);
         } else {
-            self.take_failure(status, done.status);
+            self.take_failure(status, work.status);
         }
         let Posted::User { id, kind, signaled } = posted else { return None };
         if succeeded && !signaled {
@@ -224,28 +225,28 @@ impl QueuePair {
         }
         let mut completion = Completion { qp: self.number, id, kind, status, ..Completion::EMPTY };
         if succeeded && receive {
-            let has = |flag: sys::ibv_wc_flags| done.wc_flags & flag.0 != 0;
-            if done.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
+            let has = |flag: sys::ibv_wc_flags| work.wc_flags & flag.0 != 0;
+            if work.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
                 completion.kind = CompletionKind::RecvWrite;
             }
-            completion.length = done.byte_len;
+            completion.length = work.byte_len;
             if has(sys::ibv_wc_flags::IBV_WC_WITH_IMM) {
-                // SAFETY: the flag says which of the two it is; both are plain 32 bits.
-                let word = unsafe { done.imm_data_invalidated_rkey_union.imm_data };
+                // SAFETY: the flag selects the field of the union; both fields are 32-bit integers.
+                let word = unsafe { work.imm_data_invalidated_rkey_union.imm_data };
                 completion.immediate = Some(u32::from_be(word).into());
             } else if has(sys::ibv_wc_flags::IBV_WC_WITH_INV) {
                 // SAFETY: as above.
-                let key = unsafe { done.imm_data_invalidated_rkey_union.invalidated_rkey };
+                let key = unsafe { work.imm_data_invalidated_rkey_union.invalidated_rkey };
                 completion.invalidated = Some(key);
             }
         }
         Some(completion)
     }
 
-    /// What a failed request says about the connection.
+    /// Breaks the connection for a failed request, unless the request was only flushed.
     fn take_failure(&mut self, status: CompletionStatus, code: status::Type) {
         let cause = Cause::Request { status, code };
-        self.lose(match status {
+        self.break_with(match status {
             CompletionStatus::Flushed => {
                 self.flushed_at.get_or_insert_with(Instant::now);
                 return;
@@ -267,8 +268,8 @@ impl Drop for QueuePair {
             return;
         }
         // SAFETY: the queue pair is valid and destroyed once.
-        let answer = unsafe { (self.context().library.ibv_destroy_qp)(self.raw()) };
-        if let Err(error) = check("ibv_destroy_qp", answer) {
+        let result = unsafe { (self.context().library.ibv_destroy_qp)(self.raw()) };
+        if let Err(error) = check("ibv_destroy_qp", result) {
             log::warn!("{error}");
         }
     }
@@ -279,11 +280,11 @@ pub(super) fn number_of(work_id: u64) -> u32 {
     (work_id & !RECEIVE).wrapping_shr(32) as u32
 }
 
-/// What peers may do with regions that grant it.
+/// Remote access that the queue pair allows; each region restricts it further.
 const REMOTE_RIGHTS: u32 =
     sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0 | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
 
-/// What the device's number for the end of a request means.
+/// The status for the device's status code.
 fn completion_status(code: status::Type, receive: bool) -> CompletionStatus {
     match code {
         status::IBV_WC_SUCCESS => CompletionStatus::Success,

@@ -1,11 +1,11 @@
-//! The connections of a completion queue: each call goes to its queue pair.
+//! Connection calls of the completion queue, which passes each to its queue pair.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::Cq;
 use crate::ibv::cm::Id;
-use crate::ibv::connection::Announce;
+use crate::ibv::connection::Targets;
 use crate::ibv::listener::Request;
 use crate::ibv::queue_pair::QueuePair;
 use crate::{self as verbs, ConnectOptions, ConnectionEvent, EventTarget, QpId, Result};
@@ -23,8 +23,8 @@ impl verbs::Connections for Cq {
         events: EventTarget,
     ) -> Result<()> {
         let wait = self.wait.clone();
-        let announce = Announce { events, data: wait.as_ref() };
-        self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &announce)?;
+        let targets = Targets { events, completions: wait.as_ref() };
+        self.queue_pair(qp, "connect")?.connect(remote, local, private_data, options, &targets)?;
         self.keepalive = Some(options.keepalive);
         self.start_keepalive_timer()
     }
@@ -38,8 +38,8 @@ impl verbs::Connections for Cq {
         events: EventTarget,
     ) -> Result<()> {
         let wait = self.wait.clone();
-        let announce = Announce { events, data: wait.as_ref() };
-        self.queue_pair(qp, "accept")?.accept(request, private_data, options, &announce)?;
+        let targets = Targets { events, completions: wait.as_ref() };
+        self.queue_pair(qp, "accept")?.accept(request, private_data, options, &targets)?;
         self.keepalive = Some(options.keepalive);
         self.start_keepalive_timer()
     }
@@ -75,8 +75,8 @@ impl verbs::Connections for Cq {
 
     fn local_address(&self, qp: QpId) -> Option<SocketAddr> {
         let queue_pair = self.queue_pairs.get(&qp.0)?;
-        let now = || queue_pair.id.as_ref().and_then(Id::local_address);
-        queue_pair.local.or_else(now)
+        let current = || queue_pair.id.as_ref().and_then(Id::local_address);
+        queue_pair.local.or_else(current)
     }
 
     fn peer_address(&self, qp: QpId) -> Option<SocketAddr> {

@@ -1,10 +1,36 @@
-//! The end of a connection: lost, ended by either side, or given up.
+//! The end of a connection: broken, ended by either side, or an attempt that is abandoned. And the end of its
+//! queue pair.
+//!
+//! The kernel's iWARP connection manager holds a queue pair until the peer has answered or a time-out of its
+//! own has passed. A thread that destroys the queue pair earlier blocks for as long. Such queue pairs
+//! therefore wait in a list ([`destroy`]), and later calls destroy those that can be destroyed at once. The
+//! kernel destroys the rest when the process ends.
 
-use super::failure::connect_error;
-use super::{QueuePair, State};
+use parking_lot::Mutex;
+
+use super::{QueuePair, State, connect_error};
 use crate::{BreakReason, Cause, ConnectionEvent, Error};
 
-/// What the device's refusal of a request says.
+/// Queue pairs to be destroyed.
+static WAITING: Mutex<Vec<QueuePair>> = Mutex::new(Vec::new());
+
+/// Destroys a queue pair now or, if that would block, in a later call of [`destroy_waiting`].
+pub(in super::super) fn destroy(queue_pair: QueuePair) {
+    if !queue_pair.is_inherited() {
+        WAITING.lock().push(queue_pair);
+        destroy_waiting();
+    }
+}
+
+/// Destroys the waiting queue pairs that can be destroyed without blocking.
+pub(in super::super) fn destroy_waiting() {
+    let is_done = |queue_pair: &mut QueuePair| queue_pair.is_inherited() || queue_pair.is_released();
+    let done: Vec<QueuePair> = WAITING.lock().extract_if(.., is_done).collect();
+    // Dropped after the lock is released.
+    drop(done);
+}
+
+/// The cause of a break for which the device refused a request.
 fn cause(error: &Error) -> Cause {
     match error {
         Error::Io { source, .. } => Cause::System(source.raw_os_error().unwrap_or(libc::EIO)),
@@ -13,47 +39,49 @@ fn cause(error: &Error) -> Cause {
 }
 
 impl QueuePair {
-    /// The connection broke. Unless the peer ended it: that may be what it broke of.
-    pub(in super::super) fn lose(&mut self, reason: BreakReason) {
+    /// Ends the connection as broken. If the peer ended it first, reports that end instead: it may be the
+    /// cause.
+    pub(in super::super) fn break_with(&mut self, reason: BreakReason) {
         if matches!(reason, BreakReason::Reset | BreakReason::Vanished) {
             self.drive();
         }
         if matches!(self.state, State::Established | State::Closing) {
-            self.end(Some(ConnectionEvent::Broken(reason)));
+            self.end(ConnectionEvent::Broken(reason));
         }
     }
 
-    /// The device took a part of what was to be posted: nothing can follow in order.
-    pub(in super::super) fn give_up(&mut self, error: &Error) {
+    /// Ends the connection because the device took only a part of the posted requests: none can follow in
+    /// order.
+    pub(in super::super) fn fail_post(&mut self, error: &Error) {
         match self.state {
             State::Idle | State::Attempting(..) => self.fail(connect_error(error)),
-            State::Established | State::Closing => self.lose(BreakReason::Local(cause(error))),
+            State::Established | State::Closing => self.break_with(BreakReason::Local(cause(error))),
             State::Ended => {}
         }
     }
 
-    /// Ends the connection in both directions; the transport tells the peer.
-    pub(super) fn end(&mut self, event: Option<ConnectionEvent>) {
+    /// Ends the connection in both directions and reports `event`. The transport informs the peer.
+    pub(super) fn end(&mut self, event: ConnectionEvent) {
         self.state = State::Ended;
         self.liveness.stop();
-        self.events.extend(event);
+        self.events.push_back(event);
         self.fail_requests();
         if let Some(id) = &self.id {
             id.disconnect();
         }
     }
 
-    /// Gives the attempt up.
-    pub(super) fn leave(&mut self, state: State) {
-        self.state = state;
+    /// Ends a connection attempt.
+    pub(super) fn end_attempt(&mut self) {
+        self.state = State::Ended;
         self.fail_requests();
         if !self.is_requesting {
             self.id = None;
         }
     }
 
-    /// Whether the queue pair can be destroyed without waiting for the peer.
-    pub(in super::super) fn has_let_go(&mut self) -> bool {
+    /// Whether the kernel holds the queue pair no longer, so that destroying it does not block.
+    fn is_released(&mut self) -> bool {
         self.drive();
         !self.is_requesting
     }
@@ -65,16 +93,16 @@ impl QueuePair {
                 self.state = State::Closing;
                 self.close_when_flushed();
             }
-            State::Attempting(..) => self.leave(State::Ended),
+            State::Attempting(..) => self.end_attempt(),
             _ => {}
         }
     }
 
-    /// Finishes the orderly end once the peer's host has everything.
+    /// Finishes the orderly end once the peer's host has acknowledged everything.
     pub(in super::super) fn close_when_flushed(&mut self) {
         if matches!(self.state, State::Closing) && self.flushed() {
             if !self.is_iwarp() {
-                // Receives come back flushed; nothing that was sent is left to harm.
+                // This flushes the receives. No send is outstanding that it could harm.
                 self.fail_requests();
             }
             self.state = State::Ended;
@@ -89,21 +117,21 @@ impl QueuePair {
     pub(in super::super) fn abort(&mut self) {
         match self.state {
             State::Established | State::Closing => {
-                self.end(Some(ConnectionEvent::Broken(BreakReason::Aborted)));
+                self.end(ConnectionEvent::Broken(BreakReason::Aborted));
             }
-            State::Attempting(..) => self.leave(State::Ended),
+            State::Attempting(..) => self.end_attempt(),
             _ => {}
         }
     }
 
-    /// Whether the peer's host has everything. A completion says so on InfiniBand; on iWARP only the
-    /// answer to a read behind it does.
+    /// Whether the peer's host has acknowledged everything. On InfiniBand the completions show it; on iWARP
+    /// only the response to a later read does, so this posts a probe.
     pub(in super::super) fn flushed(&mut self) -> bool {
         if self.sends.posted() == 0 || !matches!(self.state, State::Established | State::Closing) {
             return true;
         }
-        let done = self.sends.outstanding() == 0;
-        if done && (self.probed || !self.is_iwarp()) {
+        let completed = self.sends.outstanding() == 0;
+        if completed && (self.probed || !self.is_iwarp()) {
             return true;
         }
         if !self.liveness.probing() {

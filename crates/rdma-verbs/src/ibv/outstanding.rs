@@ -1,49 +1,49 @@
-//! Requests that are posted and not completed, in the order of posting.
+//! Outstanding requests: posted and not completed, in the order of posting.
 //!
-//! A completion says which request it is of, and not what that was if it failed: the rings know.
-//! Requests complete in order, but for reads on soft iWARP: what follows a read may complete before
-//! its answer has come.
+//! A device's completion identifies its request. If the request failed, the completion does not contain its
+//! kind, so that is kept here. Requests complete in order, except on soft iWARP: requests after a read may
+//! complete before the read.
 
 use std::collections::VecDeque;
 
 use crate::CompletionKind;
 
-/// What was posted.
+/// A posted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Posted {
-    /// A request of the consumer's.
+    /// A request of the consumer.
     User {
-        /// As the consumer calls it.
+        /// The consumer's id.
         id: u64,
-        /// What it completes as.
+        /// The kind of its completion.
         kind: CompletionKind,
-        /// Whether it tells of its success.
+        /// Whether its success is reported.
         signaled: bool,
     },
-    /// A request of this module's own.
+    /// A probe of the peer's host.
     Probe,
 }
 
 impl Posted {
-    /// Whether what was posted after it may complete before it.
+    /// Whether later requests may complete before it.
     fn may_be_late(self) -> bool {
         matches!(self, Self::Probe | Self::User { kind: CompletionKind::Read, .. })
     }
 }
 
-/// The posted requests of one queue.
+/// The outstanding requests of one queue, in a ring that the sequence numbers index.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct Outstanding {
     entries: Box<[Posted]>,
     /// Requests posted since the beginning.
     posted: u64,
-    /// The highest request that completed, plus one: all before it are done but for `reads`.
+    /// The highest number of a completed request, plus one. All requests before it are done, except `reads`.
     completed: u64,
-    /// Reads that have not completed.
+    /// Numbers of the reads and probes that have not completed.
     reads: VecDeque<u64>,
 }
 
-impl Ring {
+impl Outstanding {
     /// For a queue of `depth` entries, at least one.
     pub(super) fn new(depth: u32) -> Self {
         Self {
@@ -54,12 +54,12 @@ impl Ring {
         }
     }
 
-    /// Requests that are posted and not done.
+    /// The number of outstanding requests, counted from the oldest one.
     pub(super) fn outstanding(&self) -> u32 {
         (self.posted - self.done()) as u32
     }
 
-    /// Requests that are done: they and all before them.
+    /// The number of requests before the oldest outstanding one.
     fn done(&self) -> u64 {
         self.reads.front().map_or(self.completed, |&read| read.min(self.completed))
     }
@@ -69,12 +69,12 @@ impl Ring {
         self.posted
     }
 
-    /// The sequence number that the next request gets.
+    /// The sequence number of the next request.
     pub(super) fn next(&self) -> u32 {
         self.posted as u32
     }
 
-    /// Notes a request that was posted; there is room.
+    /// Adds a posted request. The caller made sure that there is room.
     pub(super) fn push(&mut self, posted: Posted) {
         let at = self.place(self.posted);
         self.entries[at] = posted;
@@ -84,8 +84,8 @@ impl Ring {
         self.posted += 1;
     }
 
-    /// The request of this sequence number is done, and all before it but for reads. `None` if it
-    /// is not outstanding.
+    /// Completes the request of this sequence number, and all before it except reads and probes. Returns
+    /// `None` if it is not outstanding.
     pub(super) fn complete(&mut self, sequence: u32) -> Option<Posted> {
         let done = self.done();
         let number = done + u64::from(sequence.wrapping_sub(done as u32));
@@ -116,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_stands_for_all_before_it() {
-        let mut ring = Ring::new(4);
+    fn a_completion_completes_all_requests_before_it() {
+        let mut ring = Outstanding::new(4);
         (0..4).for_each(|id| ring.push(user(id)));
         assert_eq!(ring.complete(2), Some(user(2)));
         assert_eq!(ring.outstanding(), 1);
@@ -127,8 +127,8 @@ mod tests {
     }
 
     #[test]
-    fn a_read_may_be_late() {
-        let mut ring = Ring::new(4);
+    fn a_read_may_complete_after_later_requests() {
+        let mut ring = Outstanding::new(4);
         ring.push(user(0));
         ring.push(Posted::Probe);
         ring.push(user(2));
@@ -141,7 +141,11 @@ mod tests {
 
     #[test]
     fn sequence_numbers_wrap() {
-        let mut ring = Ring { posted: u64::from(u32::MAX), completed: u64::from(u32::MAX), ..Ring::new(3) };
+        let mut ring = Outstanding {
+            posted: u64::from(u32::MAX),
+            completed: u64::from(u32::MAX),
+            ..Outstanding::new(3)
+        };
         let first = ring.next();
         (7..10).for_each(|id| ring.push(user(id)));
         assert_eq!((first, ring.next()), (u32::MAX, 2));
