@@ -1,4 +1,4 @@
-//! Connections of queue pairs: how they are made, what happens to them, how they end.
+//! Connections of queue pairs: how they are established, what is reported of them, and how they end.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use crate::{BreakReason, ConnectError, QpId, Result, SameHost, Token, WaitSet};
 /// How to connect, accept or listen.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// After how long without an established connection the attempt fails with
+    /// Time after which an attempt that has not established a connection fails with
     /// [`ConnectError::TimedOut`].
     pub timeout: Duration,
-    /// After how long of silence a vanished host is noticed; at most twice this time passes.
+    /// Keep-alive time: a peer's host that vanished is noticed within twice this time.
     pub keepalive: Duration,
 }
 
-/// Where a queue pair, a listener or a completion queue announces that it has something to tell: the wait
-/// set, and the token by which the owner of the set knows whom to ask.
+/// Where a queue pair, a listener or a completion queue signals that it has something to report: the wait
+/// set, and the token by which the owner of the set identifies the source.
 #[derive(Debug, Clone)]
 pub struct EventTarget {
-    /// Becomes readable when there is something to ask for.
+    /// Becomes readable when there is something to report.
     pub wait: Arc<WaitSet>,
-    /// Reported by [`WaitSet::wait`] for it.
+    /// The token that [`WaitSet::wait`] reports then.
     pub token: Token,
 }
 
@@ -34,26 +34,26 @@ impl EventTarget {
     }
 }
 
-/// What happened to a connection. Each is reported once, in this order: at most one of the first
-/// three, then, only after `Established`, at most one of the last two.
+/// An event of a connection. Each is reported at most once, in this order: one of the first three, then, only
+/// after `Established`, one of the last two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionEvent {
-    /// The connection stands and carries data. The active side gets the private data of the reply;
-    /// the passive side gets none.
+    /// The connection is established. The active side gets the private data of the reply; the passive side
+    /// gets none.
     Established {
-        /// Exact bytes where the transport keeps lengths, zero-padded where it does not.
+        /// The exact bytes if the transport preserves their length, otherwise padded with zeros.
         private_data: Vec<u8>,
     },
-    /// The passive side refused, with its private data.
+    /// The passive side rejected the request, with its private data.
     Rejected {
         /// See `Established`.
         private_data: Vec<u8>,
     },
-    /// There is no connection and will be none.
+    /// The attempt failed.
     Failed(ConnectError),
-    /// The peer ended the connection in an orderly way; nothing of what it sent is missing.
+    /// The peer ended the connection in an orderly way. Everything that it sent has arrived.
     Disconnected,
-    /// The connection broke; completions that were polled before stay true.
+    /// The connection broke. Completions that were polled before remain valid.
     Broken(BreakReason),
 }
 
@@ -62,8 +62,8 @@ pub trait Connections {
     /// The device's connection request.
     type Request;
 
-    /// Starts connecting. `local` binds the active side's address first. The outcome is told by
-    /// [`Connections::poll_event`].
+    /// Starts to connect. `local` binds the active side's address first. [`Connections::poll_event`] reports
+    /// the outcome.
     fn connect(
         &mut self,
         qp: QpId,
@@ -74,8 +74,8 @@ pub trait Connections {
         events: EventTarget,
     ) -> Result<()>;
 
-    /// Accepts a request on this queue pair. The outcome is told by
-    /// [`Connections::poll_event`], also where the peer has left.
+    /// Accepts a request on this queue pair. [`Connections::poll_event`] reports the outcome, also if the
+    /// peer has closed the connection.
     fn accept(
         &mut self,
         qp: QpId,
@@ -85,25 +85,25 @@ pub trait Connections {
         events: EventTarget,
     ) -> Result<()>;
 
-    /// Begins an orderly end: what was posted goes out first, then the peer sees
-    /// [`ConnectionEvent::Disconnected`]. Nothing can be posted afterwards; what arrives is
-    /// still received.
+    /// Begins an orderly end: posted requests are sent first, then the peer gets
+    /// [`ConnectionEvent::Disconnected`]. Nothing can be posted afterwards. Messages that arrive are still
+    /// received.
     fn disconnect(&mut self, qp: QpId);
 
-    /// Ends the connection at once as broken, telling the peer so (Terminate, reset).
+    /// Breaks the connection at once. The peer is informed (Terminate, reset).
     fn abort(&mut self, qp: QpId);
 
-    /// Whether everything that was posted has reached the peer's host, as far as the transport
-    /// tells: after that an end of this process loses nothing. No wake-up says when it becomes so:
-    /// ask again after a pause.
+    /// Whether everything that was posted has reached the peer's host, as far as the transport reports that.
+    /// From then on the end of this process loses nothing. No wait set signals it: the caller asks again
+    /// after a pause.
     fn flushed(&mut self, qp: QpId) -> bool;
 
-    /// The next connection event of this queue pair; drives its connection. `None`: nothing new;
-    /// ask again when the event target reports its token, or at [`Connections::deadline`].
+    /// Drives the connection of this queue pair and returns its next event. After `None`, the caller asks
+    /// again when the event target reports its token, or at [`Connections::deadline`].
     fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent>;
 
-    /// When [`Connections::poll_event`] wants to be called even if nothing happens; by now if an event
-    /// waits.
+    /// When to call [`Connections::poll_event`] even if no token is reported. If an event is ready, this time
+    /// has come.
     fn deadline(&self, qp: QpId) -> Option<Instant>;
 
     /// The local address, once there is one.
@@ -112,45 +112,45 @@ pub trait Connections {
     /// The peer's address, once there is a connection.
     fn peer_address(&self, qp: QpId) -> Option<SocketAddr>;
 
-    /// How to share memory with a peer on the same host, if the device can.
+    /// Memory shared with a peer on the same host, if the device supports that.
     fn same_host(&mut self) -> Option<&mut dyn SameHost<Request = Self::Request>> {
         None
     }
 }
 
-/// A passive endpoint that listens.
+/// A listener.
 pub trait Listener: Send {
-    /// What a peer asked for.
+    /// The type of its connection requests.
     type Request: ConnectionRequest;
 
-    /// The address it listens on, with the real port.
+    /// The address it listens on, with the actual port.
     fn local_address(&self) -> SocketAddr;
 
-    /// The next connection request; drives the handshakes. A peer that is slow or silent in its handshake
-    /// holds up nobody else, and a crowd of peers does not hold up the caller: what is left to do is
-    /// announced again. `None`: ask again when the event target reports its token, or at
-    /// [`Listener::deadline`].
+    /// Drives the handshakes and returns the next connection request. A peer that is slow or silent in its
+    /// handshake delays no other peer. One call does a bounded amount of work; if more is left, the event
+    /// target is signaled again. After `None`, the caller asks again when the event target reports its token,
+    /// or at [`Listener::deadline`].
     fn poll(&mut self) -> Option<Self::Request>;
 
-    /// When [`Listener::poll`] wants to be called even if nothing happens.
+    /// When to call [`Listener::poll`] even if no token is reported.
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// A connection that a peer asked for: accept it with [`Connections::accept`], or reject it.
-/// Dropping it cuts the connection without an answer.
+/// A peer's connection request, to be accepted with [`Connections::accept`] or rejected. Dropping it closes
+/// the connection without a reply.
 pub trait ConnectionRequest: Send {
-    /// What the peer sent along; exact bytes where the transport keeps lengths.
+    /// The private data of the request: the exact bytes if the transport preserves their length.
     fn private_data(&self) -> &[u8];
-    /// Where it comes from.
+    /// The address of the peer.
     fn peer_address(&self) -> SocketAddr;
-    /// Where it arrived.
+    /// The address at which the request arrived.
     fn local_address(&self) -> SocketAddr;
-    /// Whether its peer is known to have left: then the request holds nothing of the system's any more, and
-    /// who accepts it meets [`ConnectError::Closed`]. [`Listener::poll`] finds that out, if the transport
-    /// tells.
+    /// Whether the peer is known to have closed the connection. The request then holds no descriptor any
+    /// more, and accepting it fails with [`ConnectError::Closed`]. [`Listener::poll`] notices it, if the
+    /// transport reports it.
     fn has_left(&self) -> bool {
         false
     }
-    /// Refuses it, with private data that the peer reads in [`ConnectionEvent::Rejected`].
+    /// Rejects it. The peer gets the private data in [`ConnectionEvent::Rejected`].
     fn reject(self, private_data: &[u8]);
 }

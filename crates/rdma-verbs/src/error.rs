@@ -1,5 +1,4 @@
-//! What can go wrong on a device: one type for calls, one for connecting, one for a connection
-//! that stood.
+//! Errors of a device: one type for calls, one for connection attempts, one for established connections.
 
 use std::io;
 
@@ -8,49 +7,49 @@ use crate::{Cause, HandshakeFault};
 /// Outcome of a verbs call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a verbs call was refused. Nothing has changed then, unless the call says otherwise.
+/// Why a verbs call failed. A failed call changes nothing, unless its documentation says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// More requests than the queue has room for.
     #[error("queue of {depth} entries has room for {room}, not for {asked}")]
     QueueFull {
-        /// Entries in all.
+        /// Number of entries.
         depth: u32,
-        /// Entries free.
+        /// Number of free entries.
         room: u32,
-        /// Entries asked for.
+        /// Number of requested entries.
         asked: usize,
     },
-    /// An inline payload over the granted limit.
+    /// An inline payload longer than the queue pair was granted.
     #[error("{length} bytes inline are more than the {limit} granted")]
     InlineTooLong {
-        /// Bytes given.
+        /// Bytes of the payload.
         length: usize,
         /// Bytes granted.
         limit: usize,
     },
-    /// A length, depth or size outside what the device can do.
+    /// A length, depth or size outside the device's limits.
     #[error("{what} of {value} is outside {least} to {most}")]
     OutOfRange {
-        /// What was asked for.
+        /// What the value is.
         what: &'static str,
-        /// The value given.
+        /// The value.
         value: u64,
-        /// Smallest that works.
+        /// The smallest valid value.
         least: u64,
-        /// Largest that works.
+        /// The largest valid value.
         most: u64,
     },
-    /// A local key that names no region of this protection domain, or too short a region, or one
-    /// without the right that the request needs.
+    /// A local segment outside every region: its key names no region of this protection domain, its range is
+    /// not within the region, or the region does not grant the access that the request needs.
     #[error("local segment key {key:#x}, address {address:#x}, {length} bytes: {why}")]
     BadSegment {
-        /// Key given.
+        /// The segment's key.
         key: u32,
-        /// Address given.
+        /// Its address.
         address: u64,
-        /// Length given, in bytes.
+        /// Its length in bytes.
         length: u32,
         /// What is wrong with it.
         why: &'static str,
@@ -61,70 +60,70 @@ pub enum Error {
     /// The queue pair is not in a state for this, or does not exist.
     #[error("queue pair is {state}: {what} is not possible")]
     BadState {
-        /// The state that it is in.
+        /// Its state.
         state: &'static str,
         /// The call.
         what: &'static str,
     },
-    /// The device has no such thing.
+    /// The device does not support this.
     #[error("the device has no {0}")]
     Unsupported(&'static str),
     /// The operating system refused.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The call.
         what: &'static str,
-        /// What the system said.
+        /// Its error.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Wraps an error of the operating system, with the call that met it.
+    /// Wraps an error of the operating system, with the call that returned it.
     pub fn io<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Io { what, source: source.into() }
     }
 }
 
-/// Why a connection did not come about.
+/// Why a connection attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nobody listens there.
+    /// No process listens at the address.
     #[error("connection refused: nobody is listening")]
     Refused,
     /// The host or network cannot be reached; the system's errno.
     #[error("{}", io::Error::from_raw_os_error(*.0))]
     System(i32),
-    /// No answer in time.
+    /// The peer did not answer in time; the time-out in milliseconds.
     #[error("no answer within {0} ms")]
     TimedOut(u64),
-    /// The peer answered with something else than the handshake expects.
+    /// The peer's part of the handshake was wrong.
     #[error("handshake failed: {0}")]
     Protocol(HandshakeFault),
-    /// The peer went away in the middle of the handshake.
+    /// The peer closed the connection during the handshake.
     #[error("peer closed the connection during the handshake")]
     Closed,
 }
 
-/// Why a standing connection broke.
+/// Why an established connection broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BreakReason {
-    /// Reset by the peer or its host, or ended in the middle of a message.
+    /// The peer or its host reset the connection, or closed it in the middle of a message.
     #[error("reset by peer")]
     Reset,
-    /// The host does not answer any more.
+    /// The peer's host does not answer any more.
     #[error("peer's host does not answer")]
     Vanished,
-    /// The peer broke the protocol or a bound.
+    /// The peer violated the protocol or a bound.
     #[error("peer broke the protocol: {0}")]
     Protocol(Cause),
-    /// This side cannot go on, through no fault of the peer: memory that a message needs is gone, or
-    /// there is none.
+    /// This side cannot continue, and the peer did nothing wrong: memory that a message needs was
+    /// deregistered, or memory cannot be allocated.
     #[error("given up by this side: {0}")]
     Local(Cause),
-    /// The peer said that this side did.
+    /// The peer ended the connection and reports that this side violated the protocol or a bound.
     #[error("peer terminated: {0}")]
     Terminated(Cause),
     /// The device failed or was removed.
@@ -133,7 +132,7 @@ pub enum BreakReason {
     /// The device's port went down.
     #[error("the RDMA device's port is down")]
     PortDown,
-    /// This side aborted.
+    /// This side aborted the connection.
     #[error("aborted by this side")]
     Aborted,
 }

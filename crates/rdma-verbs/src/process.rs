@@ -1,20 +1,21 @@
-//! Which process made an object.
+//! Which process created an object.
 //!
-//! A child of `fork` has copies of its parent's objects, but the kernel's side of them (sockets, epoll sets,
-//! timers, queue pairs) is shared. The child may close its descriptors and free its memory; every other
-//! system call on them changes what the parent has. So an object notes its [`Maker`], and asks it first.
+//! A child of `fork` has copies of its parent's objects, but shares the kernel's objects behind them
+//! (sockets, epoll sets, timers, queue pairs). The child may close its descriptors and free its memory. Every
+//! other system call on them affects the parent. Each object therefore records its [`Maker`], and checks it
+//! before such a call.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the first process and this one.
+/// The number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes that this process is a new child: call it in the child of every `fork`.
+/// Records that this process is a new child. Call it in the child of every `fork`.
 pub fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process that made an object.
+/// The process that created an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maker(u32);
 
@@ -25,7 +26,7 @@ impl Maker {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is it, and no child of it.
+    /// Whether it is this process, rather than a parent of this process.
     #[must_use]
     #[inline]
     pub fn is_this_process(self) -> bool {

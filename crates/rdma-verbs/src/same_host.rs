@@ -5,20 +5,21 @@ use std::net::SocketAddr;
 use crate::shm::Invitation;
 use crate::{MemoryRegion, QpId};
 
-/// What a device offers to queue pairs whose peer is a process of the same host: two regions of memory that
-/// both sides map. The connection works the same whatever comes of it. See
-/// [`Connections::same_host`](crate::Connections::same_host).
+/// The rendezvous of two queue pairs whose processes are on the same host. Afterwards both processes map one
+/// region of each side, and messages use this shared memory. If the rendezvous fails, the connection works
+/// without it. See [`Connections::same_host`](crate::Connections::same_host).
 pub trait SameHost {
     /// The device's connection request.
     type Request;
 
-    /// Before [`Connections::connect`](crate::Connections::connect): makes a place where the peer at
-    /// `remote`, if it is on this host and knows how, can take part in sharing memory, `target` in it, for
-    /// which the peer has to be told. `None`: there is no such place.
+    /// Offers the rendezvous, before [`Connections::connect`](crate::Connections::connect). `target` is this
+    /// side's region. The caller sends the returned offer to the peer at `remote`. `None` if the peer is not
+    /// on this host or the system refuses.
     fn invite(&mut self, qp: QpId, remote: SocketAddr, target: &dyn MemoryRegion) -> Option<Invitation>;
 
-    /// Before [`Connections::accept`](crate::Connections::accept): follows the peer's invitation. What
-    /// `target` holds is lost. Answers whether memory is shared, of which the peer has to be told.
+    /// Connects to the peer's offer, before [`Connections::accept`](crate::Connections::accept). `target` is
+    /// this side's region, whose content is lost. Returns whether memory is shared, which the caller reports
+    /// to the peer.
     fn visit(
         &mut self,
         qp: QpId,
@@ -27,11 +28,11 @@ pub trait SameHost {
         target: &dyn MemoryRegion,
     ) -> bool;
 
-    /// After [`ConnectionEvent::Established`](crate::ConnectionEvent::Established) on the side that invited:
-    /// whether the peer says that it came. Poll afterwards, as after
-    /// [`CompletionQueue::attach`](crate::CompletionQueue::attach).
+    /// Finishes the rendezvous on the side that offered it, after
+    /// [`ConnectionEvent::Established`](crate::ConnectionEvent::Established). `visited` is what the peer
+    /// reported. Poll afterwards, as after [`CompletionQueue::attach`](crate::CompletionQueue::attach).
     fn meet(&mut self, qp: QpId, visited: bool);
 
-    /// Whether memory is shared with the peer, so that messages cost next to nothing but their copies.
+    /// Whether memory is shared with the peer. A message then costs little more than the copy of its payload.
     fn shares_memory(&self, qp: QpId) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Time as a source of wait sets, and moments that many connections share.
+//! Timers as sources of wait sets, and times that the timers of many connections share.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::LazyLock;
@@ -9,8 +9,9 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use crate::process::Maker;
 use crate::{Error, Result};
 
-/// A timer with a descriptor, which is readable once the time has come, until the timer is set anew or
-/// [`Timer::take`] is called. A child of the process that made it shares it and sets nothing.
+/// A timer with a descriptor. It becomes readable when the timer expires, and stays so until the timer is set
+/// again or [`Timer::take`] is called. A child of the process that created it shares it, so setting it there
+/// does nothing.
 #[derive(Debug)]
 pub struct Timer {
     descriptor: OwnedFd,
@@ -18,7 +19,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// A timer that does not run.
+    /// A timer that is stopped.
     pub fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
@@ -26,25 +27,25 @@ impl Timer {
         Ok(Self { descriptor, maker: Maker::this_process() })
     }
 
-    /// Lets it run once, until `at`; `None`: stops it.
+    /// Makes it expire once, at the time `at`. `None` stops it.
     pub fn set(&self, at: Option<Instant>) -> Result<()> {
         let left = at.map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
-        self.run(left.unwrap_or_default(), Duration::ZERO)
+        self.start(left.unwrap_or_default(), Duration::ZERO)
     }
 
-    /// Lets it run again and again for `interval`, a millisecond at least.
+    /// Makes it expire periodically, every `interval` and at most once per millisecond.
     pub fn repeat(&self, interval: Duration) -> Result<()> {
         let interval = interval.max(Duration::from_millis(1));
-        self.run(interval, interval)
+        self.start(interval, interval)
     }
 
-    /// Whether the time has come since the last call.
+    /// Whether it expired since the last call.
     #[must_use]
     pub fn take(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; 8]).is_ok()
     }
 
-    fn run(&self, first: Duration, then: Duration) -> Result<()> {
+    fn start(&self, first: Duration, then: Duration) -> Result<()> {
         if !self.maker.is_this_process() {
             return Ok(());
         }
@@ -61,7 +62,7 @@ impl AsFd for Timer {
     }
 }
 
-/// The system's form of a duration.
+/// Converts a duration.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -69,8 +70,8 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// The next of the moments that lie `interval` apart, counted from one beginning for the whole
-/// process: one wake-up serves many connections.
+/// The next multiple of `interval`, counted from one start time for the whole process: connections with the
+/// same interval are woken together.
 pub(crate) fn next_tick(interval: Duration) -> Instant {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let interval = interval.max(Duration::from_millis(1));
@@ -86,19 +87,19 @@ mod tests {
     use crate::{Interest, WaitSet};
 
     #[test]
-    fn a_timer_wakes_once_or_again_and_again() {
+    fn a_timer_expires_once_or_periodically() {
         let (set, timer) = (Arc::new(WaitSet::new().unwrap()), Timer::new().unwrap());
         set.add(timer.as_fd(), set.token(), Interest::Read).unwrap();
         let wakes = |within| set.wait(Some(within), &mut Vec::new()).unwrap();
         let (short, long) = (Duration::from_millis(20), Duration::from_secs(20));
-        assert!(!wakes(short), "it does not run");
+        assert!(!wakes(short), "it is stopped");
         let start = Instant::now();
         timer.set(Some(start + short)).unwrap();
         assert!(wakes(long) && start.elapsed() >= short);
-        assert!(wakes(Duration::ZERO), "nobody has taken it");
+        assert!(wakes(Duration::ZERO), "it stays readable");
         assert!(timer.take() && !timer.take() && !wakes(short));
         timer.set(Some(start)).unwrap();
-        assert!(wakes(long), "a moment that has passed");
+        assert!(wakes(long), "a time in the past");
         timer.set(None).unwrap();
         assert!(!wakes(short), "stopped");
         timer.repeat(short).unwrap();

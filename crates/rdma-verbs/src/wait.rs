@@ -1,13 +1,14 @@
-//! One file descriptor for many reasons to wake up.
+//! One file descriptor for many event sources.
 //!
-//! A [`WaitSet`] is an epoll instance: sources are added with a token that the set gives out, and its own
-//! descriptor can stand in another set, in `poll`, `select` or `epoll`. A [`Signal`] makes a set readable
-//! without a source: an eventfd that is always readable stands in the set from the start, and is
-//! listened to while a signal is on. Nothing is opened for a signal, so that it cannot fail
-//! where descriptors have run out, and a few sets of a thread share one such eventfd. (Not all: the kernel
-//! lets a file stand in at most 1000 sets, and in fewer when these stand in others.)
+//! A [`WaitSet`] is an epoll instance. Each source has a token that the set assigned. The set's own
+//! descriptor can be a member of another set, or be passed to `poll`, `select` or `epoll`.
 //!
-//! A child of the process that made a set shares it with its parent, so nothing changes a set there.
+//! A [`Signal`] makes a set readable without a source. Each set contains an eventfd that is always readable,
+//! and polls it only while a signal is on. A signal opens no descriptor, so it works even if the process has
+//! none left. A few sets of one thread share one eventfd. The kernel limits how many sets may contain one
+//! file to 1000, and to fewer if these sets are nested, so not all sets share one.
+//!
+//! A child of `fork` shares a set with its parent, so the child changes nothing in it.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +24,11 @@ use super::process::Maker;
 use super::timer::timespec;
 use super::{Error, Result};
 
-/// What sources and signals of a [`WaitSet`] are known by. Those of one object may share a token.
+/// Identifies sources and signals of a [`WaitSet`]. Several of them may share a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub(crate) u64);
 
-/// Which states of a source count.
+/// The states of a source that make its set readable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Readable.
@@ -36,7 +37,7 @@ pub enum Interest {
     ReadWrite,
     /// Writable, whether or not the input has ended.
     Write,
-    /// The other side hung up or an error came, told once each time it happens.
+    /// The peer hung up, or an error occurred. Reported once for each occurrence.
     HangUp,
 }
 
@@ -51,11 +52,11 @@ impl Interest {
     }
 }
 
-/// What the eventfd behind the signals is known by: [`WaitSet::token`] does not get there.
+/// The token of the eventfd. [`WaitSet::token`] never reaches it.
 const SIGNAL: u64 = u64::MAX;
-/// Sets that share an eventfd. The kernel counts the ways from a file through sets that stand in sets: at
-/// most 500 over two of them, 100 over three, 50 over four. So an application may have each of these in
-/// dozens of its own.
+/// Most sets that share an eventfd. The kernel limits the number of paths from one file through nested sets:
+/// 500 paths through two sets, 100 through three, 50 through four. With this bound an application can add
+/// each set to dozens of its own.
 const SHARED_BY: usize = 8;
 
 /// A set of sources behind one descriptor.
@@ -65,23 +66,24 @@ pub struct WaitSet {
     maker: Maker,
     /// The number of the next token.
     next: AtomicU64,
-    /// Locked while the interest in the eventfd changes.
+    /// The lock is held while the interest in the eventfd changes.
     signals: Mutex<Signals>,
 }
 
 #[derive(Debug)]
 struct Signals {
-    bell: Arc<OwnedFd>,
+    /// The eventfd, which is always readable.
+    eventfd: Arc<OwnedFd>,
     /// The tokens of the signals that are on.
     on: Vec<Token>,
 }
 
-/// Makes a set readable, and reports its token, while it is on. It is off when it is dropped.
+/// While a signal is on, its set is readable and reports its token. Dropping the signal switches it off.
 #[derive(Debug)]
 pub struct Signal {
     set: Arc<WaitSet>,
     token: Token,
-    /// Changed with the set's lock.
+    /// Changes only under the lock of the set's signals.
     on: AtomicBool,
 }
 
@@ -89,33 +91,33 @@ impl WaitSet {
     /// An empty set.
     pub fn new() -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?;
-        let bell = shared_bell()?;
-        let silent = epoll::EventFlags::empty();
-        epoll::add(&epoll, &bell, epoll::EventData::new_u64(SIGNAL), silent)
+        let eventfd = shared_eventfd()?;
+        let no_interest = epoll::EventFlags::empty();
+        epoll::add(&epoll, &eventfd, epoll::EventData::new_u64(SIGNAL), no_interest)
             .map_err(Error::io("epoll_ctl add"))?;
-        let signals = Mutex::new(Signals { bell, on: Vec::new() });
+        let signals = Mutex::new(Signals { eventfd, on: Vec::new() });
         Ok(Self { epoll, maker: Maker::this_process(), next: AtomicU64::new(0), signals })
     }
 
-    /// A token that this set has not given out before; later ones are greater.
+    /// A new token, greater than all earlier ones of this set.
     #[must_use]
     pub fn token(&self) -> Token {
         Token(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A signal of this set, off at first.
+    /// A signal of this set. It is off.
     #[must_use]
     pub fn signal(self: &Arc<Self>, token: Token) -> Signal {
         Signal { set: Arc::clone(self), token, on: AtomicBool::new(false) }
     }
 
-    /// Whether it is the set of a parent of this process.
+    /// Whether a parent of this process created the set.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         !self.maker.is_this_process()
     }
 
-    /// Adds a source. It leaves the set by itself when its descriptor is closed.
+    /// Adds a source. Closing its descriptor removes it.
     pub fn add(&self, source: BorrowedFd<'_>, token: Token, interest: Interest) -> Result<()> {
         if self.is_inherited() {
             return Ok(());
@@ -133,7 +135,7 @@ impl WaitSet {
             .map_err(Error::io("epoll_ctl mod"))
     }
 
-    /// Takes a source out.
+    /// Removes a source.
     pub fn remove(&self, source: BorrowedFd<'_>) -> Result<()> {
         if self.is_inherited() {
             return Ok(());
@@ -141,16 +143,16 @@ impl WaitSet {
         epoll::delete(&self.epoll, source).map_err(Error::io("epoll_ctl del"))
     }
 
-    /// Takes an interest in the eventfd behind the signals, or none.
-    fn listen(&self, bell: &OwnedFd, on: bool) -> Result<()> {
-        let heard = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        epoll::modify(&self.epoll, bell, epoll::EventData::new_u64(SIGNAL), heard)
+    /// Switches the interest in the eventfd on or off.
+    fn poll_eventfd(&self, eventfd: &OwnedFd, on: bool) -> Result<()> {
+        let interest = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        epoll::modify(&self.epoll, eventfd, epoll::EventData::new_u64(SIGNAL), interest)
             .map_err(Error::io("epoll_ctl mod"))
     }
 
-    /// Waits until a source is ready or a signal on, at most `timeout` (`None`: for ever), and adds their
-    /// tokens to `ready`. Answers whether there were any. A signal handler that interrupts the wait ends it
-    /// early.
+    /// Waits until a source is ready or a signal is on, at most `timeout` (`None`: without limit), and adds
+    /// their tokens to `ready`. Returns whether there were any. A handler of a POSIX signal that interrupts
+    /// the wait ends it early.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Token>) -> Result<bool> {
         let timeout = timeout.map(timespec);
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
@@ -191,32 +193,32 @@ impl Signal {
             signals.on.swap_remove(at);
         }
         if signals.on.len() == usize::from(on) {
-            self.report(self.set.listen(&signals.bell, on));
+            log_failure(self.set.poll_eventfd(&signals.eventfd, on));
         }
     }
 
-    /// Switches it on, and wakes also who waits for the set edge-triggered and has seen it readable before.
-    /// The sources of the set must be level-triggered.
+    /// Switches it on. Even if the set was readable before, this wakes a thread that waits for the set
+    /// edge-triggered. The sources of the set must be level-triggered.
     pub fn set_again(&self) {
         self.set(true);
         if self.set.is_inherited() {
             return;
         }
-        // The kernel tells of a source when it comes to its list of ready ones. What is in there without
-        // being ready leaves it when the set is looked at.
+        // The kernel reports an edge when it adds a source to the set's ready list. `epoll_wait` removes the
+        // eventfd from that list, because there is no interest in it; the second call adds it again.
         let signals = self.set.signals.lock();
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
-        self.report(self.set.listen(&signals.bell, false));
-        let looked = epoll::wait(&self.set.epoll, &mut events, Some(&Timespec::default()));
-        self.report(looked.map(drop).map_err(Error::io("epoll_wait")));
-        self.report(self.set.listen(&signals.bell, true));
+        log_failure(self.set.poll_eventfd(&signals.eventfd, false));
+        let waited = epoll::wait(&self.set.epoll, &mut events, Some(&Timespec::default()));
+        log_failure(waited.map(drop).map_err(Error::io("epoll_wait")));
+        log_failure(self.set.poll_eventfd(&signals.eventfd, true));
     }
+}
 
-    /// The system refuses only what is not there.
-    fn report(&self, outcome: Result<()>) {
-        if let Err(error) = outcome {
-            log::error!("a wake-up is lost: {error}");
-        }
+/// Logs a failed system call. None is expected to fail, because the set and its eventfd exist.
+fn log_failure(outcome: Result<()>) {
+    if let Err(error) = outcome {
+        log::error!("a wake-up is lost: {error}");
     }
 }
 
@@ -232,24 +234,24 @@ impl AsFd for WaitSet {
     }
 }
 
-/// An eventfd that is readable for ever, for one more set.
-fn shared_bell() -> Result<Arc<OwnedFd>> {
+/// An always readable eventfd for one more set.
+fn shared_eventfd() -> Result<Arc<OwnedFd>> {
     thread_local! {
-        /// The one handed out last, and to how many sets. A lock around one for all threads could be taken
-        /// by another thread when the process forks, and then nobody gives it back in the child.
+        /// This thread's latest eventfd, and the number of its sets. Threads do not share one: another thread
+        /// could hold its lock while the process forks, and then the child could never take the lock.
         static LAST: Cell<(Weak<OwnedFd>, usize)> = const { Cell::new((Weak::new(), 0)) };
     }
-    // A thread that ends has none any more: then the set gets one of its own.
+    // If the thread is ending, its `LAST` is gone, and the set gets a new eventfd.
     let (last, sets) = LAST.try_with(Cell::take).unwrap_or_default();
-    let (bell, sets) = match last.upgrade() {
-        Some(bell) if sets < SHARED_BY => (bell, sets + 1),
+    let (shared, sets) = match last.upgrade() {
+        Some(shared) if sets < SHARED_BY => (shared, sets + 1),
         _ => {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
             (Arc::new(eventfd(1, flags).map_err(Error::io("eventfd"))?), 1)
         }
     };
-    let _ = LAST.try_with(|last| last.set((Arc::downgrade(&bell), sets)));
-    Ok(bell)
+    let _ = LAST.try_with(|last| last.set((Arc::downgrade(&shared), sets)));
+    Ok(shared)
 }
 
 #[cfg(test)]
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_of_one_set_are_apart() {
+    fn signals_of_one_set_are_independent() {
         let set = Arc::new(WaitSet::new().unwrap());
         let [first, second] = [(); 2].map(|()| set.signal(set.token()));
         first.set(true);
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_is_repeated_is_an_edge() {
+    fn a_signal_that_is_set_again_is_an_edge() {
         let (set, outer) = (Arc::new(WaitSet::new().unwrap()), WaitSet::new().unwrap());
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&outer.epoll, &set.epoll, epoll::EventData::new_u64(7), edge).unwrap();
