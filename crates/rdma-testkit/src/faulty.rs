@@ -1,14 +1,14 @@
-//! Any device, with seeded faults: what a real device may do by the contract, and seldom does.
+//! Any device, with seeded faults: what the contract of [`rdma_verbs`] allows and real devices rarely do.
 //!
-//! A [`Faulty`] device wraps another one and, as its [`Plan`] says, holds completions back, refuses
-//! posts, wakes without reason, grants less, and breaks or ends connections. Everything that it does
-//! is allowed by [`rdma_verbs`], so a consumer that follows the contract survives it. Each
-//! completion queue draws from a generator of its own, so one seed gives one course of events for
-//! one order of calls, however many threads there are. Without faults in the plan it is transparent.
+//! A [`Faulty`] device wraps another one. Its [`Plan`] determines how often it holds completions back,
+//! refuses posts, wakes its caller without reason, grants less than requested, and breaks or ends
+//! connections. The contract allows all of this, so a consumer that follows the contract continues to work.
+//! Each completion queue has its own random generator: one seed and one order of its calls give one sequence
+//! of events, however many threads there are. A device whose plan has no faults behaves like the wrapped one.
 
 mod completion_queue;
-mod dice;
 mod plan;
+mod random;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use completion_queue::CompletionQueue;
 pub use plan::Plan;
 
-use dice::Dice;
+use random::Random;
 use rdma_verbs::{ConnectOptions, Device, DeviceAttributes, EventTarget, Result};
 
 /// A device with faults.
@@ -55,8 +55,8 @@ impl<D: Device> Device for Faulty<D> {
 
     fn create_cq(&self, depth: u32) -> Result<Self::Cq> {
         let queue = self.queues.fetch_add(1, Ordering::Relaxed);
-        let dice = Dice::new(self.plan.seed, queue);
-        Ok(CompletionQueue::new(self.device.create_cq(depth)?, self.plan.clone(), dice))
+        let random = Random::new(self.plan.seed, queue);
+        Ok(CompletionQueue::new(self.device.create_cq(depth)?, self.plan.clone(), random))
     }
 
     fn listen(

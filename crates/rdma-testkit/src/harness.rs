@@ -1,13 +1,13 @@
-//! Ends of connections for tests, examples and benchmarks, and the documented way to drive them: poll until
-//! there is nothing, arm, poll once more, then sleep until a wait set or a deadline of the device says so.
-//! Every wait is bounded.
+//! Ends of connections for tests, examples and benchmarks. They are driven as documented: poll until nothing
+//! is found, arm, poll once more, then sleep until a wait set is readable or a deadline of the device has
+//! come. Every wait is bounded.
 //!
-//! | what | for whom |
+//! | item | purpose |
 //! |---|---|
-//! | [`End`] | tests: a device with one completion queue, and whatever comes out of it. Its calls panic |
+//! | [`End`] | tests: a device with one completion queue, and what it reported. Its calls panic on errors |
 //! | [`Pair`] | tests: two ends driven by one thread |
-//! | [`Connection`] | examples: one queue pair with calls that wait and answer a [`Result`] |
-//! | [`step`] | who drives ends of several kinds at once |
+//! | [`Connection`] | examples: one queue pair with calls that wait and return a [`Result`] |
+//! | [`step`] | drives several ends at once |
 
 mod connection;
 mod end;
@@ -26,16 +26,16 @@ pub use connection::Connection;
 pub use end::{End, success};
 pub use pair::{Joined, Pair};
 
-/// How long anything may take.
+/// Longest time that anything may take.
 pub const LIMIT: Duration = Duration::from_secs(20);
-/// How long to watch that nothing happens.
+/// Time without events after which nothing more is expected.
 pub const QUIET: Duration = Duration::from_millis(50);
 
-/// A queue pair that is in nobody's way.
+/// Capabilities that suffice for most tests.
 pub const CAPABILITIES: QpCapabilities =
     QpCapabilities { send_depth: 16, recv_depth: 16, inline: 64, initiator_depth: 4, responder_resources: 4 };
 
-/// How ends connect and listen unless they are told otherwise.
+/// The default options of ends.
 pub const OPTIONS: ConnectOptions = ConnectOptions { timeout: LIMIT, keepalive: LIMIT };
 
 /// A plain send.
@@ -44,54 +44,54 @@ pub const SEND: Operation = Operation::Send { immediate: None, invalidate: None,
 /// Outcome of a call of a [`Connection`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why what was waited for does not come.
+/// Why a call of a [`Connection`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call was refused.
     #[error(transparent)]
     Verbs(#[from] rdma_verbs::Error),
-    /// A message is longer than what it should be in.
+    /// A message is longer than its buffer.
     #[error(transparent)]
     Memory(#[from] rdma_verbs::memory::OutOfBounds),
-    /// Nothing came within [`LIMIT`].
+    /// It did not happen within [`LIMIT`].
     #[error("waited in vain for {0}")]
     TimedOut(&'static str),
-    /// The connection says something else.
+    /// The connection reported another event.
     #[error("instead of {wanted} came {event:?}")]
     Event {
-        /// What was waited for.
+        /// The expected event.
         wanted: &'static str,
-        /// What came.
+        /// The reported event.
         event: ConnectionEvent,
     },
-    /// A request did not succeed.
+    /// A request failed.
     #[error("{kind:?} ended with {status:?}, connection: {}", describe(event.as_ref()))]
     Request {
-        /// What it was.
+        /// Its kind.
         kind: CompletionKind,
-        /// How it ended.
+        /// Its status.
         status: CompletionStatus,
-        /// What the connection says of it.
+        /// The connection's event, if there is one.
         event: Option<ConnectionEvent>,
     },
 }
 
-/// An event for people: a broken connection by its reason.
+/// The text for an event: for a broken connection, the reason.
 fn describe(event: Option<&ConnectionEvent>) -> String {
     match event {
         Some(ConnectionEvent::Broken(reason)) => reason.to_string(),
         Some(event) => format!("{event:?}"),
-        None => "stands".into(),
+        None => "established".into(),
     }
 }
 
-/// Collects what there is at these ends, and sleeps if there is nothing: until something comes, until a
-/// device wants to be called, or until `deadline`.
+/// Collects the completions, events and requests of these ends. If there are none, sleeps until a wait set is
+/// readable, until a deadline of a device, or until `deadline`.
 ///
 /// # Errors
-/// [`Error::TimedOut`] with `what` was waited for, from `deadline` on; [`Error::Verbs`] if a queue cannot be
-/// armed.
+/// [`Error::TimedOut`] with `what`, which the caller waits for, from `deadline` on; [`Error::Verbs`] if a
+/// queue cannot be armed.
 pub fn step<D: Device>(ends: &mut [&mut End<D>], deadline: Instant, what: &'static str) -> Result<()> {
     let poll_all = |ends: &mut [&mut End<D>]| ends.iter_mut().fold(false, |any, end| end.poll() | any);
     if poll_all(ends) {
@@ -106,7 +106,7 @@ pub fn step<D: Device>(ends: &mut [&mut End<D>], deadline: Instant, what: &'stat
     let until = ends.iter().filter_map(|end| end.deadline()).fold(deadline, Instant::min);
     let sets = ends.iter().flat_map(|end| [&end.data, &end.events]);
     let mut sources: Vec<_> = sets.map(|set| PollFd::new(set.as_ref(), PollFlags::IN)).collect();
-    // A nanosecond more, so that a deadline has passed when the wait is over.
+    // One nanosecond more, so that the deadline has passed when `poll` returns.
     let left = until.saturating_duration_since(Instant::now()) + Duration::from_nanos(1);
     let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
     match poll(&mut sources, Some(&left)) {
@@ -116,17 +116,17 @@ pub fn step<D: Device>(ends: &mut [&mut End<D>], deadline: Instant, what: &'stat
     }
 }
 
-/// `length` bytes of a region, from `offset` on, for a local request.
+/// The local segment of `length` bytes at `offset` in a region.
 ///
 /// # Panics
-/// If no request can have so many bytes.
+/// If `length` does not fit in a segment.
 pub fn segment(region: &impl MemoryRegion, offset: usize, length: usize) -> Segment {
     let address = region.address() + offset as u64;
     let length = u32::try_from(length).expect("a segment has less than 4 GiB");
     Segment { key: region.local_key(), address, length }
 }
 
-/// A place in a region, as its peer names it.
+/// The remote address of `offset` in a region, for its peer.
 pub fn remote(region: &impl MemoryRegion, offset: usize) -> RemoteAddress {
     RemoteAddress { key: region.remote_key(), address: region.address() + offset as u64 }
 }
@@ -134,11 +134,11 @@ pub fn remote(region: &impl MemoryRegion, offset: usize) -> RemoteAddress {
 /// All bytes of a region.
 pub fn bytes(region: &impl MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.memory().len()];
-    region.memory().read(0, &mut bytes).expect("it is as long as it says");
+    region.memory().read(0, &mut bytes).expect("the buffer has the memory's length");
     bytes
 }
 
-/// Bytes that differ at every place and from pattern to pattern.
+/// Bytes that differ from place to place, and for each `salt`.
 pub fn pattern(length: usize, salt: usize) -> Vec<u8> {
     (0..length).map(|at| ((at * 31 + at / 251 + salt * 97) % 255) as u8 + 1).collect()
 }

@@ -9,12 +9,12 @@ pub mod suite;
 
 use std::io::Write as _;
 
-/// Says why the test of this name does not run here, past the capturing of output, in the form that
-/// `scripts/test.sh` counts: `skipped NAME: REASON`.
+/// Prints why the test of this name does not run here, as `skipped NAME: REASON`, which `scripts/test.sh`
+/// counts. Writes to standard error directly, because the test harness captures what the macros print.
 ///
 /// # Panics
-/// If standard error takes no line.
+/// If standard error cannot be written.
 pub fn skip(test: &str, reason: &str) {
     let text = format!("skipped {test}: {}\n", reason.trim());
-    std::io::stderr().write_all(text.as_bytes()).expect("standard error takes a line");
+    std::io::stderr().write_all(text.as_bytes()).expect("standard error can be written");
 }

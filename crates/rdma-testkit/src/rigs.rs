@@ -1,4 +1,4 @@
-//! Rigs of the devices that every machine has.
+//! Rigs for the devices that need no hardware and no setup.
 
 use std::net::SocketAddr;
 
@@ -11,22 +11,23 @@ use crate::suite::rig::Rig;
 /// Simulated devices.
 #[derive(Debug, Clone)]
 pub struct SimRig(
-    /// What both devices are like.
+    /// The configuration of both devices.
     pub Config,
 );
 
 impl SimRig {
-    /// One that keeps to iWARP's rules.
+    /// Devices that follow iWARP's rules.
     pub fn iwarp() -> Self {
         Self(Config::iwarp())
     }
 
-    /// One that keeps to InfiniBand's rules.
+    /// Devices that follow InfiniBand's rules.
     pub fn infiniband() -> Self {
         Self(Config::infiniband())
     }
 
-    /// Everything small: no inline data, one message on the wire at a time.
+    /// iWARP devices without inline data and with one message on the wire at a time, but with immediate data
+    /// and arming.
     pub fn narrow() -> Self {
         Self(Config { inline: 0, wire: 1, immediate: true, arming: true, ..Config::iwarp() })
     }
@@ -48,7 +49,7 @@ impl Rig for SimRig {
 /// The embedded iWARP device, over loopback.
 #[derive(Debug, Clone, Default)]
 pub struct IwarpRig(
-    /// How both devices behave.
+    /// The configuration of both devices.
     pub iwarp::Config,
 );
 
@@ -61,10 +62,10 @@ impl Rig for IwarpRig {
     }
 }
 
-/// A rig's devices behind the fault layer, with no faults.
+/// A rig's devices, wrapped in the fault layer without faults.
 #[derive(Debug, Clone)]
 pub struct FaultyRig<R>(
-    /// Where the devices below come from.
+    /// The rig that makes the wrapped devices.
     pub R,
 );
 

@@ -1,23 +1,22 @@
-//! An RDMA device in memory, for tests of everything above the verbs core.
+//! An RDMA device in memory, for tests of everything above `rdma-verbs`.
 //!
-//! A [`Fabric`] is an isolated network; the [`Device`]s made from one reach each other by the
-//! socket addresses that their listeners take, and nothing else does. Queue pairs keep the
-//! promises of reliable connected ones, and a [`Config`] chooses among the ways in which real
-//! devices differ, so that a consumer meets them all without hardware: no inline data, padded
-//! connection data, wake-ups that must be asked for, a wire that takes one message at a time.
+//! A [`Fabric`] is an isolated network. The [`Device`]s of one fabric reach each other by the socket
+//! addresses of their listeners. Queue pairs behave like reliable connected ones. A [`Config`] selects the
+//! properties in which real devices differ, so that a consumer is tested with all of them without hardware:
+//! no inline data, padded private data, a wait set that must be armed, a wire that holds one message.
 //!
 //! Three rules hold throughout:
-//! - **The owner moves its own memory.** What a peer sends waits in a link until the side that
-//!   it is for drives its queue pair; payload is read and placed only there, so that no two threads
-//!   touch a [`Memory`](rdma_verbs::Memory) at a time.
-//! - **Calls alone decide.** Used from one thread, what happens depends on the order of calls only.
-//!   The clock is read for one purpose: the time-out of a connection that nobody answers.
-//! - **One lock order**: fabric, listener, link, notifier. Whoever holds one takes only later ones.
+//! - **Each side accesses only its own memory.** A peer's frames wait in the link until their receiver drives
+//!   its queue pair. Only the receiver places payload, so two threads never access one
+//!   [`Memory`](rdma_verbs::Memory) at the same time.
+//! - **The order of calls determines everything**, if they come from one thread. The clock is read only for
+//!   the time-out of connection attempts.
+//! - **One lock order**: fabric, listener, link, notifier. A thread that holds one takes only later ones.
 //!
-//! The device is strict where the verbs contract is vague, so that what works here works elsewhere:
-//! a request keeps its place in the queue until a completion that covers it was polled, keys and
-//! addresses differ for every region and between local and remote use, and nothing can be posted
-//! once either side has ended the connection.
+//! Where the contract of `rdma-verbs` allows several behaviours, this device has the strictest one, so that a
+//! consumer that works here works on every device. A request occupies its queue until a completion that
+//! covers it is polled. Keys and addresses differ for every region, and keys differ between local and remote
+//! use. Nothing can be posted once either side has ended the connection.
 
 mod completion_queue;
 mod config;

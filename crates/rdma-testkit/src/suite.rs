@@ -1,6 +1,6 @@
-//! The conformance suite: the promises of [`rdma_verbs`] by topic.
+//! The conformance suite: tests of what [`rdma_verbs`] promises, by topic.
 //!
-//! A device joins by a [`Rig`](rig::Rig) and one [`conformance!`](crate::conformance) line in a test.
+//! To run it, a device needs a [`Rig`](rig::Rig) and one [`conformance!`](crate::conformance) line in a test.
 
 mod conformance;
 pub mod rig;

@@ -1,10 +1,10 @@
-//! Calls of a [`Connection`] that wait.
+//! The waiting calls of a [`Connection`].
 
 use rdma_testkit::harness::{CAPABILITIES, Connection, Error, remote, segment};
 use rdma_testkit::sim::{Config, Device, Fabric};
 use rdma_verbs::{Access, BreakReason, ConnectionEvent, Connections, Listener, MemoryRegion, RemoteAddress};
 
-/// Has both sides do something on a connection, each in a thread.
+/// Connects two sides, and runs `client` and `server` on them in two threads.
 fn connected(client: impl FnOnce(Connection<Device>), server: impl FnOnce(Connection<Device>) + Send) {
     let fabric = Fabric::new();
     let open = || Connection::new(fabric.device(Config::iwarp()), CAPABILITIES, 16).unwrap();
@@ -50,12 +50,15 @@ fn messages_writes_and_reads_arrive() {
 }
 
 #[test]
-fn the_last_message_counts_and_no_other_comes() {
+fn the_last_message_is_received_and_the_next_receive_fails() {
     connected(
         |mut client| {
-            // The message and the end are both there before anybody asks.
+            // Both the message and the end arrive before the first call.
             let qp = client.qp;
-            client.end.until("the end", |end| (!end.happened[&qp].is_empty()).then_some(())).unwrap();
+            client
+                .end
+                .until("the end", |end| (!end.connection_events[&qp].is_empty()).then_some(()))
+                .unwrap();
             assert_eq!(client.receive().unwrap(), b"bye");
             assert!(matches!(client.receive(), Err(Error::Verbs(rdma_verbs::Error::BadState { .. }))));
             client.disconnect().unwrap();
@@ -68,20 +71,21 @@ fn the_last_message_counts_and_no_other_comes() {
 }
 
 #[test]
-fn what_breaks_is_told() {
+fn a_break_is_reported() {
     connected(
         |mut client| {
             assert_eq!(client.receive().unwrap(), b"here");
             client.end.cq.abort(client.qp);
-            let told = client.wait_for_end();
+            let outcome = client.wait_for_end();
             let event = ConnectionEvent::Broken(BreakReason::Aborted);
-            assert!(matches!(&told, Err(Error::Event { event: it, .. }) if *it == event), "{told:?}");
+            assert!(matches!(&outcome, Err(Error::Event { event: it, .. }) if *it == event), "{outcome:?}");
         },
         |mut server| {
             server.send(b"here").unwrap();
-            let told = server.receive();
-            let broken = matches!(&told, Err(Error::Request { event: Some(ConnectionEvent::Broken(_)), .. }));
-            assert!(broken, "{told:?}");
+            let outcome = server.receive();
+            let broken =
+                matches!(&outcome, Err(Error::Request { event: Some(ConnectionEvent::Broken(_)), .. }));
+            assert!(broken, "{outcome:?}");
         },
     );
 }

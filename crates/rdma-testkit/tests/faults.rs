@@ -1,5 +1,5 @@
-//! The fault layer with faults: each happens when its odds say so, one seed gives one course of
-//! events, and a consumer that follows the contract gets through.
+//! The fault layer with faults: each fault happens with its probability, one seed gives one sequence of
+//! events, and a consumer that follows the contract works.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use rdma_verbs::{
 use rdma_testkit::harness::{CAPABILITIES, End, Joined, Pair, SEND};
 use rdma_testkit::suite::rig::Rig;
 
-/// Simulated devices, the active one with faults or both.
-struct Trouble {
+/// Simulated devices of which the active one, or both, have faults.
+struct FaultyDevices {
     config: Config,
     active: Plan,
     passive: Plan,
 }
 
-impl Trouble {
+impl FaultyDevices {
     fn active(active: Plan) -> Self {
         Self { config: Config::iwarp(), active, passive: Plan::none() }
     }
@@ -30,7 +30,7 @@ impl Trouble {
     }
 }
 
-impl Rig for Trouble {
+impl Rig for FaultyDevices {
     type Device = Faulty<sim::Device>;
 
     fn devices(&self) -> (Self::Device, Self::Device) {
@@ -44,20 +44,13 @@ fn send(id: u64, signaled: bool) -> SendRequest<'static> {
     SendRequest { id, signaled, operation: SEND, payload: Payload::Segments(&[]) }
 }
 
-fn woken(wait: &WaitSet) -> bool {
+fn is_readable(wait: &WaitSet) -> bool {
     wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap()
-}
-
-/// Whether the fault layer itself wakes: that shows as a token, the simulated device's signal does not.
-fn alarmed(wait: &WaitSet) -> bool {
-    let mut tokens = Vec::new();
-    wait.wait(Some(Duration::ZERO), &mut tokens).unwrap();
-    !tokens.is_empty()
 }
 
 #[test]
 fn inline_grants_shrink() {
-    let mut end = End::new(Trouble::active(Plan { small_inline: 1000, ..Plan::none() }).devices().0);
+    let mut end = End::new(FaultyDevices::active(Plan { small_inline: 1000, ..Plan::none() }).devices().0);
     let wanted = QpCapabilities { send_depth: 1, recv_depth: 1, inline: 1000, ..CAPABILITIES };
     let granted: Vec<_> = (0..20).map(|_| end.queue_pair(wanted).1.inline).collect();
     assert!(granted.iter().all(|&inline| inline <= 1000));
@@ -65,14 +58,14 @@ fn inline_grants_shrink() {
 }
 
 #[test]
-fn connecting_fails_in_every_way() {
-    let mut pair = Pair::new(&Trouble::active(Plan { fail_connect: 1000, ..Plan::none() }));
+fn connection_attempts_fail_with_every_error() {
+    let mut pair = Pair::new(&FaultyDevices::active(Plan { fail_connect: 1000, ..Plan::none() }));
     let mut reasons = std::collections::BTreeSet::new();
     for _ in 0..30 {
         let wanted = QpCapabilities { send_depth: 1, recv_depth: 1, ..CAPABILITIES };
         let (qp, _) = pair.active.queue_pair(wanted);
         pair.active.connect(qp, pair.address, b"");
-        assert!(woken(&pair.active.events), "the failure is announced");
+        assert!(is_readable(&pair.active.events), "the failure is signaled");
         match pair.event(Joined { active: qp, passive: qp }, false) {
             ConnectionEvent::Failed(error) => reasons.insert(format!("{error:?}")),
             other => panic!("{other:?}"),
@@ -84,8 +77,8 @@ fn connecting_fails_in_every_way() {
 }
 
 #[test]
-fn posts_are_refused_only_when_something_comes_back() {
-    let mut pair = Pair::new(&Trouble::active(Plan { queue_full: 1000, ..Plan::none() }));
+fn posts_are_refused_only_while_requests_are_outstanding() {
+    let mut pair = Pair::new(&FaultyDevices::active(Plan { queue_full: 1000, ..Plan::none() }));
     let joined = pair.join_with_receives();
     let mut refused = 0;
     for id in 0..16 {
@@ -93,9 +86,12 @@ fn posts_are_refused_only_when_something_comes_back() {
         if let Err(error) = answer {
             assert!(matches!(error, Error::QueueFull { depth: 16, room: 0, asked: 1 }), "{error:?}");
             assert_ne!(id, 0, "nothing was outstanding");
-            assert!(alarmed(&pair.active.data), "there is a call to try again");
+            assert!(is_readable(&pair.active.data), "the refusal is signaled");
             refused += 1;
-            pair.active.cq.post_send(joined.active, &[send(id, id % 2 == 0)], false).expect("never twice");
+            pair.active
+                .cq
+                .post_send(joined.active, &[send(id, id % 2 == 0)], false)
+                .expect("two posts in a row are not refused");
         }
     }
     assert!(refused > 8, "{refused}");
@@ -105,28 +101,28 @@ fn posts_are_refused_only_when_something_comes_back() {
 }
 
 #[test]
-fn a_lie_is_told_once_and_wakes() {
-    let mut pair = Pair::new(&Trouble::active(Plan { false_zero: 1000, ..Plan::none() }));
+fn a_false_zero_is_reported_once_and_signaled() {
+    let mut pair = Pair::new(&FaultyDevices::active(Plan { false_zero: 1000, ..Plan::none() }));
     let joined = pair.join_with_receives();
     pair.passive.poll();
-    let mut lies = 0;
+    let mut false_zeros = 0;
     for id in 0..16 {
         pair.active.cq.post_send(joined.active, &[send(id, true)], false).unwrap();
         let mut array = [Completion::EMPTY; 4];
         let mut count = pair.active.cq.poll(&mut array);
         if count == 0 {
-            assert!(alarmed(&pair.active.data), "it says that there is more");
-            lies += 1;
+            assert!(is_readable(&pair.active.data), "the false zero is signaled");
+            false_zeros += 1;
             count = pair.active.cq.poll(&mut array);
         }
         assert_eq!((count, array[0].id), (1, id));
     }
-    assert!(lies > 8, "{lies}");
+    assert!(false_zeros > 8, "{false_zeros}");
 }
 
 #[test]
 fn completions_are_held_back_in_order() {
-    let mut pair = Pair::new(&Trouble::active(Plan { hold_completions: 1000, ..Plan::none() }));
+    let mut pair = Pair::new(&FaultyDevices::active(Plan { hold_completions: 1000, ..Plan::none() }));
     let joined = pair.join_with_receives();
     let mut held = 0;
     for round in 0..10 {
@@ -138,11 +134,11 @@ fn completions_are_held_back_in_order() {
             got.extend(array[..count].iter().map(|completion| completion.id));
             if got.len() < 4 {
                 held += 1;
-                assert!(alarmed(&pair.active.data), "the rest is announced");
+                assert!(is_readable(&pair.active.data), "the held completions are signaled");
             }
         }
         assert_eq!(got, [0, 1, 2, 3], "round {round}");
-        assert!(!woken(&pair.active.data));
+        assert!(!is_readable(&pair.active.data));
         for _ in 0..4 {
             let id = pair.at_passive().id;
             pair.passive.cq.post_recv(joined.passive, &[RecvRequest { id, buffer: Buffer::Empty }]).unwrap();
@@ -152,11 +148,11 @@ fn completions_are_held_back_in_order() {
 }
 
 #[test]
-fn what_is_held_goes_with_its_queue_pair() {
+fn held_completions_are_dropped_with_their_queue_pair() {
     let mut held = 0;
     for seed in 0..10 {
         let plan = Plan { seed, hold_completions: 1000, ..Plan::none() };
-        let mut pair = Pair::new(&Trouble::active(plan));
+        let mut pair = Pair::new(&FaultyDevices::active(plan));
         let joined = pair.join_with_receives();
         pair.active.cq.post_send(joined.active, &[0, 1, 2, 3].map(|id| send(id, true)), false).unwrap();
         let mut array = [Completion::EMPTY; 4];
@@ -168,9 +164,9 @@ fn what_is_held_goes_with_its_queue_pair() {
 }
 
 #[test]
-fn batches_are_cut_short_and_wakes_come_for_nothing() {
+fn batches_are_shortened_and_wake_ups_are_spurious() {
     let plan = Plan { small_batch: 1000, spurious_wake: 500, ..Plan::none() };
-    let mut pair = Pair::new(&Trouble::active(plan));
+    let mut pair = Pair::new(&FaultyDevices::active(plan));
     let joined = pair.join_with_receives();
     let (mut short, mut idle_wakes) = (0, 0);
     for _ in 0..4 {
@@ -184,25 +180,25 @@ fn batches_are_cut_short_and_wakes_come_for_nothing() {
         }
         for _ in 0..4 {
             assert_eq!(pair.active.cq.poll(&mut [Completion::EMPTY; 4]), 0);
-            idle_wakes += usize::from(alarmed(&pair.active.data));
+            idle_wakes += usize::from(is_readable(&pair.active.data));
         }
     }
-    assert!(short > 0, "a batch was cut");
+    assert!(short > 0, "a batch was shortened");
     assert!((1..16).contains(&idle_wakes), "{idle_wakes}");
 }
 
-/// Connects, sends a little, and goes on until both sides know of the end: what they were told, and the
-/// receives of the passive side as they came back. `None` if the connection broke before both sides knew of
-/// it.
+/// Connects, sends a few messages, and continues until both sides have reported the end. Returns their
+/// events, and the ids of the passive side's receives in the order of completion. Returns `None` if the
+/// attempt failed.
 fn send_until_it_ends(pair: &mut Pair<Faulty<sim::Device>>) -> Option<([ConnectionEvent; 2], Vec<u64>)> {
-    let (joined, begun) = pair.try_join(|pair, joined| {
+    let (joined, first) = pair.try_join(|pair, joined| {
         pair.passive.post_empty_receives(joined.passive, CAPABILITIES.recv_depth.into());
     });
-    if !begun.iter().all(|event| matches!(event, ConnectionEvent::Established { .. })) {
+    if !first.iter().all(|event| matches!(event, ConnectionEvent::Established { .. })) {
         return None;
     }
     let mut back = Vec::new();
-    // The odds are drawn in every call; nothing waits for another thread.
+    // Faults are drawn in every call, so a bounded number of rounds suffices.
     for round in 0..10_000 {
         if round < 10 {
             match pair.active.cq.post_send(joined.active, &[send(round, true)], round % 2 == 0) {
@@ -213,12 +209,12 @@ fn send_until_it_ends(pair: &mut Pair<Faulty<sim::Device>>) -> Option<([Connecti
         pair.active.poll();
         pair.passive.poll();
         back.extend(pair.passive.completions.drain(..).map(|completion| completion.id));
-        let ended = |end: &End<_>, qp| !end.happened[&qp].is_empty();
+        let ended = |end: &End<_>, qp| !end.connection_events[&qp].is_empty();
         if ended(&pair.active, joined.active) && ended(&pair.passive, joined.passive) && back.len() == 16 {
             break;
         }
     }
-    pair.settle();
+    pair.drive_until_idle();
     assert!(pair.passive.completions.is_empty(), "each receive comes back once");
     Some(([pair.event(joined, false), pair.event(joined, true)], back))
 }
@@ -231,18 +227,19 @@ fn connections_break_and_end_by_themselves() {
     for (plan, expected) in [(breaking, broken), (ending, ConnectionEvent::Disconnected)] {
         let mut seen = 0;
         for seed in 0..20 {
-            let mut pair = Pair::new(&Trouble::active(Plan { seed, ..plan.clone() }));
+            let mut pair = Pair::new(&FaultyDevices::active(Plan { seed, ..plan.clone() }));
             if let Some((events, _)) = send_until_it_ends(&mut pair) {
                 assert_eq!(events, [expected.clone(), expected.clone()], "seed {seed}");
                 seen += 1;
             }
         }
-        assert!(seen > 10, "{seen} of 20 connections stood before {expected:?}");
+        assert!(seen > 10, "{seen} of 20 connections were established before {expected:?}");
     }
 }
 
-/// Sends 200 messages with a consumer that copes with everything; what happened, in order.
-fn exchange(rig: &Trouble) -> Vec<(bool, u64, CompletionStatus)> {
+/// Sends 200 messages with a consumer that handles every fault. Returns the completions of both sides in
+/// order.
+fn exchange(rig: &FaultyDevices) -> Vec<(bool, u64, CompletionStatus)> {
     const MESSAGES: u64 = 200;
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
@@ -268,7 +265,7 @@ fn exchange(rig: &Trouble) -> Vec<(bool, u64, CompletionStatus)> {
                 Err(other) => panic!("{other}"),
             }
         }
-        // The consumer's own window: never more messages than receives.
+        // The consumer's own flow control: no more outstanding messages than receives.
         while sent < MESSAGES && sent < reposted + u64::from(CAPABILITIES.recv_depth) && sent < completed + 16
         {
             match pair.active.cq.post_send(joined.active, &[send(sent, true)], sent % 3 == 0) {
@@ -283,10 +280,10 @@ fn exchange(rig: &Trouble) -> Vec<(bool, u64, CompletionStatus)> {
 }
 
 #[test]
-fn nuisances_cost_nothing_but_time() {
+fn transient_faults_lose_nothing() {
     for seed in 0..60 {
         for config in [Config::iwarp(), Config::infiniband(), Config { wire: 1, ..Config::infiniband() }] {
-            let log = exchange(&Trouble::both(config, seed, Plan::nuisances));
+            let log = exchange(&FaultyDevices::both(config, seed, Plan::nuisances));
             assert!(log.iter().all(|(_, _, status)| *status == CompletionStatus::Success), "seed {seed}");
             let ids = log.iter().filter(|(passive, ..)| !passive).map(|(_, id, _)| *id);
             assert!(ids.eq(0..200), "seed {seed}");
@@ -295,18 +292,18 @@ fn nuisances_cost_nothing_but_time() {
 }
 
 #[test]
-fn one_seed_gives_one_course_of_events() {
-    let run = |seed| exchange(&Trouble::both(Config::infiniband(), seed, Plan::nuisances));
+fn one_seed_gives_one_sequence_of_events() {
+    let run = |seed| exchange(&FaultyDevices::both(Config::infiniband(), seed, Plan::nuisances));
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
 }
 
 #[test]
-fn receives_come_back_once_whatever_breaks() {
+fn receives_complete_once_whatever_breaks() {
     let rough = |seed| Plan { break_connection: 20, end_connection: 20, ..Plan::nuisances(seed) };
     let mut seen = 0;
     for seed in 0..40 {
-        let mut pair = Pair::new(&Trouble::both(Config::iwarp(), seed, rough));
+        let mut pair = Pair::new(&FaultyDevices::both(Config::iwarp(), seed, rough));
         if let Some((_, back)) = send_until_it_ends(&mut pair) {
             assert_eq!(back, (0..16).collect::<Vec<_>>(), "seed {seed}");
             seen += 1;

@@ -1,4 +1,4 @@
-//! What only the simulated device promises: the ways of real devices that its configuration picks.
+//! Tests of the simulated device only: the properties that its configuration selects.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ fn an_infiniband_message_waits_for_its_receive() {
     let mut pair = Pair::new(&SimRig::infiniband());
     let joined = pair.join(|_, _| {});
     pair.active.post(joined.active, 1, SEND, &[]);
-    pair.settle();
+    pair.drive_until_idle();
     assert!(pair.active.completions.is_empty() && pair.passive.completions.is_empty());
     pair.passive.post_empty_receives(joined.passive, 1);
-    // A poll is enough; the connection's events need not be asked for.
+    // A poll suffices, without polling connection events.
     let mut array = [Completion::EMPTY; 2];
     assert_eq!(pair.passive.cq.poll(&mut array), 1);
     assert_eq!(array[0], success(joined.passive, 0, CompletionKind::Recv));
@@ -35,11 +35,11 @@ fn an_infiniband_message_waits_for_its_receive() {
 }
 
 #[test]
-fn it_does_not_wait_for_one_that_cannot_come() {
+fn a_message_does_not_wait_for_a_receive_after_disconnecting() {
     let mut pair = Pair::new(&SimRig::infiniband());
     let joined = pair.join(|_, _| {});
     pair.active.post(joined.active, 1, SEND, &[]);
-    pair.settle();
+    pair.drive_until_idle();
     pair.passive.cq.disconnect(joined.passive);
     assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Protocol(_))));
     assert!(matches!(pair.event(joined, false), ConnectionEvent::Broken(BreakReason::Terminated(_))));
@@ -47,7 +47,7 @@ fn it_does_not_wait_for_one_that_cannot_come() {
 }
 
 #[test]
-fn an_iwarp_message_without_receive_breaks() {
+fn an_iwarp_message_without_a_receive_breaks_the_connection() {
     let mut pair = Pair::new(&SimRig::iwarp());
     let joined = pair.join(|_, _| {});
     pair.active.post(joined.active, 1, SEND, &[]);
@@ -56,12 +56,12 @@ fn an_iwarp_message_without_receive_breaks() {
 }
 
 #[test]
-fn infiniband_completes_when_the_peer_has_it() {
+fn infiniband_completes_a_request_when_the_peer_has_received_it() {
     for (rig, early) in [(SimRig::infiniband(), false), (SimRig::iwarp(), true)] {
         assert_eq!(rig.0.transport == Transport::Iwarp, early);
         let mut pair = Pair::new(&rig);
         let joined = pair.join_with_receives();
-        pair.settle();
+        pair.drive_until_idle();
         pair.active.post(joined.active, 1, SEND, &[]);
         pair.active.poll();
         assert_eq!(!pair.active.completions.is_empty(), early);
@@ -73,17 +73,17 @@ fn infiniband_completes_when_the_peer_has_it() {
 }
 
 #[test]
-fn infiniband_tells_which_request_was_refused() {
+fn infiniband_reports_which_request_was_refused() {
     let mut pair = Pair::new(&SimRig::infiniband());
     let joined = pair.join_with_receives();
     let source = pair.active.region(8, Access::empty());
     let wrong = Operation::Write { remote: RemoteAddress { key: 0, address: 0 }, immediate: None };
     let pieces = [segment(&source, 0, 8)];
-    let silent = |id, operation, payload| SendRequest { id, signaled: false, operation, payload };
+    let unsignaled = |id, operation, payload| SendRequest { id, signaled: false, operation, payload };
     let requests = [
-        silent(1, SEND, Payload::Segments(&[])),
-        silent(2, wrong, Payload::Segments(&pieces)),
-        silent(3, SEND, Payload::Segments(&[])),
+        unsignaled(1, SEND, Payload::Segments(&[])),
+        unsignaled(2, wrong, Payload::Segments(&pieces)),
+        unsignaled(3, SEND, Payload::Segments(&[])),
     ];
     pair.active.cq.post_send(joined.active, &requests, false).unwrap();
     let (refused, flushed) = (pair.at_active(), pair.at_active());
@@ -93,7 +93,7 @@ fn infiniband_tells_which_request_was_refused() {
 }
 
 #[test]
-fn what_the_wire_does_not_take_stays_in_the_senders_memory() {
+fn requests_beyond_the_wire_capacity_stay_in_the_senders_memory() {
     let mut pair = Pair::new(&SimRig::narrow());
     let target = pair.passive.region(8, Access::LOCAL_WRITE);
     let source = pair.active.region(8, Access::empty());
@@ -105,7 +105,7 @@ fn what_the_wire_does_not_take_stays_in_the_senders_memory() {
     for id in 0..2 {
         pair.active.post(joined.active, id, SEND, &[segment(&source, 4 * id as usize, 4)]);
     }
-    // Who changes memory before its completion sends what it did not mean to.
+    // Memory that is changed before the completion is sent as changed.
     source.memory().write(0, b"new-new-").unwrap();
     pair.at_passive();
     pair.at_passive();
@@ -113,7 +113,7 @@ fn what_the_wire_does_not_take_stays_in_the_senders_memory() {
 }
 
 #[test]
-fn a_region_that_goes_too_early_is_a_local_error() {
+fn a_region_dropped_too_early_is_a_local_error() {
     let mut pair = Pair::new(&SimRig::narrow());
     let source = pair.active.region(8, Access::empty());
     let joined = pair.join_with_receives();
@@ -162,7 +162,7 @@ fn both_sides_may_end_in_order_at_once() {
 }
 
 #[test]
-fn an_end_that_closed_may_go() {
+fn a_side_that_disconnected_may_be_destroyed() {
     let mut pair = Pair::new(&infiniband_on_a_narrow_wire());
     let joined = pair.join(|pair, joined| pair.passive.post_empty_receives(joined.passive, 2));
     for id in 0..3 {
@@ -172,36 +172,36 @@ fn an_end_that_closed_may_go() {
     pair.passive.cq.disconnect(joined.passive);
     pair.passive.destroy(joined.passive);
     assert_eq!(pair.event(joined, false), ConnectionEvent::Disconnected);
-    // It had taken the first message before it went.
+    // It received the first message before it was destroyed.
     use CompletionStatus::{Flushed, Success};
     let ends = [0; 3].map(|_| pair.at_active()).map(|completion| (completion.id, completion.status));
     assert_eq!(ends, [(0, Success), (1, Flushed), (2, Flushed)]);
 }
 
 #[test]
-fn only_an_armed_queue_wakes() {
+fn only_an_armed_queue_is_signaled() {
     let mut pair = Pair::new(&SimRig::infiniband());
     let joined = pair.join_with_receives();
-    pair.settle();
-    let woken =
+    pair.drive_until_idle();
+    let is_readable =
         |pair: &Pair<sim::Device>| pair.passive.data.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
     pair.passive.cq.arm().unwrap();
-    assert!(!woken(&pair));
+    assert!(!is_readable(&pair));
     pair.active.post(joined.active, 0, SEND, &[]);
-    assert!(woken(&pair), "it was armed");
+    assert!(is_readable(&pair), "it was armed");
     pair.passive.poll();
     pair.passive.cq.arm().unwrap();
     pair.active.post(joined.active, 1, SEND, &[]);
     pair.passive.poll();
     pair.active.post(joined.active, 2, SEND, &[]);
     pair.passive.cq.arm().unwrap();
-    assert!(!woken(&pair), "what came before arming does not wake");
+    assert!(!is_readable(&pair), "a completion from before arming does not wake");
     pair.active.post(joined.active, 3, SEND, &[]);
-    assert!(woken(&pair));
+    assert!(is_readable(&pair));
 }
 
 #[test]
-fn a_backlog_is_bounded_and_forgets_who_left() {
+fn a_backlog_is_bounded_and_drops_requests_of_peers_that_left() {
     let fabric = Fabric::new();
     let (mut active, mut passive) =
         (End::new(fabric.device(Config::iwarp())), End::new(fabric.device(Config::iwarp())));
@@ -214,15 +214,15 @@ fn a_backlog_is_bounded_and_forgets_who_left() {
         active.connect(qp, address, b"");
     }
     active.poll();
-    assert!(active.happened[&queue_pairs[1]].is_empty());
-    assert_eq!(active.happened[&queue_pairs[2]], [ConnectionEvent::Failed(ConnectError::Refused)]);
+    assert!(active.connection_events[&queue_pairs[1]].is_empty());
+    assert_eq!(active.connection_events[&queue_pairs[2]], [ConnectionEvent::Failed(ConnectError::Refused)]);
     active.destroy(queue_pairs[0]);
     passive.poll();
-    assert_eq!(passive.requests.len(), 1, "the one that is still there");
+    assert_eq!(passive.requests.len(), 1, "the one whose peer did not leave");
     let (qp, _) = passive.queue_pair(CAPABILITIES);
     passive.accept(qp, b"");
     active.poll();
-    assert!(matches!(active.happened[&queue_pairs[1]][0], ConnectionEvent::Established { .. }));
+    assert!(matches!(active.connection_events[&queue_pairs[1]][0], ConnectionEvent::Established { .. }));
 }
 
 #[test]
@@ -231,18 +231,18 @@ fn addresses_follow_the_rules_of_a_network() {
     let mut end = End::new(fabric.device(Config::iwarp()));
     let address = end.listen("0.0.0.0:0".parse().unwrap());
     let here = std::net::SocketAddr::from(([127, 0, 0, 1], address.port()));
-    // The wildcard takes what comes to any address of its family, on its own fabric.
+    // A wildcard listener gets the requests to all addresses of its family on its own fabric.
     let mut stranger = End::new(Fabric::new().device(Config::iwarp()));
     for (end, reaches) in [(&mut end, true), (&mut stranger, false)] {
         let (qp, _) = end.queue_pair(CAPABILITIES);
         end.connect(qp, here, b"");
         end.poll();
         let refused = [ConnectionEvent::Failed(ConnectError::Refused)];
-        assert_eq!(end.happened[&qp].is_empty(), reaches, "{:?}", end.happened[&qp]);
-        assert_eq!(end.happened[&qp] == refused, !reaches);
+        assert_eq!(end.connection_events[&qp].is_empty(), reaches, "{:?}", end.connection_events[&qp]);
+        assert_eq!(end.connection_events[&qp] == refused, !reaches);
     }
     assert_eq!(rdma_verbs::ConnectionRequest::local_address(&end.requests[0]), here);
-    // An address of the other family, and one that is taken.
+    // A local address of the other family, and one that is bound already.
     let (qp, _) = end.queue_pair(CAPABILITIES);
     for (local, errno) in [("[::1]:0".parse().unwrap(), libc::EAFNOSUPPORT), (address, libc::EADDRINUSE)] {
         let target = end.target();
@@ -278,7 +278,7 @@ fn reads_need_depth_on_both_sides() {
 }
 
 #[test]
-fn a_completion_queue_has_room_for_its_queue_pairs_only() {
+fn queue_pairs_are_limited_by_the_depth_of_the_completion_queue() {
     let device = Fabric::new().device(Config::iwarp());
     assert!(matches!(device.create_cq(0), Err(Error::OutOfRange { .. })));
     let pd = device.alloc_pd().unwrap();
@@ -290,7 +290,7 @@ fn a_completion_queue_has_room_for_its_queue_pairs_only() {
 }
 
 #[test]
-fn keys_work_in_their_own_domain_and_for_their_own_use() {
+fn keys_are_valid_only_in_their_domain_and_for_their_use() {
     let device = Fabric::new().device(Config::iwarp());
     let mut end = End::new(device.clone());
     let stranger = End::new(device);
@@ -305,7 +305,7 @@ fn keys_work_in_their_own_domain_and_for_their_own_use() {
 }
 
 #[test]
-fn devices_that_differ_understand_each_other() {
+fn devices_with_different_configurations_interoperate() {
     let fabric = Fabric::new();
     struct Mixed(Fabric);
     impl Rig for Mixed {
@@ -319,8 +319,8 @@ fn devices_that_differ_understand_each_other() {
     let source = pair.active.region(64, Access::empty());
     source.memory().write(0, &pattern(64, 0)).unwrap();
     let joined = pair.join_with_receives();
-    pair.works(joined);
-    // Immediate data is not for every receiver.
+    pair.assert_works(joined);
+    // The receiver does not support immediate data.
     let write = Operation::Write { remote: remote(&window, 0), immediate: Some(1) };
     pair.active.post(joined.active, 1, write, &[segment(&source, 0, 64)]);
     assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Protocol(_))));

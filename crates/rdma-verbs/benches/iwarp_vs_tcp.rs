@@ -1,10 +1,10 @@
-//! The embedded iWARP device against plain TCP, both over loopback, both polling, in turns.
+//! Compares the embedded iWARP device with plain TCP. Both use loopback and poll, and they run in turns.
 //!
 //! `cargo bench --bench iwarp_vs_tcp [-- --segment BYTES --rounds N --crc]`
 //!
-//! One way: messages of 64 KiB. The device writes them with immediate data into a ring of 1 MiB at
-//! the peer, which returns its room by half rings; TCP sends them and reads into a buffer of the
-//! same size. Ping-pong: messages of 64 bytes, there and back; the figure is half of that.
+//! One way: messages of 64 KiB. The device writes them with immediate data into the peer's ring of 1 MiB, and
+//! the peer returns room when it has consumed half a ring. TCP reads them into a buffer of the same size.
+//! Ping-pong: messages of 64 bytes; the result is half of the round-trip time.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -44,16 +44,16 @@ fn main() {
         if settings.config.crc { "on" } else { "off" },
         std::thread::available_parallelism().map_or(0, usize::from),
     );
-    let mut figures: [Vec<f64>; 6] = Default::default();
+    let mut results: [Vec<f64>; 6] = Default::default();
     for _ in 0..settings.rounds {
-        figures[0].push(rate(settings.bytes, iwarp(settings, one_way_send, one_way_receive)));
-        figures[1].push(rate(settings.bytes, tcp(settings, tcp_one_way_send, tcp_one_way_receive)));
-        figures[2].push(half_trip(settings.pings, iwarp(settings, ping, pong)));
-        figures[3].push(half_trip(settings.pings, tcp(settings, tcp_ping, tcp_pong)));
-        figures[4].push(half_trip(settings.pings, iwarp_alone(settings)));
-        figures[5].push(half_trip(settings.pings, tcp_alone(settings)));
+        results[0].push(rate(settings.bytes, iwarp(settings, one_way_send, one_way_receive)));
+        results[1].push(rate(settings.bytes, tcp(settings, tcp_one_way_send, tcp_one_way_receive)));
+        results[2].push(half_trip(settings.pings, iwarp(settings, ping, pong)));
+        results[3].push(half_trip(settings.pings, tcp(settings, tcp_ping, tcp_pong)));
+        results[4].push(half_trip(settings.pings, iwarp_alone(settings)));
+        results[5].push(half_trip(settings.pings, tcp_alone(settings)));
     }
-    let [rate, tcp_rate, trip, tcp_trip, alone, tcp_alone] = figures.map(Summary::of);
+    let [rate, tcp_rate, trip, tcp_trip, alone, tcp_alone] = results.map(Summary::of);
     println!("| scenario | iwarp median (min to max) | TCP median (min to max) | ratio |\n|---|---|---|---|");
     println!(
         "| one way, MiB/s | {rate} | {tcp_rate} | {:.3} (aim: 0.95 or more) |",
@@ -94,9 +94,9 @@ struct Summary {
 }
 
 impl Summary {
-    fn of(mut figures: Vec<f64>) -> Self {
-        figures.sort_by(f64::total_cmp);
-        Self { median: figures[figures.len() / 2], least: figures[0], most: figures[figures.len() - 1] }
+    fn of(mut results: Vec<f64>) -> Self {
+        results.sort_by(f64::total_cmp);
+        Self { median: results[results.len() / 2], least: results[0], most: results[results.len() - 1] }
     }
 }
 
@@ -129,7 +129,7 @@ impl Side {
         self.end.cq.post_send(self.qp, &[request], false).is_ok()
     }
 
-    /// Calls `each` with every receive that is there, and posts it again. Answers how many.
+    /// Calls `each` with every completed receive, and posts it again. Returns their number.
     fn poll(&mut self, mut each: impl FnMut(&Completion)) -> usize {
         let mut out = [Completion::EMPTY; 32];
         let count = self.end.cq.poll(&mut out);
@@ -170,7 +170,7 @@ fn connect(settings: Settings) -> (Side, Side) {
     (a, b)
 }
 
-/// Runs `active` and `passive` on a connection; answers how long the active side took.
+/// Runs `active` and `passive` on a connection. Returns how long the active side took.
 fn iwarp(
     settings: Settings,
     active: fn(&mut Side, Settings) -> Duration,
@@ -188,7 +188,7 @@ fn iwarp(
     time
 }
 
-/// Ping-pong with both sides in one thread: what the calls cost, whatever else the machine does.
+/// Ping-pong with both sides in one thread, which measures the calls without the scheduler.
 fn iwarp_alone(settings: Settings) -> Duration {
     let (mut a, mut b) = connect(settings);
     let message = [7; PING];
@@ -222,17 +222,17 @@ fn one_way_send(side: &mut Side, settings: Settings) -> Duration {
 }
 
 fn one_way_receive(side: &mut Side, settings: Settings) {
-    let (mut arrived, mut told) = (0, 0);
-    while told < settings.bytes {
+    let (mut arrived, mut returned) = (0, 0);
+    while returned < settings.bytes {
         side.poll(|completion| arrived += completion.length as usize);
-        if arrived - told >= RING / 2 || arrived == settings.bytes {
+        if arrived - returned >= RING / 2 || arrived == settings.bytes {
             let credit = Operation::Send {
-                immediate: Some((arrived - told) as u64),
+                immediate: Some((arrived - returned) as u64),
                 invalidate: None,
                 solicited: false,
             };
             if side.post(credit, &[]) {
-                told = arrived;
+                returned = arrived;
             }
         }
     }
@@ -258,7 +258,7 @@ fn pong(side: &mut Side, settings: Settings) {
     }
 }
 
-/// The same over plain TCP.
+/// Runs `active` and `passive` on a TCP connection. Returns how long the active side took.
 fn tcp(
     settings: Settings,
     active: fn(&mut TcpStream, Settings) -> Duration,
@@ -300,7 +300,7 @@ fn prepare(stream: &TcpStream) {
     stream.set_nonblocking(true).unwrap();
 }
 
-/// Repeats `call` until it does not say that there is nothing.
+/// Repeats `call` while it would block.
 fn spin(mut call: impl FnMut() -> std::io::Result<usize>) -> usize {
     loop {
         match call() {

@@ -1,4 +1,4 @@
-//! The conformance suite over the embedded device; `ibv.rs` has those of rdma-core.
+//! The conformance suite over the embedded device. `ibv.rs` runs it over the devices of rdma-core.
 
 use rdma_testkit::conformance;
 use rdma_testkit::rigs::{FaultyRig, IwarpRig};

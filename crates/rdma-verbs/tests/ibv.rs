@@ -1,5 +1,5 @@
-//! The conformance suite over rdma-core: the kernel's soft iWARP and soft RoCE, as `scripts/vm.sh`
-//! sets them up. Not part of a plain `cargo test`: `scripts/test.sh rdma-verbs` runs it where they are.
+//! The conformance suite over rdma-core: the kernel's soft iWARP and soft RoCE, as `scripts/vm.sh` sets them
+//! up. A plain `cargo test` does not run it. `scripts/test.sh rdma-verbs` does, where these devices exist.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use rdma_testkit::suite::rig::Rig;
 use rdma_verbs::CompletionStatus;
 use rdma_verbs::ibv::Device;
 
-/// The two devices of a kind, and where the second listens.
+/// Two devices of a kind, and their addresses.
 struct IbvRig {
     kind: &'static str,
     addresses: [&'static str; 2],
@@ -40,11 +40,11 @@ impl Rig for IbvRig {
         !self.is_iwarp()
     }
 
-    fn tells_how_it_ended(&self) -> bool {
+    fn reports_how_it_ended(&self) -> bool {
         false
     }
 
-    fn ends_one_way_at_a_time(&self) -> bool {
+    fn closes_directions_separately(&self) -> bool {
         false
     }
 
@@ -53,18 +53,19 @@ impl Rig for IbvRig {
     }
 
     /// Soft RoCE of Linux 6.1 reports IBV_WC_LOC_QP_OP_ERR.
-    fn truncated(&self) -> CompletionStatus {
+    fn truncated_status(&self) -> CompletionStatus {
         if self.is_iwarp() { CompletionStatus::Truncated } else { CompletionStatus::LocalOperation }
     }
 
-    /// Soft iWARP of Linux 6.1 completes a send before the reads ahead of it, and answers a read of nothing
-    /// that has to wait with the length of what it sent before: the reader's side then ends the connection.
+    /// Soft iWARP of Linux 6.1 completes a send before earlier reads. If its response to a read of no bytes
+    /// has to wait, the response has the length of the message sent before it, and the reading side ends the
+    /// connection.
     fn reads_complete_in_order(&self) -> bool {
         !self.is_iwarp()
     }
 
-    /// Soft iWARP of Linux 6.1 says nothing, and the reader waits.
-    fn answers_wrong_reads(&self) -> bool {
+    /// Soft iWARP of Linux 6.1 does not respond, and the read never completes.
+    fn refuses_wrong_reads(&self) -> bool {
         !self.is_iwarp()
     }
 

@@ -1,5 +1,5 @@
-//! What the embedded iWARP device takes from the heap: little for an idle queue pair, nothing for
-//! a call that carries data.
+//! The heap memory of the embedded iWARP device: little for an idle queue pair, none for a call that moves
+//! data.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use rdma_testkit::rigs::IwarpRig;
 use rdma_verbs::iwarp::{Device, MemoryRegion};
 use rdma_verbs::{Access, Buffer, CompletionKind, Operation, QpCapabilities, QueuePairs as _, RecvRequest};
 
-/// Counts what each thread takes and gives back.
+/// Counts what each thread allocates and frees.
 struct Counting;
 
 thread_local! {
@@ -19,16 +19,15 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that ends counts no more.
+    // The counters of an ending thread may be destroyed already.
     let _ = BYTES.try_with(|count| count.set(count.get() + bytes));
     if bytes > 0 {
         let _ = CALLS.try_with(|count| count.set(count.get() + 1));
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator with the caller's own arguments, whose
-// preconditions are therefore the caller's; counting touches only thread-local cells that need no
-// memory.
+// SAFETY: every call passes the caller's arguments to the system's allocator, whose preconditions the caller
+// fulfills. Counting accesses only thread-local cells, which allocate no memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -49,7 +48,7 @@ static ALLOCATOR: Counting = Counting;
 const RECEIVES: u32 = 384;
 const RING: usize = 256 * 1024;
 
-/// Two connected ends with `buffer` behind each of their receives, or none.
+/// Two connected ends whose receives have buffers or none.
 fn connect(buffers: bool) -> (Pair<Device>, Joined, [MemoryRegion; 2]) {
     let mut pair = Pair::new(&IwarpRig::default());
     pair.capabilities =
@@ -67,14 +66,14 @@ fn connect(buffers: bool) -> (Pair<Device>, Joined, [MemoryRegion; 2]) {
     });
     for end in [&mut pair.active, &mut pair.passive] {
         end.poll();
-        // What the harness needs is not the device's.
+        // The memory of the harness does not count.
         end.listener = None;
-        (end.completions, end.happened, end.requests) = Default::default();
+        (end.completions, end.connection_events, end.requests) = Default::default();
     }
     (pair, joined, rings)
 }
 
-/// Heap that `build` leaves in use.
+/// Bytes of heap memory that `build` leaves allocated.
 fn cost<T>(build: impl FnOnce() -> T) -> (T, isize) {
     let before = BYTES.get();
     let built = build();
@@ -83,10 +82,10 @@ fn cost<T>(build: impl FnOnce() -> T) -> (T, isize) {
 
 #[test]
 fn an_idle_queue_pair_is_small() {
-    // What a thread needs once, however many queue pairs it has.
+    // The first connection allocates what each thread needs once.
     let _first = connect(true);
     let (_pair, bytes) = cost(|| connect(true));
-    // Both sides, each with its queue and domain. The ring is no heap: it is pages of its own.
+    // Both sides have their own completion queue and protection domain. The ring is mapped, not allocated.
     let each = bytes / 2;
     println!("an idle queue pair takes {each} bytes");
     assert!(each <= 2 * 1024, "an idle queue pair takes {each} bytes");
@@ -124,7 +123,7 @@ fn data_takes_no_heap() {
         CALLS.get() - before
     };
     for (size, streamed) in [(0, false), (64, false), (16_384, false), (64, true), (16_384, true)] {
-        // The first time queues find their size.
+        // In the first round queues grow to their size.
         round(size, streamed);
         assert_eq!(round(size, streamed), 0, "{size} bytes, streamed {streamed}");
     }

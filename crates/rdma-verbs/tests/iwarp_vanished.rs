@@ -1,9 +1,9 @@
-//! A host that vanishes is noticed within twice the keep-alive time, whether or not something was
-//! on its way to it; a peer that is there and reads nothing is waited for.
+//! A host that vanishes is noticed within twice the keep-alive time, whether or not bytes were sent to it. A
+//! peer that exists and reads nothing does not count as vanished.
 //!
-//! The first test runs itself again in a network namespace of its own and takes the loopback device
-//! down there: from then on nothing arrives, and nobody says so. Where the system allows no
-//! namespaces, it says that it was skipped.
+//! The first test runs itself again in its own network namespace and takes the loopback device down there:
+//! from then on nothing arrives, and no error is reported. The test is skipped if the system allows no
+//! namespaces.
 
 use std::collections::VecDeque;
 use std::process::Command;
@@ -18,11 +18,11 @@ use rdma_verbs::{Access, BreakReason, ConnectionEvent, Connections as _, MemoryR
 const INSIDE: &str = "RSTREAM_TEST_NAMESPACE";
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// What happens to a connection while its end is driven for this time.
+/// Drives an end for this time, or until its first connection event.
 fn event(end: &mut End<Device>, time: Duration) -> Option<ConnectionEvent> {
     let deadline = Instant::now() + time;
     while step(&mut [&mut *end], deadline, "an event").is_ok() && Instant::now() < deadline {
-        if let Some(event) = end.happened.values_mut().find_map(VecDeque::pop_front) {
+        if let Some(event) = end.connection_events.values_mut().find_map(VecDeque::pop_front) {
             return Some(event);
         }
     }
@@ -51,7 +51,7 @@ fn vanish() {
     let qp = joined.active;
     sending.active.post_inline(qp, 1, SEND, b"into the void").unwrap();
     assert!(!sending.active.cq.flushed(qp));
-    // Both are driven all the time, as an event queue does.
+    // Both are driven continuously, as by an event queue.
     let mut ends = [None, None];
     while ends.contains(&None) {
         for (pair, end) in [&mut sending, &mut idle].into_iter().zip(&mut ends) {
@@ -73,7 +73,7 @@ fn a_vanished_host_is_noticed_within_twice_the_keepalive() {
     let namespace = ["--net", "--map-root-user"];
     let allowed = Command::new("unshare").args(namespace).args(["ip", "link"]).output();
     if !allowed.is_ok_and(|output| output.status.success()) {
-        return skip(test, "no network namespace of its own can be made here");
+        return skip(test, "no network namespace can be created here");
     }
     let output = Command::new("unshare")
         .args(namespace)
@@ -90,7 +90,7 @@ fn a_vanished_host_is_noticed_within_twice_the_keepalive() {
 const MUCH: usize = 64 << 20;
 
 #[test]
-fn a_peer_that_reads_nothing_is_not_taken_for_lost() {
+fn a_peer_that_reads_nothing_is_not_considered_lost() {
     let (pair, joined) = pair();
     let (mut writer, mut reader, qp) = (pair.active, pair.passive, joined.active);
     let from = writer.region(MUCH, Access::empty());
@@ -98,9 +98,9 @@ fn a_peer_that_reads_nothing_is_not_taken_for_lost() {
     from.memory().write(MUCH as u64 - 4, b"last").unwrap();
     let write = Operation::Write { remote: remote(&to, 0), immediate: None };
     writer.post(qp, 1, write, &[segment(&from, 0, MUCH)]);
-    // The window is closed and stays so, and the kernel probes it.
+    // The TCP window stays closed, and the kernel probes it.
     assert_eq!(event(&mut writer, 3 * KEEPALIVE), None);
-    assert!(!writer.cq.flushed(qp), "everything fitted: this shows nothing");
+    assert!(!writer.cq.flushed(qp), "the sockets took everything: this shows nothing");
 
     let start = Instant::now();
     let mut last = [0; 4];

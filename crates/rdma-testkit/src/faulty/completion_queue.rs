@@ -5,8 +5,8 @@ mod connections;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::dice::Dice;
 use super::plan::Plan;
+use super::random::Random;
 use rdma_verbs::{
     self as verbs, Completion, CompletionKind, ConnectError, Error, QpCapabilities, QpId, RecvRequest,
     Result, SendRequest, Signal, WaitSet,
@@ -17,79 +17,80 @@ use rdma_verbs::{
 pub struct CompletionQueue<C> {
     inner: C,
     plan: Plan,
-    dice: Dice,
+    random: Random,
     queue_pairs: BTreeMap<QpId, QueuePair>,
-    /// Completions of the wrapped queue that the consumer does not know of yet.
+    /// Completions of the wrapped queue that are held back.
     held: VecDeque<Completion>,
-    /// The last poll lied that there is nothing.
-    lied: bool,
-    alarm: Option<Signal>,
+    /// The last poll returned 0 without polling the wrapped queue.
+    false_zero: bool,
+    signal: Option<Signal>,
 }
 
-/// What we know of a queue pair.
+/// The fault layer's state of a queue pair.
 #[derive(Debug)]
 struct QueuePair {
     granted: QpCapabilities,
-    alarm: Option<Signal>,
-    /// An event that the wrapped device knows nothing of.
+    signal: Option<Signal>,
+    /// A failure of the connection attempt that this layer injected.
     failure: Option<ConnectError>,
     established: bool,
-    /// We broke it: what the wrapped device calls its own abort came from outside.
+    /// This layer aborted the connection. The wrapped device's event says that this side aborted it, and the
+    /// consumer gets a reset instead.
     broken: bool,
-    /// Signalled sends, and receives, that were posted and did not come back: something still
-    /// brings the consumer to its next try.
+    /// Outstanding signaled sends.
     sends: u32,
+    /// Outstanding receives.
     receives: u32,
     /// The last post was refused.
     refused: bool,
 }
 
 impl<C: verbs::CompletionQueue> CompletionQueue<C> {
-    pub(super) fn new(inner: C, plan: Plan, dice: Dice) -> Self {
+    pub(super) fn new(inner: C, plan: Plan, random: Random) -> Self {
         Self {
             inner,
             plan,
-            dice,
+            random,
             queue_pairs: BTreeMap::new(),
             held: VecDeque::new(),
-            lied: false,
-            alarm: None,
+            false_zero: false,
+            signal: None,
         }
     }
 
-    fn ring(&self, on: bool) {
-        if let Some(alarm) = &self.alarm {
-            alarm.set(on);
+    fn set_signal(&self, on: bool) {
+        if let Some(signal) = &self.signal {
+            signal.set(on);
         }
     }
 
-    /// A moment at which the connection may break or end under the consumer's hands.
-    fn tempt(&mut self, qp: QpId) {
+    /// Breaks or ends the connection, if the plan has it happen now.
+    fn maybe_end(&mut self, qp: QpId) {
         let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else { return };
         if !queue_pair.established {
             return;
         }
-        if self.dice.happens(self.plan.break_connection) {
+        if self.random.happens(self.plan.break_connection) {
             queue_pair.broken = true;
             queue_pair.established = false;
             self.inner.abort(qp);
-        } else if self.dice.happens(self.plan.end_connection) {
+        } else if self.random.happens(self.plan.end_connection) {
             queue_pair.established = false;
             self.inner.disconnect(qp);
         }
     }
 
-    fn tempt_all(&mut self) {
+    fn maybe_end_all(&mut self) {
         if self.plan.break_connection == 0 && self.plan.end_connection == 0 {
             return;
         }
         let established = self.queue_pairs.iter().filter(|(_, queue_pair)| queue_pair.established);
         let numbers: Vec<QpId> = established.map(|(&number, _)| number).collect();
-        numbers.into_iter().for_each(|qp| self.tempt(qp));
+        numbers.into_iter().for_each(|qp| self.maybe_end(qp));
     }
 
-    /// Decides whether to refuse a post of `asked` requests on a queue. Never twice in a row, and
-    /// only if `outstanding` requests are to come back.
+    /// Decides whether to refuse a post of `asked` requests on a queue. It does not refuse two posts in a
+    /// row. It refuses only while requests are outstanding, whose completions make the consumer try again.
     fn refuse(&mut self, qp: QpId, queue: Queue, asked: usize) -> Result<()> {
         let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else { return Ok(()) };
         let (depth, outstanding) = match queue {
@@ -97,31 +98,31 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
             Queue::Receive => (queue_pair.granted.recv_depth, queue_pair.receives),
         };
         let possible = queue_pair.established && outstanding > 0 && asked > 0 && !queue_pair.refused;
-        queue_pair.refused = possible && self.dice.delays(self.plan.queue_full);
+        queue_pair.refused = possible && self.random.delays(self.plan.queue_full);
         if !queue_pair.refused {
             return Ok(());
         }
         let room = u32::try_from(asked - 1).unwrap_or(u32::MAX).min(depth.saturating_sub(outstanding));
-        self.ring(true);
+        self.set_signal(true);
         Err(Error::QueueFull { depth, room, asked })
     }
 
-    /// Gets completions from the wrapped queue into `out`, perhaps not all of them.
+    /// Polls completions of the wrapped queue into `out`, and may hold some of them back.
     fn fetch(&mut self, out: &mut [Completion]) -> usize {
         let mut room = out.len();
-        if room > 1 && self.dice.happens(self.plan.small_batch) {
-            room = 1 + self.dice.up_to(room - 1);
+        if room > 1 && self.random.happens(self.plan.small_batch) {
+            room = 1 + self.random.up_to(room - 1);
         }
         let found = self.inner.poll(&mut out[..room]);
-        if found == 0 || !self.dice.delays(self.plan.hold_completions) {
+        if found == 0 || !self.random.delays(self.plan.hold_completions) {
             return found;
         }
-        let given = self.dice.up_to(found - 1);
+        let given = self.random.up_to(found - 1);
         self.held.extend(&out[given..found]);
         given
     }
 
-    fn give_held(&mut self, out: &mut [Completion]) -> usize {
+    fn take_held(&mut self, out: &mut [Completion]) -> usize {
         let count = out.len().min(self.held.len());
         for (slot, completion) in out.iter_mut().zip(self.held.drain(..count)) {
             *slot = completion;
@@ -129,8 +130,8 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
         count
     }
 
-    /// Notes what came back.
-    fn account(&mut self, completions: &[Completion]) {
+    /// Subtracts the completed requests from the outstanding ones.
+    fn count_completed(&mut self, completions: &[Completion]) {
         for completion in completions {
             let Some(queue_pair) = self.queue_pairs.get_mut(&completion.qp) else { continue };
             match completion.kind {
@@ -156,13 +157,13 @@ impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
     type Pd = C::Pd;
 
     fn create_qp(&mut self, pd: &C::Pd, mut wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
-        if self.dice.happens(self.plan.small_inline) {
-            wanted.inline = self.dice.up_to(wanted.inline);
+        if self.random.happens(self.plan.small_inline) {
+            wanted.inline = self.random.up_to(wanted.inline);
         }
         let (qp, granted) = self.inner.create_qp(pd, wanted)?;
-        let known = QueuePair {
+        let state = QueuePair {
             granted,
-            alarm: None,
+            signal: None,
             failure: None,
             established: false,
             broken: false,
@@ -170,7 +171,7 @@ impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
             receives: 0,
             refused: false,
         };
-        self.queue_pairs.insert(qp, known);
+        self.queue_pairs.insert(qp, state);
         Ok((qp, granted))
     }
 
@@ -190,7 +191,7 @@ impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
     }
 
     fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
-        self.tempt(qp);
+        self.maybe_end(qp);
         self.refuse(qp, Queue::Send, requests.len())?;
         self.inner.post_send(qp, requests, more)?;
         if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
@@ -205,26 +206,26 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {}
 
 impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
-        self.tempt_all();
-        self.lied = !self.lied && self.dice.delays(self.plan.false_zero);
-        if self.lied {
-            self.ring(true);
+        self.maybe_end_all();
+        self.false_zero = !self.false_zero && self.random.delays(self.plan.false_zero);
+        if self.false_zero {
+            self.set_signal(true);
             return 0;
         }
-        let count = if self.held.is_empty() { self.fetch(out) } else { self.give_held(out) };
-        self.account(&out[..count]);
-        let spurious = self.dice.happens(self.plan.spurious_wake);
-        // What is held is there to be polled; and after a batch that was cut short, as after any
-        // other, the wrapped queue itself says whether it has more.
-        self.ring(!self.held.is_empty() || spurious);
+        let count = if self.held.is_empty() { self.fetch(out) } else { self.take_held(out) };
+        self.count_completed(&out[..count]);
+        let spurious = self.random.happens(self.plan.spurious_wake);
+        // This layer signals held completions only. The wrapped queue signals those that it still has, also
+        // after a shortened batch.
+        self.set_signal(!self.held.is_empty() || spurious);
         count
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
-        let alarm = wait.signal(wait.token());
-        alarm.set(!self.held.is_empty() || self.lied);
+        let signal = wait.signal(wait.token());
+        signal.set(!self.held.is_empty() || self.false_zero);
         self.inner.attach(wait)?;
-        self.alarm = Some(alarm);
+        self.signal = Some(signal);
         Ok(())
     }
 

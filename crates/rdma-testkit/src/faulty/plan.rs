@@ -1,28 +1,28 @@
-//! Which faults, and how often.
+//! Which faults happen, and how often.
 
-/// How often each fault happens, in thousandths of its occasions (0: never), and the seed that
-/// decides when. What holds something up is never certain: its odds are cut to 900.
+/// The probability of each fault in thousandths (0: never), and the seed of the random generator. Faults that
+/// only delay have a probability of 900 at most, so that progress is certain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    /// Same seed, same calls: same faults.
+    /// The same seed and the same calls give the same faults.
     pub seed: u64,
-    /// A poll that finds completions keeps the last of them for the next one.
+    /// A poll keeps the last completions that it finds for the next poll.
     pub hold_completions: u16,
-    /// A poll is given less room than the caller has.
+    /// A poll returns fewer completions than the caller has room for.
     pub small_batch: u16,
-    /// A poll answers 0 without looking, once; the wait set says that there is more.
+    /// A poll returns 0 without polling the wrapped queue, and makes the wait set readable. The next poll
+    /// does not.
     pub false_zero: u16,
-    /// The wait set, or an event target, becomes readable for no reason.
+    /// The wait set, or an event target, becomes readable without reason.
     pub spurious_wake: u16,
-    /// A post is refused as if the queue were full, once; the wait set says when to try again. Only
-    /// on queues where posted requests are outstanding, so that a consumer has to expect it.
+    /// A post is refused as if the queue were full, and the wait set becomes readable. The next post is not
+    /// refused. This happens only on queues with outstanding requests, where a consumer must expect it.
     pub queue_full: u16,
-    /// A queue pair gets fewer inline bytes than asked for.
+    /// A queue pair is granted fewer inline bytes than requested.
     pub small_inline: u16,
-    /// A call on an established queue pair finds that the connection broke.
+    /// A call on an established queue pair finds the connection broken.
     pub break_connection: u16,
-    /// A call on an established queue pair finds that the connection is being ended in order, with
-    /// whatever was on its way.
+    /// A call on an established queue pair finds that this side has begun the orderly end of the connection.
     pub end_connection: u16,
     /// A connection attempt fails.
     pub fail_connect: u16,
@@ -35,7 +35,7 @@ impl Plan {
         Self::default()
     }
 
-    /// Everything now and then that a connection survives.
+    /// Every fault that a connection survives.
     #[must_use]
     pub fn nuisances(seed: u64) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! One queue pair, for examples: calls that wait, and errors as values.
+//! One queue pair, for examples: its calls wait, and return their errors.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,39 +13,38 @@ use rdma_verbs::{
 
 use super::{End, Error, LIMIT, Result, SEND, segment, step};
 
-/// A queue pair at an end of its own.
+/// A queue pair with its own end.
 pub struct Connection<D: Device> {
-    /// What it stands on, and what it drives.
+    /// The device, the completion queue and the wait sets.
     pub end: End<D>,
     /// The queue pair.
     pub qp: QpId,
-    /// Where messages arrive.
-    inbox: D::Mr,
-    longest: usize,
-    /// Whether the next message finds a receive.
-    is_open: bool,
+    receive_buffer: D::Mr,
+    max_message: usize,
+    /// Whether a receive is posted for the next message.
+    is_posted: bool,
 }
 
 impl<D: Device> Connection<D> {
-    /// A queue pair that can connect. [`Connection::receive`] takes messages up to `longest` bytes, which the
-    /// peer sends one at a time; with 0 the caller posts all receives itself.
+    /// A queue pair that can connect. [`Connection::receive`] takes messages of up to `max_message` bytes, of
+    /// which the peer may have one outstanding. If it is 0, the caller posts all receives itself.
     ///
     /// # Errors
     /// The device's, or the system's.
-    pub fn new(device: D, wanted: QpCapabilities, longest: usize) -> Result<Self> {
+    pub fn new(device: D, wanted: QpCapabilities, max_message: usize) -> Result<Self> {
         let mut end = End::try_new(device)?;
         let (qp, _) = end.cq.create_qp(&end.pd, wanted)?;
-        end.happened.insert(qp, VecDeque::new());
-        let inbox = end.pd.register(Memory::zeroed(longest.max(1))?, Access::LOCAL_WRITE)?;
-        let mut connection = Self { end, qp, inbox, longest, is_open: longest > 0 };
-        if connection.is_open {
-            connection.open_inbox()?;
+        end.connection_events.insert(qp, VecDeque::new());
+        let receive_buffer = end.pd.register(Memory::zeroed(max_message.max(1))?, Access::LOCAL_WRITE)?;
+        let mut connection = Self { end, qp, receive_buffer, max_message, is_posted: max_message > 0 };
+        if connection.is_posted {
+            connection.post_buffer()?;
         }
         Ok(connection)
     }
 
-    fn open_inbox(&mut self) -> Result<()> {
-        self.post_receive(segment(&self.inbox, 0, self.longest))
+    fn post_buffer(&mut self) -> Result<()> {
+        self.post_receive(segment(&self.receive_buffer, 0, self.max_message))
     }
 
     /// Registered memory of `length` zeros.
@@ -66,11 +65,11 @@ impl<D: Device> Connection<D> {
         Ok(())
     }
 
-    /// Accepts the next peer that asks for a connection, however long it takes, and waits for the connection
-    /// to stand.
+    /// Waits for a peer's request, without a time limit, accepts it, and waits until the connection is
+    /// established.
     ///
     /// # Errors
-    /// [`Error::Event`] if the connection does not come about.
+    /// [`Error::Event`] if the attempt fails.
     pub fn accept(&mut self) -> Result<()> {
         let request = loop {
             if let Some(request) = self.end.requests.pop_front() {
@@ -87,10 +86,10 @@ impl<D: Device> Connection<D> {
         self.established()
     }
 
-    /// Connects, and waits for the connection to stand.
+    /// Connects, and waits until the connection is established.
     ///
     /// # Errors
-    /// [`Error::Event`] if the connection does not come about.
+    /// [`Error::Event`] if the attempt fails.
     pub fn connect(&mut self, address: SocketAddr) -> Result<()> {
         let target = self.end.target();
         self.end.cq.connect(self.qp, address, None, &[], &self.end.options, target)?;
@@ -101,7 +100,7 @@ impl<D: Device> Connection<D> {
         self.expect("the connection", |event| matches!(event, ConnectionEvent::Established { .. }))
     }
 
-    /// Waits for the peer to end the connection in an orderly way.
+    /// Waits until the peer ends the connection in an orderly way.
     ///
     /// # Errors
     /// [`Error::Event`] if it breaks.
@@ -109,7 +108,7 @@ impl<D: Device> Connection<D> {
         self.expect("an orderly end", |event| *event == ConnectionEvent::Disconnected)
     }
 
-    /// Ends the connection in an orderly way, and waits for the peer to do so.
+    /// Ends the connection in an orderly way, and waits until the peer does so.
     ///
     /// # Errors
     /// [`Error::Event`] if it breaks.
@@ -119,16 +118,16 @@ impl<D: Device> Connection<D> {
     }
 
     fn expect(&mut self, wanted: &'static str, is_it: impl Fn(&ConnectionEvent) -> bool) -> Result<()> {
-        match self.end.until(wanted, |end| end.happened.get_mut(&self.qp)?.pop_front())? {
+        match self.end.until(wanted, |end| end.connection_events.get_mut(&self.qp)?.pop_front())? {
             event if is_it(&event) => Ok(()),
             event => Err(Error::Event { wanted, event }),
         }
     }
 
-    /// Sends a short message, and waits until it is out.
+    /// Sends a short message, and waits for its completion.
     ///
     /// # Errors
-    /// [`Error::Request`] if it is not sent.
+    /// [`Error::Request`] if it fails.
     pub fn send(&mut self, message: &[u8]) -> Result<()> {
         self.post(SEND, Payload::Inline(&[IoSlice::new(message)]))?;
         self.completed(CompletionKind::Send).map(drop)
@@ -137,32 +136,32 @@ impl<D: Device> Connection<D> {
     /// Waits for the peer's next message.
     ///
     /// # Errors
-    /// [`Error::Request`] if none comes.
+    /// [`Error::Request`] if the receive fails.
     pub fn receive(&mut self) -> Result<Vec<u8>> {
-        if !self.is_open {
-            self.open_inbox()?;
+        if !self.is_posted {
+            self.post_buffer()?;
         }
         let received = self.completed(CompletionKind::Recv)?;
         let mut message = vec![0; received.length as usize];
-        self.inbox.memory().read(0, &mut message)?;
-        // A peer that ended the connection behind this message sends no other one: the next call says so.
-        self.is_open = self.open_inbox().is_ok();
+        self.receive_buffer.memory().read(0, &mut message)?;
+        // The post fails if the peer ended the connection after this message. Then the next call reports it.
+        self.is_posted = self.post_buffer().is_ok();
         Ok(message)
     }
 
-    /// Writes a piece of this side's memory into the peer's, and waits until it can be used again.
+    /// Writes from this side's memory to the peer's, and waits for the completion.
     ///
     /// # Errors
-    /// [`Error::Request`] if it is not written.
+    /// [`Error::Request`] if it fails.
     pub fn write(&mut self, from: Segment, remote: RemoteAddress) -> Result<()> {
         self.post(Operation::Write { remote, immediate: None }, Payload::Segments(&[from]))?;
         self.completed(CompletionKind::Write).map(drop)
     }
 
-    /// Reads a piece of the peer's memory into this side's, and waits until it is there.
+    /// Reads from the peer's memory to this side's, and waits for the completion.
     ///
     /// # Errors
-    /// [`Error::Request`] if it is not read.
+    /// [`Error::Request`] if it fails.
     pub fn read(&mut self, remote: RemoteAddress, into: Segment) -> Result<()> {
         self.post(Operation::Read { remote }, Payload::Segments(&[into]))?;
         self.completed(CompletionKind::Read).map(drop)
@@ -185,10 +184,10 @@ impl<D: Device> Connection<D> {
         Ok(self.end.cq.post_recv(self.qp, &[RecvRequest { id: 0, buffer: Buffer::Segment(buffer) }])?)
     }
 
-    /// Waits for the next completion of a kind; those of other kinds wait for their turn.
+    /// Waits for the next completion of a kind. Completions of other kinds stay queued.
     ///
     /// # Errors
-    /// [`Error::Request`] if it is not a success.
+    /// [`Error::Request`] if the request failed.
     pub fn completed(&mut self, kind: CompletionKind) -> Result<Completion> {
         let completion = self.end.until("a completion", |end| {
             let at = end.completions.iter().position(|found| found.kind == kind)?;
@@ -198,7 +197,7 @@ impl<D: Device> Connection<D> {
             return Ok(completion);
         }
         self.end.poll();
-        let event = self.end.happened.get_mut(&self.qp).and_then(VecDeque::pop_front);
+        let event = self.end.connection_events.get_mut(&self.qp).and_then(VecDeque::pop_front);
         Err(Error::Request { kind, status: completion.status, event })
     }
 }

@@ -1,4 +1,4 @@
-//! One side, for tests: calls that the device must not refuse panic where it does.
+//! One side of connections, for tests. A call that must succeed panics if the device refuses it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
@@ -14,42 +14,42 @@ use rdma_verbs::{
 
 use super::{LIMIT, OPTIONS, Result, step};
 
-/// Completions that an end has room for, of all its queue pairs.
+/// Depth of the completion queue.
 const DEPTH: u32 = 2048;
 
-/// One side: a device with one protection domain and one completion queue, and what came out of it.
+/// One side: a device with one protection domain and one completion queue, and what they reported.
 pub struct End<D: Device> {
-    /// The device itself.
+    /// The device.
     pub device: D,
-    /// Of every region and queue pair of this side.
+    /// The protection domain of all regions and queue pairs of this side.
     pub pd: D::Pd,
-    /// Owns this side's queue pairs.
+    /// The completion queue, which owns the queue pairs.
     pub cq: D::Cq,
-    /// How it connects, accepts and listens.
+    /// The options for connecting, accepting and listening.
     pub options: ConnectOptions,
     /// Set by [`End::listen`].
     pub listener: Option<D::Listener>,
-    /// The token of a listener that [`End::listen`] made.
+    /// The token of the listener, set by [`End::listen`].
     pub listening: Option<Token>,
-    /// Readable when the completion queue has something.
+    /// Readable when the completion queue has something to report.
     pub data: Arc<WaitSet>,
-    /// Readable when a connection or the listener has something.
+    /// Readable when a connection or the listener has something to report.
     pub events: Arc<WaitSet>,
-    /// Completions that nobody has taken yet, oldest first.
+    /// Completions that were polled and not consumed, oldest first.
     pub completions: VecDeque<Completion>,
-    /// Connection events that nobody has taken yet, by queue pair, oldest first.
-    pub happened: BTreeMap<QpId, VecDeque<ConnectionEvent>>,
-    /// Connection requests that nobody has answered yet, oldest first.
+    /// Connection events that were polled and not consumed, by queue pair, oldest first.
+    pub connection_events: BTreeMap<QpId, VecDeque<ConnectionEvent>>,
+    /// Connection requests that were polled and not consumed, oldest first.
     pub requests: VecDeque<D::Request>,
 }
 
 impl<D: Device> End<D> {
-    /// A side with nothing posted and no queue pair.
+    /// A side without queue pairs.
     pub fn new(device: D) -> Self {
         Self::try_new(device).unwrap()
     }
 
-    /// The same where the device may refuse.
+    /// Like [`End::new`], for a device that may refuse.
     ///
     /// # Errors
     /// The device's, or the system's.
@@ -68,17 +68,17 @@ impl<D: Device> End<D> {
             data,
             events: Arc::new(WaitSet::new()?),
             completions: VecDeque::new(),
-            happened: BTreeMap::new(),
+            connection_events: BTreeMap::new(),
             requests: VecDeque::new(),
         })
     }
 
-    /// Where the events of another queue pair or listener are announced.
+    /// A target for the events of one more queue pair or listener.
     pub fn target(&self) -> EventTarget {
         EventTarget::new(&self.events)
     }
 
-    /// Listens, and answers the address with its real port.
+    /// Listens, and returns the address with the actual port.
     pub fn listen(&mut self, address: SocketAddr) -> SocketAddr {
         let target = self.target();
         self.listening = Some(target.token);
@@ -88,10 +88,10 @@ impl<D: Device> End<D> {
         address
     }
 
-    /// A queue pair whose events are polled from now on.
+    /// Creates a queue pair, whose events are polled from now on.
     pub fn queue_pair(&mut self, wanted: QpCapabilities) -> (QpId, QpCapabilities) {
         let (qp, granted) = self.cq.create_qp(&self.pd, wanted).unwrap();
-        self.happened.insert(qp, VecDeque::new());
+        self.connection_events.insert(qp, VecDeque::new());
         (qp, granted)
     }
 
@@ -108,10 +108,10 @@ impl<D: Device> End<D> {
         self.cq.accept(qp, request, private_data, &self.options, target).unwrap();
     }
 
-    /// Destroys a queue pair, and forgets its events.
+    /// Destroys a queue pair, and drops its events.
     pub fn destroy(&mut self, qp: QpId) {
         self.cq.destroy_qp(qp);
-        self.happened.remove(&qp);
+        self.connection_events.remove(&qp);
     }
 
     /// Registered memory of `length` zeros.
@@ -119,7 +119,7 @@ impl<D: Device> End<D> {
         self.pd.register(Memory::zeroed(length).unwrap(), access).unwrap()
     }
 
-    /// Posts `count` receives without buffer, with ids from 0.
+    /// Posts `count` receives without a buffer, with ids from 0.
     pub fn post_empty_receives(&mut self, qp: QpId, count: u64) {
         let requests: Vec<_> = (0..count).map(|id| RecvRequest { id, buffer: Buffer::Empty }).collect();
         self.cq.post_recv(qp, &requests).unwrap();
@@ -139,7 +139,7 @@ impl<D: Device> End<D> {
     /// Posts one signaled request with inline payload.
     ///
     /// # Errors
-    /// The device's: it may refuse inline payload, or have none of this kind.
+    /// The device's: the payload may be too long, or the operation unsupported.
     pub fn post_inline(
         &mut self,
         qp: QpId,
@@ -152,7 +152,7 @@ impl<D: Device> End<D> {
         self.cq.post_send(qp, &[SendRequest { id, signaled: true, operation, payload }], false)
     }
 
-    /// Collects completions. Whether there were any.
+    /// Collects completions. Returns whether there were any.
     pub fn poll_completions(&mut self) -> bool {
         let before = self.completions.len();
         let mut array = [Completion::EMPTY; 8];
@@ -164,12 +164,12 @@ impl<D: Device> End<D> {
         }
     }
 
-    /// Collects everything there is. Whether there was anything.
+    /// Collects completions, connection events and requests. Returns whether there were any.
     pub fn poll(&mut self) -> bool {
         let mut any = self.poll_completions();
-        for (&qp, happened) in &mut self.happened {
+        for (&qp, events) in &mut self.connection_events {
             while let Some(event) = self.cq.poll_event(qp) {
-                happened.push_back(event);
+                events.push_back(event);
                 any = true;
             }
         }
@@ -180,13 +180,13 @@ impl<D: Device> End<D> {
         any
     }
 
-    /// When the device wants to be called at the latest.
+    /// The earliest deadline of the device.
     pub fn deadline(&self) -> Option<Instant> {
-        let connections = self.happened.keys().filter_map(|&qp| self.cq.deadline(qp));
+        let connections = self.connection_events.keys().filter_map(|&qp| self.cq.deadline(qp));
         connections.chain(self.listener.as_ref().and_then(Listener::deadline)).min()
     }
 
-    /// Drives this end until `done` answers.
+    /// Drives this end until `done` returns something.
     ///
     /// # Errors
     /// Those of [`step`], with a deadline after [`LIMIT`].
@@ -197,8 +197,8 @@ impl<D: Device> End<D> {
     ) -> Result<T> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            if let Some(answer) = done(self) {
-                return Ok(answer);
+            if let Some(value) = done(self) {
+                return Ok(value);
             }
             step(&mut [self], deadline, what)?;
         }
@@ -211,11 +211,11 @@ impl<D: Device> End<D> {
 
     /// The next event of this queue pair.
     pub fn next_event(&mut self, qp: QpId) -> ConnectionEvent {
-        self.until("an event", |end| end.happened.get_mut(&qp)?.pop_front()).unwrap()
+        self.until("an event", |end| end.connection_events.get_mut(&qp)?.pop_front()).unwrap()
     }
 }
 
-/// The completion of a request without details.
+/// The completion of a successful request, without details.
 pub fn success(qp: QpId, id: u64, kind: CompletionKind) -> Completion {
     Completion {
         qp,

@@ -14,23 +14,23 @@ pub struct Pair<D: Device> {
     pub active: End<D>,
     /// The side that listens.
     pub passive: End<D>,
-    /// Where the passive end listens.
+    /// The address of the passive end's listener.
     pub address: SocketAddr,
-    /// What [`Pair::join`] asks for.
+    /// The capabilities that [`Pair::join`] requests.
     pub capabilities: QpCapabilities,
 }
 
-/// Queue pairs of a connection.
+/// The two queue pairs of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Joined {
-    /// That of the side that connected.
+    /// The queue pair of the side that connected.
     pub active: QpId,
-    /// That of the side that accepted.
+    /// The queue pair of the side that accepted.
     pub passive: QpId,
 }
 
 impl<D: Device> Pair<D> {
-    /// A rig's two devices, the passive one listening.
+    /// Two ends for a rig's devices. The passive one listens.
     pub fn new(rig: &impl Rig<Device = D>) -> Self {
         let (active, passive) = rig.devices();
         let (active, mut passive) = (End::new(active), End::new(passive));
@@ -38,19 +38,19 @@ impl<D: Device> Pair<D> {
         Self { active, passive, address, capabilities: CAPABILITIES }
     }
 
-    /// Drives both ends until `done` answers.
+    /// Drives both ends until `done` returns something.
     pub fn until<T>(&mut self, what: &'static str, mut done: impl FnMut(&mut Self) -> Option<T>) -> T {
         let deadline = Instant::now() + LIMIT;
         loop {
-            if let Some(answer) = done(self) {
-                return answer;
+            if let Some(value) = done(self) {
+                return value;
             }
             step(&mut [&mut self.active, &mut self.passive], deadline, what).unwrap();
         }
     }
 
-    /// Drives both ends until nothing has come for a while.
-    pub fn settle(&mut self) {
+    /// Drives both ends until they have reported nothing for [`QUIET`].
+    pub fn drive_until_idle(&mut self) {
         let mut last = Instant::now();
         while last.elapsed() < QUIET {
             if self.active.poll() | self.passive.poll() {
@@ -60,7 +60,7 @@ impl<D: Device> Pair<D> {
         }
     }
 
-    /// New queue pairs, connected, after `prepare` posted receives on them.
+    /// Connects two new queue pairs. `prepare` posts their first receives.
     pub fn join(&mut self, prepare: impl FnOnce(&mut Self, Joined)) -> Joined {
         let (joined, events) = self.try_join(prepare);
         let established = |event: &ConnectionEvent| matches!(event, ConnectionEvent::Established { .. });
@@ -68,7 +68,8 @@ impl<D: Device> Pair<D> {
         joined
     }
 
-    /// The same where connecting may go wrong: also the first event of the active and the passive side.
+    /// Like [`Pair::join`], for an attempt that may fail. Returns also the first event of the active and of
+    /// the passive side.
     pub fn try_join(&mut self, prepare: impl FnOnce(&mut Self, Joined)) -> (Joined, [ConnectionEvent; 2]) {
         let joined = Joined {
             active: self.active.queue_pair(self.capabilities).0,
@@ -81,7 +82,7 @@ impl<D: Device> Pair<D> {
         (joined, [self.event(joined, false), self.event(joined, true)])
     }
 
-    /// New connected queue pairs, the passive one with as many empty receives as it takes.
+    /// Connects two new queue pairs, of which the passive one has a full receive queue without buffers.
     pub fn join_with_receives(&mut self) -> Joined {
         self.join(|pair, joined| {
             pair.passive.post_empty_receives(joined.passive, pair.capabilities.recv_depth.into());
@@ -93,7 +94,7 @@ impl<D: Device> Pair<D> {
         self.until("an event", |pair| {
             let (end, qp) =
                 if passive { (&mut pair.passive, joined.passive) } else { (&mut pair.active, joined.active) };
-            end.happened.get_mut(&qp)?.pop_front()
+            end.connection_events.get_mut(&qp)?.pop_front()
         })
     }
 
@@ -107,9 +108,9 @@ impl<D: Device> Pair<D> {
         self.until("a completion at the passive side", |pair| pair.passive.completions.pop_front())
     }
 
-    /// That the connection works: a message goes each way it can, with an empty receive at the
-    /// passive side.
-    pub fn works(&mut self, joined: Joined) {
+    /// Asserts that a message from the active to the passive side arrives. The passive side needs a posted
+    /// receive.
+    pub fn assert_works(&mut self, joined: Joined) {
         self.active.post(joined.active, 4711, SEND, &[]);
         assert_eq!(self.at_active(), success(joined.active, 4711, CompletionKind::Send));
         let received = self.at_passive();

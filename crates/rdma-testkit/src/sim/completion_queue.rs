@@ -1,5 +1,5 @@
-//! The completion queue: finds the queue pair for a call, drives those that were rung for, and hands
-//! out what completed.
+//! The completion queue: passes each call to its queue pair, drives the notified queue pairs, and reports
+//! completions.
 
 mod connections;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::notifier::Notifier;
-use super::queue_pair::{QueuePair, Sink};
+use super::queue_pair::{QueuePair, ReadyList};
 use super::{Config, Fabric, ProtectionDomain};
 use rdma_verbs::{
     self as verbs, Completion, Error, QpCapabilities, QpId, RecvRequest, Result, SendRequest, WaitSet,
@@ -21,7 +21,7 @@ pub struct CompletionQueue {
     depth: u32,
     next_number: u32,
     queue_pairs: BTreeMap<QpId, QueuePair>,
-    ready: Sink,
+    ready: ReadyList,
     notifier: Arc<Notifier>,
 }
 
@@ -34,21 +34,21 @@ impl CompletionQueue {
             depth,
             next_number: 0,
             queue_pairs: BTreeMap::new(),
-            ready: Sink::new(),
+            ready: ReadyList::new(),
             notifier,
         }
     }
 
-    fn existing(&mut self, qp: QpId, what: &'static str) -> Result<&mut QueuePair> {
+    fn queue_pair(&mut self, qp: QpId, what: &'static str) -> Result<&mut QueuePair> {
         self.queue_pairs.get_mut(&qp).ok_or(Error::BadState { state: "absent", what })
     }
 
-    /// Runs `body` on a queue pair with the list that its completions go to, then updates the
-    /// wake-ups. `None` if there is no such queue pair.
-    fn with<R>(&mut self, qp: QpId, body: impl FnOnce(&mut QueuePair, &mut Sink) -> R) -> Option<R> {
-        let answer = self.queue_pairs.get_mut(&qp).map(|queue_pair| body(queue_pair, &mut self.ready));
+    /// Runs `body` on a queue pair with the list of ready completions, then updates the signal. Returns
+    /// `None` if there is no such queue pair.
+    fn with<R>(&mut self, qp: QpId, body: impl FnOnce(&mut QueuePair, &mut ReadyList) -> R) -> Option<R> {
+        let result = self.queue_pairs.get_mut(&qp).map(|queue_pair| body(queue_pair, &mut self.ready));
         self.notifier.update(!self.ready.is_empty());
-        answer
+        result
     }
 
     fn check_capabilities(&self, wanted: &QpCapabilities) -> Result<()> {
@@ -85,7 +85,7 @@ impl verbs::QueuePairs for CompletionQueue {
     }
 
     fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()> {
-        let queue_pair = self.existing(qp, "receiving")?;
+        let queue_pair = self.queue_pair(qp, "receiving")?;
         queue_pair.post_recv(requests)?;
         if queue_pair.is_stalled() {
             self.notifier.notify(qp);
@@ -95,10 +95,10 @@ impl verbs::QueuePairs for CompletionQueue {
 
     fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
         let absent = Error::BadState { state: "absent", what: "sending" };
-        let posted = self.with(qp, |queue_pair, sink| queue_pair.post_send(requests, more, sink));
+        let posted = self.with(qp, |queue_pair, ready| queue_pair.post_send(requests, more, ready));
         posted.ok_or(absent)??;
         if more {
-            // A poll sends what is held back.
+            // A poll sends the held-back requests.
             self.notifier.notify(qp);
         }
         Ok(())

@@ -1,12 +1,12 @@
-//! What kind of device to be.
+//! The configuration of a simulated device.
 
 use rdma_verbs::Transport;
 
 /// The properties of a simulated device. Devices of one fabric may differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Decides when sends and writes complete: on [`Transport::Iwarp`] when the wire took them, on
-    /// [`Transport::InfiniBand`] when the peer's device acknowledged them.
+    /// Determines when sends and writes complete: on [`Transport::Iwarp`] when they are on the wire, on
+    /// [`Transport::InfiniBand`] when the peer's device has acknowledged them.
     pub transport: Transport,
     /// Whether immediate data can be sent and received.
     pub immediate: bool,
@@ -20,24 +20,24 @@ pub struct Config {
     pub max_message: u32,
     /// Most bytes of private data.
     pub max_private_data: usize,
-    /// Whether private data arrives zero-padded to the maximum, as the InfiniBand connection
-    /// manager leaves it.
+    /// Whether private data arrives padded with zeros to the maximum, as with InfiniBand's connection
+    /// manager.
     pub private_data_padded: bool,
-    /// Messages that the wire holds for each direction (at least 1). What does not fit stays in the
-    /// send queue, its payload in the sender's memory, until the peer drives its side.
+    /// Messages that the wire holds in each direction, at least 1. Further messages stay in the send queue,
+    /// and their payload in the sender's memory, until the peer drives its side.
     pub wire: usize,
-    /// Whether a message that finds no receive waits for one (InfiniBand with endless RNR retries)
-    /// rather than break the connection (iWARP).
+    /// Whether a message without a posted receive waits for one (InfiniBand with unlimited RNR retries).
+    /// Otherwise it breaks the connection (iWARP).
     pub receiver_not_ready_waits: bool,
-    /// Whether the attached wait set becomes readable only after
-    /// [`arm`](rdma_verbs::CompletionQueue::arm), once, and only for what comes later, like the
-    /// completion channel of hardware; otherwise it follows the queue's state.
+    /// Whether the attached wait set behaves like the completion channel of hardware: it becomes readable
+    /// once after [`arm`](rdma_verbs::CompletionQueue::arm), for a later completion. Otherwise it is readable
+    /// while there are completions.
     pub arming: bool,
 }
 
 impl Config {
-    /// A user-space iWARP device: no immediate data, exact private data, a wait set that follows the
-    /// queue's state.
+    /// A user-space iWARP device: no immediate data, exact private data, a wait set that is readable while
+    /// there are completions.
     #[must_use]
     pub const fn iwarp() -> Self {
         Self {
@@ -55,8 +55,8 @@ impl Config {
         }
     }
 
-    /// An InfiniBand adapter: immediate data, little and padded private data, few inline bytes, a
-    /// completion channel that must be armed.
+    /// An InfiniBand adapter: immediate data, short and padded private data, few inline bytes, a completion
+    /// channel that must be armed.
     #[must_use]
     pub const fn infiniband() -> Self {
         Self {
@@ -71,8 +71,8 @@ impl Config {
         }
     }
 
-    /// Private data as the consumer of this device sees it arrive.
-    pub(super) fn arrived(&self, mut private_data: Vec<u8>) -> Vec<u8> {
+    /// The private data that the consumer of this device gets for the peer's `private_data`.
+    pub(super) fn received_private_data(&self, mut private_data: Vec<u8>) -> Vec<u8> {
         if self.private_data_padded && private_data.len() < self.max_private_data {
             private_data.resize(self.max_private_data, 0);
         }

@@ -1,8 +1,7 @@
-//! What joins two queue pairs: two queues of frames, one for each side, behind one lock.
+//! The link between two queue pairs: two queues of frames, one for each receiver, under one lock.
 //!
-//! Each side holds a [`Port`]. Frames arrive in order; the side that they are for takes them out
-//! when it is driven. A port that is dropped before it said how the connection ends says that it is
-//! reset, so a side cannot vanish unnoticed, whatever path it takes.
+//! Each side holds a [`Port`]. Frames arrive in order, and their receiver takes them when it is driven. If a
+//! port is dropped before it sent a last frame, it sends a reset, so that the peer always learns of the end.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,43 +12,44 @@ use super::notifier::Notifier;
 use rdma_verbs::Signal;
 use rdma_verbs::{BreakReason, CompletionStatus, QpId, RemoteAddress};
 
-/// What travels on a link.
+/// A message of a link.
 #[derive(Debug)]
 pub(super) enum Frame {
     /// The passive side accepts.
-    Accept { private_data: Vec<u8>, terms: Terms },
-    /// The passive side refuses; ends the link.
+    Accept { private_data: Vec<u8>, parameters: Parameters },
+    /// The passive side rejects the request, which ends the link.
     Reject { private_data: Vec<u8> },
-    /// The active side knows that the connection stands.
+    /// The active side has received the `Accept`.
     Ready,
     /// A message for the oldest receive.
     Send { bytes: Vec<u8>, immediate: Option<u64>, invalidate: Option<u32> },
     /// Bytes for the receiver's memory.
     Write { bytes: Vec<u8>, remote: RemoteAddress, immediate: Option<u64> },
-    /// Asks for bytes of the receiver's memory.
+    /// A request for bytes of the receiver's memory.
     ReadRequest { remote: RemoteAddress, length: u32 },
-    /// The bytes of the oldest read request that is not answered.
+    /// The response to the oldest outstanding read request.
     ReadResponse { bytes: Vec<u8> },
-    /// So many more requests were carried out.
+    /// The receiver executed this many more requests.
     Acknowledge { requests: usize },
-    /// The oldest request that is not done was refused, and ends so.
+    /// The oldest outstanding request was refused, and completes with this status.
     Refuse(CompletionStatus),
-    /// The sender sends no more requests; ends the link once both sides said it.
+    /// The sender sends no more requests. The link ends when both sides have sent this.
     Close,
-    /// The connection is broken; ends the link. The reason is the one for its receiver.
+    /// The connection is broken, which ends the link. The reason is the one that the frame's receiver
+    /// reports.
     Break(BreakReason),
 }
 
-/// What the sides of a connection tell each other about themselves.
+/// What each side of a connection announces about itself.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct Parameters {
     /// Reads that the side serves at a time.
     pub(super) responder_resources: u8,
-    /// Its requests complete only when they are acknowledged.
+    /// Whether its requests complete only when they are acknowledged.
     pub(super) acknowledge: bool,
 }
 
-/// One side's hold on a link.
+/// One side of a link.
 #[derive(Debug)]
 pub(super) struct Port {
     sides: Arc<Mutex<[Side; 2]>>,
@@ -59,28 +59,29 @@ pub(super) struct Port {
 
 #[derive(Debug, Default)]
 struct Side {
-    inbox: VecDeque<Frame>,
-    /// Requests in the inbox: what the wire's capacity counts.
+    /// Frames for this side.
+    frames: VecDeque<Frame>,
+    /// The requests among the frames, which the wire's capacity limits.
     requests: usize,
-    /// Whom to wake when the inbox gets something.
-    wakes: Option<Wakes>,
-    /// Waits for room in the other side's inbox.
-    starved: bool,
-    /// Said how the connection ends.
-    farewell: bool,
+    /// Woken when a frame arrives.
+    wake_target: Option<WakeTarget>,
+    /// Waits for room for a request.
+    waits_for_room: bool,
+    /// Has sent its last frame.
+    last_sent: bool,
     /// The port was dropped.
     gone: bool,
 }
 
-/// Whom a frame wakes.
+/// What an arriving frame wakes.
 #[derive(Debug)]
-pub(super) struct Wakes {
+pub(super) struct WakeTarget {
     /// The completion queue's notifier.
     pub(super) notifier: Arc<Notifier>,
     /// The queue pair to drive.
     pub(super) qp: QpId,
-    /// For frames that become connection events.
-    pub(super) announcer: Arc<Signal>,
+    /// The signal for connection events.
+    pub(super) event_signal: Arc<Signal>,
 }
 
 impl Port {
@@ -90,20 +91,20 @@ impl Port {
         (Self { sides: Arc::clone(&sides), own: 0 }, Self { sides, own: 1 })
     }
 
-    /// From now on frames for this side wake its owner.
-    pub(super) fn wake(&self, wakes: Wakes) {
-        self.with(|own, _| own.wakes = Some(wakes));
+    /// Sets the target that frames for this side wake.
+    pub(super) fn wake(&self, wake_target: WakeTarget) {
+        self.with(|own, _| own.wake_target = Some(wake_target));
     }
 
-    /// Sends a frame to the other side; lost if that one is gone.
+    /// Sends a frame to the other side, which is dropped if that side is gone.
     pub(super) fn push(&self, frame: Frame) {
         self.with(|own, other| deliver(own, other, frame));
     }
 
-    /// Sends a frame that overtakes and discards everything on its way.
+    /// Sends a frame in place of all frames that the other side has not taken yet.
     pub(super) fn push_instead(&self, frame: Frame) {
         self.with(|own, other| {
-            other.inbox.clear();
+            other.frames.clear();
             other.requests = 0;
             deliver(own, other, frame);
         });
@@ -112,28 +113,28 @@ impl Port {
     /// Takes the next frame for this side.
     pub(super) fn pop(&self) -> Option<Frame> {
         self.with(|own, other| {
-            let frame = own.inbox.pop_front()?;
+            let frame = own.frames.pop_front()?;
             if frame.is_request() {
                 own.requests -= 1;
-                if std::mem::take(&mut other.starved) {
-                    other.ring();
+                if std::mem::take(&mut other.waits_for_room) {
+                    other.notify();
                 }
             }
             Some(frame)
         })
     }
 
-    /// Whether the wire, of so many requests, takes another one from this side. If not, this side
-    /// is woken when it does.
+    /// Whether a wire of this capacity has room for another request of this side. If not, this side is woken
+    /// when there is room.
     pub(super) fn has_room(&self, capacity: usize) -> bool {
         self.with(|own, other| {
             let room = other.gone || other.requests < capacity.max(1);
-            own.starved = !room;
+            own.waits_for_room = !room;
             room
         })
     }
 
-    /// Whether nobody is at the other end any more.
+    /// Whether the other side is gone.
     pub(super) fn peer_gone(&self) -> bool {
         self.with(|_, other| other.gone)
     }
@@ -147,63 +148,64 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        let leftovers = self.with(|own, other| {
-            if !own.farewell {
+        let dropped = self.with(|own, other| {
+            if !own.last_sent {
                 deliver(own, other, Frame::Break(BreakReason::Reset));
             }
             own.gone = true;
             own.requests = 0;
-            // It may wait for room here, or for an answer that will not come.
-            other.ring();
-            (std::mem::take(&mut own.inbox), own.wakes.take())
+            // The other side may wait for room, or for a response that will not come.
+            other.notify();
+            (std::mem::take(&mut own.frames), own.wake_target.take())
         });
-        drop(leftovers);
+        // Dropped after the lock is released.
+        drop(dropped);
     }
 }
 
 impl Side {
-    fn ring(&self) {
-        if let Some(wakes) = &self.wakes {
-            wakes.notifier.notify(wakes.qp);
+    fn notify(&self) {
+        if let Some(wake_target) = &self.wake_target {
+            wake_target.notifier.notify(wake_target.qp);
         }
     }
 }
 
 fn deliver(own: &mut Side, other: &mut Side, frame: Frame) {
-    own.farewell |= frame.is_farewell();
+    own.last_sent |= frame.is_last();
     if other.gone {
         return;
     }
-    if let Some(wakes) = &other.wakes {
+    if let Some(wake_target) = &other.wake_target {
         if frame.is_event() {
-            wakes.announcer.set(true);
+            wake_target.event_signal.set(true);
         }
         if !frame.is_handshake() {
-            wakes.notifier.notify(wakes.qp);
+            wake_target.notifier.notify(wake_target.qp);
         }
     }
     other.requests += usize::from(frame.is_request());
-    other.inbox.push_back(frame);
+    other.frames.push_back(frame);
 }
 
 impl Frame {
-    /// Counts against the capacity of the wire.
+    /// Whether it counts against the capacity of the wire.
     fn is_request(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Write { .. } | Self::ReadRequest { .. })
     }
 
-    /// Brings about no completion, only an event.
+    /// Whether it causes a connection event and no completion.
     fn is_handshake(&self) -> bool {
         matches!(self, Self::Accept { .. } | Self::Reject { .. } | Self::Ready)
     }
 
-    /// The last that its sender says.
-    fn is_farewell(&self) -> bool {
+    /// Whether it is the last frame of its sender.
+    fn is_last(&self) -> bool {
         matches!(self, Self::Reject { .. } | Self::Close | Self::Break(_))
     }
 
-    /// Brings about a connection event.
+    /// Whether it causes a connection event.
     fn is_event(&self) -> bool {
-        self.is_handshake() || self.is_farewell()
+        self.is_handshake() || self.is_last()
     }
 }

@@ -1,4 +1,4 @@
-//! Passive endpoints and the requests that wait at them.
+//! Listeners and their backlogs of connection requests.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,15 +8,15 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::Config;
-use super::fabric::{Bound, Fabric};
-use super::link::{Frame, Port, Terms};
+use super::fabric::{BoundAddress, Fabric};
+use super::link::{Frame, Parameters, Port};
 use rdma_verbs::Signal;
 use rdma_verbs::{self as verbs, ConnectError, EventTarget, Result};
 
-/// A passive endpoint of the simulated device.
+/// A listener of the simulated device.
 #[derive(Debug)]
 pub struct Listener {
-    bound: Bound,
+    bound: BoundAddress,
     backlog: Arc<Backlog>,
     config: Config,
 }
@@ -24,27 +24,27 @@ pub struct Listener {
 /// A connection request at the simulated device. Dropping it resets the connection.
 #[derive(Debug)]
 pub struct ConnectionRequest {
-    arrival: Arrival,
+    pending: PendingRequest,
     max_private_data: usize,
 }
 
-/// What the active side sent.
+/// The request that the active side sent.
 #[derive(Debug)]
-pub(super) struct Arrival {
-    /// The passive end of the link; dropping it resets the connection.
+pub(super) struct PendingRequest {
+    /// The passive side of the link. Dropping it resets the connection.
     pub(super) port: Port,
     pub(super) private_data: Vec<u8>,
-    pub(super) terms: Terms,
+    pub(super) parameters: Parameters,
     pub(super) peer_address: SocketAddr,
     pub(super) local_address: SocketAddr,
 }
 
-/// Requests that were not asked for yet.
+/// Requests that were not polled yet.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    waiting: Mutex<VecDeque<Arrival>>,
+    waiting: Mutex<VecDeque<PendingRequest>>,
     limit: usize,
-    announcer: Signal,
+    event_signal: Signal,
 }
 
 impl Listener {
@@ -55,10 +55,10 @@ impl Listener {
         backlog: u32,
         events: EventTarget,
     ) -> Result<Self> {
-        let announcer = events.wait.signal(events.token);
+        let event_signal = events.wait.signal(events.token);
         let bound = fabric.bind(address)?;
         let limit = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
-        let backlog = Arc::new(Backlog { waiting: Mutex::default(), limit, announcer });
+        let backlog = Arc::new(Backlog { waiting: Mutex::default(), limit, event_signal });
         fabric.publish(bound.address(), Arc::clone(&backlog));
         Ok(Self { bound, backlog, config: config.clone() })
     }
@@ -72,9 +72,9 @@ impl verbs::Listener for Listener {
     }
 
     fn poll(&mut self) -> Option<ConnectionRequest> {
-        let mut arrival = self.backlog.dequeue()?;
-        arrival.private_data = self.config.arrived(arrival.private_data);
-        Some(ConnectionRequest { arrival, max_private_data: self.config.max_private_data })
+        let mut pending = self.backlog.dequeue()?;
+        pending.private_data = self.config.received_private_data(pending.private_data);
+        Some(ConnectionRequest { pending, max_private_data: self.config.max_private_data })
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -83,56 +83,56 @@ impl verbs::Listener for Listener {
 }
 
 impl Backlog {
-    /// Adds a request, unless there are as many as allowed.
-    pub(super) fn enqueue(&self, arrival: Arrival) -> std::result::Result<(), ConnectError> {
+    /// Adds a request, unless the backlog is full.
+    pub(super) fn enqueue(&self, pending: PendingRequest) -> std::result::Result<(), ConnectError> {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= self.limit {
             return Err(ConnectError::Refused);
         }
-        waiting.push_back(arrival);
-        self.announcer.set(true);
+        waiting.push_back(pending);
+        self.event_signal.set(true);
         Ok(())
     }
 
-    /// The oldest request whose active side is still there.
-    fn dequeue(&self) -> Option<Arrival> {
+    /// Removes the oldest request whose active side exists, and those before it.
+    fn dequeue(&self) -> Option<PendingRequest> {
         let mut waiting = self.waiting.lock();
         let mut next = waiting.pop_front();
-        while next.as_ref().is_some_and(|arrival| arrival.port.peer_gone()) {
+        while next.as_ref().is_some_and(|pending| pending.port.peer_gone()) {
             next = waiting.pop_front();
         }
-        self.announcer.set(!waiting.is_empty());
+        self.event_signal.set(!waiting.is_empty());
         next
     }
 }
 
 impl ConnectionRequest {
-    pub(super) fn into_arrival(self) -> Arrival {
-        self.arrival
+    pub(super) fn into_pending(self) -> PendingRequest {
+        self.pending
     }
 }
 
 impl verbs::ConnectionRequest for ConnectionRequest {
     fn private_data(&self) -> &[u8] {
-        &self.arrival.private_data
+        &self.pending.private_data
     }
 
     fn peer_address(&self) -> SocketAddr {
-        self.arrival.peer_address
+        self.pending.peer_address
     }
 
     fn local_address(&self) -> SocketAddr {
-        self.arrival.local_address
+        self.pending.local_address
     }
 
     fn has_left(&self) -> bool {
-        self.arrival.port.peer_gone()
+        self.pending.port.peer_gone()
     }
 
-    /// Private data beyond what the device carries is cut off.
+    /// Truncates private data that is longer than the device's maximum.
     fn reject(self, private_data: &[u8]) {
         let length = private_data.len().min(self.max_private_data);
         let private_data = private_data[..length].to_vec();
-        self.arrival.port.push(Frame::Reject { private_data });
+        self.pending.port.push(Frame::Reject { private_data });
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use rdma_verbs::{QpId, Signal, WaitSet};
 
-/// Peers and the queue itself notify it. The completion queue drives the notified queue pairs in `poll`.
+/// Peers and the completion queue itself notify it. `poll` drives the notified queue pairs.
 #[derive(Debug)]
 pub(super) struct Notifier {
     /// See [`super::Config::arming`].
@@ -19,7 +19,7 @@ pub(super) struct Notifier {
 struct State {
     /// Queue pairs to drive.
     notified: BTreeSet<QpId>,
-    /// Completions wait to be polled.
+    /// There are completions to poll.
     ready: bool,
     armed: bool,
     signal: Option<Signal>,
@@ -37,31 +37,32 @@ impl Notifier {
         self.wake(&mut state);
     }
 
-    /// Takes out all queue pairs that have something to do. A notification that arrives while they are driven
-    /// counts again.
+    /// Removes and returns all queue pairs that have something to do. A notification that arrives while they
+    /// are driven adds them again.
     pub(super) fn take_all(&self) -> BTreeSet<QpId> {
         std::mem::take(&mut self.state.lock().notified)
     }
 
-    /// Takes out one queue pair, which the caller is about to drive.
+    /// Removes one queue pair, which the caller is about to drive.
     pub(super) fn take(&self, qp: QpId) {
         self.state.lock().notified.remove(&qp);
     }
 
-    /// Called after every call that may have added or removed completions, with whether some are left.
+    /// Records whether there are completions to poll. Called after every call that may add or remove
+    /// completions.
     pub(super) fn update(&self, ready: bool) {
         let mut state = self.state.lock();
-        let news = ready && !state.ready;
+        let became_ready = ready && !state.ready;
         state.ready = ready;
-        if news {
+        if became_ready {
             self.wake(&mut state);
         } else if !self.arming {
-            let wanted = ready || !state.notified.is_empty();
-            state.signal(wanted);
+            let on = ready || !state.notified.is_empty();
+            state.signal(on);
         }
     }
 
-    /// Signals `wait` from now on, also for completions that are there already, and arms it.
+    /// Signals `wait` from now on, also for present completions, and arms it.
     pub(super) fn attach(&self, wait: &Arc<WaitSet>) {
         let mut state = self.state.lock();
         state.signal = Some(wait.signal(wait.token()));
@@ -69,7 +70,7 @@ impl Notifier {
         state.armed = true;
     }
 
-    /// Arms the next wake-up if the device needs that. Returns whether it does.
+    /// Arms the signal if the device must be armed. Returns whether it must.
     pub(super) fn arm(&self) -> bool {
         if self.arming {
             let mut state = self.state.lock();

@@ -1,8 +1,8 @@
-//! A reliable connected queue pair: its states, and how a connection begins and ends.
+//! A reliable connected queue pair: its states, and the start and end of its connection.
 //!
-//! The work is split as the data flows: [`post`] checks what the consumer asks for, [`outgoing`] is
-//! the send queue up to its completions, [`incoming`] answers the peer's frames. Everything here
-//! runs in calls on the completion queue that owns the queue pair.
+//! [`post`] checks the consumer's requests, [`outgoing`] is the send queue up to its completions, and
+//! [`incoming`] handles the peer's frames. Everything here runs in calls on the completion queue that owns
+//! the queue pair.
 
 mod incoming;
 mod outgoing;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Config;
-use super::fabric::Bound;
-use super::link::{Frame, Port, Terms};
+use super::fabric::BoundAddress;
+use super::link::{Frame, Parameters, Port};
 use super::region::Regions;
 use outgoing::SendQueue;
 use rdma_verbs::Signal;
@@ -31,7 +31,7 @@ struct Receive {
     buffer: Option<Segment>,
 }
 
-/// A completion on its way to the consumer, with the queue entries that it frees when it is polled.
+/// A completion that was not polled yet, with the queue entries that polling it frees.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) completion: Completion,
@@ -41,14 +41,14 @@ pub(super) struct Finished {
 /// Entries of a queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entries {
-    /// Of the send queue: the completed request and the unsignalled ones before it.
+    /// Entries of the send queue: the completed request and the unsignaled ones before it.
     Send(u32),
-    /// One of the receive queue.
+    /// One entry of the receive queue.
     Recv,
 }
 
-/// Where completions go: the completion queue's list of what is ready.
-pub(super) type Sink = VecDeque<Finished>;
+/// The completions of a completion queue that can be polled.
+pub(super) type ReadyList = VecDeque<Finished>;
 
 #[derive(Debug)]
 pub(super) struct QueuePair {
@@ -57,63 +57,63 @@ pub(super) struct QueuePair {
     capabilities: QpCapabilities,
     regions: Arc<Regions>,
     phase: Phase,
-    /// The consumer asked for an orderly end.
+    /// The consumer began an orderly end.
     closing: bool,
-    /// [`Frame::Close`] went out, after everything posted.
+    /// [`Frame::Close`] was sent, after all posted requests.
     close_sent: bool,
-    /// [`Frame::Close`] came in.
+    /// [`Frame::Close`] arrived.
     peer_closed: bool,
-    /// There from connecting or accepting until the end.
+    /// Present from connecting or accepting until the end.
     port: Option<Port>,
-    announcer: Option<Arc<Signal>>,
+    event_signal: Option<Arc<Signal>>,
     events: VecDeque<ConnectionEvent>,
-    /// The active side's own address, taken while it is in use.
-    bound: Option<Bound>,
+    /// The active side's own address, which stays bound until the end.
+    bound: Option<BoundAddress>,
     local_address: Option<SocketAddr>,
     peer_address: Option<SocketAddr>,
     sends: SendQueue,
     receives: VecDeque<Receive>,
-    /// Receives whose completion was not polled, those in `receives` included.
+    /// Receives whose completion was not polled, including those in `receives`.
     receives_occupied: u32,
     /// A message that waits for a receive.
     stalled: Option<Frame>,
-    /// Requests of the peer that were carried out and not acknowledged yet.
+    /// Requests of the peer that were executed and not acknowledged yet.
     unacknowledged: usize,
-    /// Whether the peer wants to be told.
+    /// Whether the peer's requests complete only when they are acknowledged.
     acknowledge: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    Connecting(Patience),
-    Accepting(Patience),
+    Connecting(Deadline),
+    Accepting(Deadline),
     Established,
     Ended,
 }
 
-/// How long to wait for the other side.
+/// How long an attempt waits for the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Patience {
+pub(super) struct Deadline {
     timeout: Duration,
-    /// `None`: beyond what the clock can express.
-    deadline: Option<Instant>,
+    /// `None` if the clock cannot express it.
+    at: Option<Instant>,
 }
 
-impl Patience {
+impl Deadline {
     pub(super) fn from_now(timeout: Duration) -> Self {
-        Self { timeout, deadline: Instant::now().checked_add(timeout) }
+        Self { timeout, at: Instant::now().checked_add(timeout) }
     }
 }
 
-/// How a connection begins: what the active and the passive side have in common.
+/// The parts of a connection attempt that the active and the passive side have in common.
 #[derive(Debug)]
-pub(super) struct Beginning {
+pub(super) struct Attempt {
     pub(super) port: Port,
-    pub(super) announcer: Arc<Signal>,
+    pub(super) event_signal: Arc<Signal>,
     pub(super) local_address: SocketAddr,
     pub(super) peer_address: SocketAddr,
-    pub(super) patience: Patience,
+    pub(super) deadline: Deadline,
 }
 
 impl QueuePair {
@@ -133,7 +133,7 @@ impl QueuePair {
             close_sent: false,
             peer_closed: false,
             port: None,
-            announcer: None,
+            event_signal: None,
             events: VecDeque::new(),
             bound: None,
             local_address: None,
@@ -147,15 +147,15 @@ impl QueuePair {
         }
     }
 
-    /// What the other side needs to know of this one.
-    pub(super) fn terms(&self) -> Terms {
-        Terms {
+    /// What this side announces to the other one.
+    pub(super) fn parameters(&self) -> Parameters {
+        Parameters {
             responder_resources: self.capabilities.responder_resources,
             acknowledge: self.config.transport == Transport::InfiniBand,
         }
     }
 
-    /// Entries that may complete on the completion queue at a time.
+    /// Most completions that it can have on the completion queue.
     pub(super) fn depths(&self) -> u64 {
         u64::from(self.capabilities.send_depth) + u64::from(self.capabilities.recv_depth)
     }
@@ -165,93 +165,98 @@ impl QueuePair {
         if self.phase == Phase::Idle { Ok(()) } else { Err(Error::BadState { state: self.state(), what }) }
     }
 
-    /// The request is on its way to a listener.
-    pub(super) fn connecting(&mut self, beginning: Beginning, bound: Bound) {
-        self.phase = Phase::Connecting(beginning.patience);
+    /// Starts the active side, whose request is in a listener's backlog.
+    pub(super) fn connecting(&mut self, attempt: Attempt, bound: BoundAddress) {
+        self.phase = Phase::Connecting(attempt.deadline);
         self.bound = Some(bound);
-        self.begin(beginning);
+        self.start(attempt);
     }
 
-    /// The request could not be brought to anybody.
-    pub(super) fn connect_failed(&mut self, announcer: Arc<Signal>, error: ConnectError, sink: &mut Sink) {
-        self.announcer = Some(announcer);
-        self.end(ConnectionEvent::Failed(error), sink);
+    /// Fails the active side, whose request no listener took.
+    pub(super) fn connect_failed(
+        &mut self,
+        event_signal: Arc<Signal>,
+        error: ConnectError,
+        ready: &mut ReadyList,
+    ) {
+        self.event_signal = Some(event_signal);
+        self.end(ConnectionEvent::Failed(error), ready);
     }
 
-    /// The consumer accepts a request whose active side announced `terms`.
-    pub(super) fn accepting(&mut self, beginning: Beginning, terms: Terms, private_data: Vec<u8>) {
-        beginning.port.push(Frame::Accept { private_data, terms: self.terms() });
-        self.phase = Phase::Accepting(beginning.patience);
-        self.agree(terms);
-        self.begin(beginning);
+    /// Starts the passive side, which accepts a request whose active side announced `parameters`.
+    pub(super) fn accepting(&mut self, attempt: Attempt, parameters: Parameters, private_data: Vec<u8>) {
+        attempt.port.push(Frame::Accept { private_data, parameters: self.parameters() });
+        self.phase = Phase::Accepting(attempt.deadline);
+        self.apply_peer_parameters(parameters);
+        self.start(attempt);
     }
 
-    fn begin(&mut self, beginning: Beginning) {
-        self.port = Some(beginning.port);
-        self.announcer = Some(beginning.announcer);
-        self.local_address = Some(beginning.local_address);
-        self.peer_address = Some(beginning.peer_address);
+    fn start(&mut self, attempt: Attempt) {
+        self.port = Some(attempt.port);
+        self.event_signal = Some(attempt.event_signal);
+        self.local_address = Some(attempt.local_address);
+        self.peer_address = Some(attempt.peer_address);
     }
 
-    fn agree(&mut self, peer: Terms) {
+    fn apply_peer_parameters(&mut self, peer: Parameters) {
         self.sends.allow_reads(self.capabilities.initiator_depth.min(peer.responder_resources));
         self.acknowledge = peer.acknowledge;
     }
 
-    /// See [`Connections::disconnect`](rdma_verbs::Connections::disconnect). Before
-    /// the peer answered there is nothing to end in order.
-    pub(super) fn disconnect(&mut self, sink: &mut Sink) {
+    /// See [`Connections::disconnect`](rdma_verbs::Connections::disconnect). Aborts an attempt that the peer
+    /// has not answered.
+    pub(super) fn disconnect(&mut self, ready: &mut ReadyList) {
         match self.phase {
             Phase::Idle | Phase::Ended => {}
-            Phase::Connecting(_) => self.abort(sink),
+            Phase::Connecting(_) => self.abort(ready),
             Phase::Accepting(_) | Phase::Established => {
                 self.closing = true;
-                self.drive(sink);
+                self.drive(ready);
             }
         }
     }
 
     /// See [`Connections::abort`](rdma_verbs::Connections::abort).
-    pub(super) fn abort(&mut self, sink: &mut Sink) {
+    pub(super) fn abort(&mut self, ready: &mut ReadyList) {
         if matches!(self.phase, Phase::Idle | Phase::Ended) {
             return;
         }
         if let Some(port) = &self.port {
             port.push_instead(Frame::Break(BreakReason::Reset));
         }
-        self.break_off(BreakReason::Aborted, sink);
+        self.break_connection(BreakReason::Aborted, ready);
     }
 
-    /// Whether nothing that was posted can be lost by an end of this side.
+    /// Whether the end of this side loses no posted request.
     pub(super) fn flushed(&self) -> bool {
         self.sends.is_idle() && (!self.closing || self.close_sent || self.phase == Phase::Ended)
     }
 
-    /// Answers the peer's frames and sends what can go out.
-    pub(super) fn drive(&mut self, sink: &mut Sink) {
+    /// Handles the peer's frames and sends the requests that can be sent.
+    pub(super) fn drive(&mut self, ready: &mut ReadyList) {
         while let Some(frame) = self.next_frame() {
-            self.stalled = self.receive(frame, sink);
+            self.stalled = self.receive(frame, ready);
             if self.stalled.is_some() {
                 break;
             }
         }
         self.send_acknowledgement();
-        self.transmit(sink);
-        self.conclude(sink);
+        self.transmit(ready);
+        self.finish_orderly_end(ready);
     }
 
-    /// Drives the connection and answers its next event.
-    pub(super) fn poll_event(&mut self, sink: &mut Sink) -> Option<ConnectionEvent> {
-        if let Some(announcer) = &self.announcer {
-            announcer.set(false);
+    /// Drives the connection and returns its next event.
+    pub(super) fn poll_event(&mut self, ready: &mut ReadyList) -> Option<ConnectionEvent> {
+        if let Some(event_signal) = &self.event_signal {
+            event_signal.set(false);
         }
-        self.drive(sink);
-        self.lose_patience(sink);
+        self.drive(ready);
+        self.check_deadline(ready);
         let event = self.events.pop_front();
-        if let Some(announcer) = &self.announcer
+        if let Some(event_signal) = &self.event_signal
             && !self.events.is_empty()
         {
-            announcer.set(true);
+            event_signal.set(true);
         }
         event
     }
@@ -261,7 +266,7 @@ impl QueuePair {
             return Some(Instant::now());
         }
         match self.phase {
-            Phase::Connecting(patience) | Phase::Accepting(patience) => patience.deadline,
+            Phase::Connecting(deadline) | Phase::Accepting(deadline) => deadline.at,
             Phase::Idle | Phase::Established | Phase::Ended => None,
         }
     }
@@ -270,12 +275,12 @@ impl QueuePair {
         self.local_address
     }
 
-    /// The active side has a peer only once that one answered.
+    /// The peer's address. The active side has none before the peer has answered.
     pub(super) fn peer_address(&self) -> Option<SocketAddr> {
         self.peer_address.filter(|_| !matches!(self.phase, Phase::Connecting(_)))
     }
 
-    /// A completion was polled: its entries can be posted again.
+    /// Frees the entries of a polled completion.
     pub(super) fn free(&mut self, entries: Entries) {
         match entries {
             Entries::Send(count) => self.sends.free(count),
@@ -294,30 +299,30 @@ impl QueuePair {
             Phase::Accepting(_) => "accepting",
             Phase::Established if self.closing => "closing",
             Phase::Established => "established",
-            Phase::Ended => "at its end",
+            Phase::Ended => "disconnected",
         }
     }
 
-    /// Announces an event.
-    fn announce(&mut self, event: ConnectionEvent) {
+    /// Queues an event and signals it.
+    fn report_event(&mut self, event: ConnectionEvent) {
         self.events.push_back(event);
-        if let Some(announcer) = &self.announcer {
-            announcer.set(true);
+        if let Some(event_signal) = &self.event_signal {
+            event_signal.set(true);
         }
     }
 
-    /// Gives up on a peer that did not answer in time.
-    fn lose_patience(&mut self, sink: &mut Sink) {
-        let (Phase::Connecting(patience) | Phase::Accepting(patience)) = self.phase else { return };
-        if patience.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            let milliseconds = u64::try_from(patience.timeout.as_millis()).unwrap_or(u64::MAX);
-            self.end(ConnectionEvent::Failed(ConnectError::TimedOut(milliseconds)), sink);
+    /// Fails an attempt that the peer did not answer in time.
+    fn check_deadline(&mut self, ready: &mut ReadyList) {
+        let (Phase::Connecting(deadline) | Phase::Accepting(deadline)) = self.phase else { return };
+        if deadline.at.is_some_and(|deadline| deadline <= Instant::now()) {
+            let milliseconds = u64::try_from(deadline.timeout.as_millis()).unwrap_or(u64::MAX);
+            self.end(ConnectionEvent::Failed(ConnectError::TimedOut(milliseconds)), ready);
         }
     }
 
-    /// Completes an orderly end that both sides have said. A side that did not ask for it answers at
-    /// once; one that did lets its own requests finish first.
-    fn conclude(&mut self, sink: &mut Sink) {
+    /// Finishes the orderly end after the peer's [`Frame::Close`]. If this side did not begin it, it answers
+    /// at once. Otherwise it waits for its own requests first.
+    fn finish_orderly_end(&mut self, ready: &mut ReadyList) {
         if !self.peer_closed || self.phase == Phase::Ended {
             return;
         }
@@ -328,33 +333,33 @@ impl QueuePair {
         if !self.close_sent {
             port.push(Frame::Close);
         }
-        self.end(ConnectionEvent::Disconnected, sink);
+        self.end(ConnectionEvent::Disconnected, ready);
     }
 
-    /// Ends a connection that broke, or that never came about.
-    fn break_off(&mut self, reason: BreakReason, sink: &mut Sink) {
+    /// Ends a connection that broke, or an attempt that failed.
+    fn break_connection(&mut self, reason: BreakReason, ready: &mut ReadyList) {
         let event = match self.phase {
             Phase::Established => ConnectionEvent::Broken(reason),
             _ => ConnectionEvent::Failed(ConnectError::Closed),
         };
-        self.end(event, sink);
+        self.end(event, ready);
     }
 
-    /// The last event: flushes both queues and lets go of the link, which tells the peer unless it
-    /// was told.
-    fn end(&mut self, event: ConnectionEvent, sink: &mut Sink) {
+    /// Reports the last event, flushes both queues and drops the port, which resets the connection unless a
+    /// last frame was sent.
+    fn end(&mut self, event: ConnectionEvent, ready: &mut ReadyList) {
         self.phase = Phase::Ended;
-        self.announce(event);
-        self.sends.flush(self.number, sink);
+        self.report_event(event);
+        self.sends.flush(self.number, ready);
         while let Some(request) = self.receives.pop_front() {
-            sink.push_back(self.received(request.id, CompletionKind::Recv, CompletionStatus::Flushed));
+            ready.push_back(self.received(request.id, CompletionKind::Recv, CompletionStatus::Flushed));
         }
         self.port = None;
         self.bound = None;
         self.stalled = None;
     }
 
-    /// The completion of a receive, without the details that only success has.
+    /// The completion of a receive, without the fields that only a success has.
     fn received(&self, id: u64, kind: CompletionKind, status: CompletionStatus) -> Finished {
         let completion =
             Completion { qp: self.number, id, kind, status, length: 0, immediate: None, invalidated: None };

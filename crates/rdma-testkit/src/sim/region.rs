@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::Fabric;
 use rdma_verbs::{self as verbs, Access, Cause, Error, Memory, RemoteAddress, Result, Segment};
 
-/// Keys of a region are its number times four plus one of these, so that a local key is never a
-/// remote one and neither is ever 0.
+/// A region's keys are its number times [`KEY_STEP`] plus one of these, so that a local key is never a remote
+/// one and neither is ever 0.
 const LOCAL_KEY: u32 = 1;
 const REMOTE_KEY: u32 = 2;
 const KEY_STEP: u32 = 4;
@@ -30,7 +30,7 @@ pub struct MemoryRegion {
     regions: Arc<Regions>,
 }
 
-/// The regions of one protection domain, shared with its queue pairs.
+/// The regions of one protection domain. Its queue pairs share them.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
     table: Mutex<BTreeMap<u32, Region>>,
@@ -41,11 +41,11 @@ struct Region {
     memory: Arc<Memory>,
     address: u64,
     access: Access,
-    /// Whether the remote key still works; a peer may have given it up.
-    shared: bool,
+    /// Whether the remote key is valid. A peer may have invalidated it.
+    remote_key_valid: bool,
 }
 
-/// A checked piece of a region's memory.
+/// A range of a region's memory whose bounds and rights were checked.
 #[derive(Debug)]
 pub(super) struct Place {
     memory: Arc<Memory>,
@@ -68,10 +68,10 @@ impl verbs::ProtectionDomain for ProtectionDomain {
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
         let (number, address) = self
             .fabric
-            .place_region(memory.len() as u64)
+            .assign_region(memory.len() as u64)
             .filter(|&(number, _)| number < u32::MAX / KEY_STEP)
             .ok_or_else(|| Error::io("register memory")(rustix::io::Errno::NOMEM))?;
-        let region = Region { memory: Arc::clone(&memory), address, access, shared: true };
+        let region = Region { memory: Arc::clone(&memory), address, access, remote_key_valid: true };
         self.regions.table.lock().insert(number, region);
         Ok(MemoryRegion { number, address, memory, regions: Arc::clone(&self.regions) })
     }
@@ -102,7 +102,7 @@ impl Drop for MemoryRegion {
 }
 
 impl Regions {
-    /// The memory of a local segment, if it has the rights `needed`.
+    /// The memory of a local segment, if its region has the rights `needed`.
     pub(super) fn local(&self, segment: &Segment, needed: Access) -> Result<Place> {
         self.find(segment.key, LOCAL_KEY, segment.address, u64::from(segment.length), needed).map_err(|why| {
             let Segment { key, address, length } = *segment;
@@ -110,7 +110,7 @@ impl Regions {
         })
     }
 
-    /// The memory that a peer names, if it has the rights `needed`.
+    /// The memory that a peer names, if its region has the rights `needed`.
     pub(super) fn remote(
         &self,
         remote: RemoteAddress,
@@ -125,12 +125,12 @@ impl Regions {
         })
     }
 
-    /// Ends the validity of a remote key that a peer gives up.
+    /// Invalidates a remote key for a peer.
     pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), Cause> {
         let mut table = self.table.lock();
         match table.get_mut(&(key / KEY_STEP)) {
-            Some(region) if key % KEY_STEP == REMOTE_KEY && region.shared => {
-                region.shared = false;
+            Some(region) if key % KEY_STEP == REMOTE_KEY && region.remote_key_valid => {
+                region.remote_key_valid = false;
                 Ok(())
             }
             _ => Err(Cause::Invalidate(key)),
@@ -148,7 +148,7 @@ impl Regions {
         let table = self.table.lock();
         let region = table
             .get(&(key / KEY_STEP))
-            .filter(|region| key % KEY_STEP == kind && (kind == LOCAL_KEY || region.shared))
+            .filter(|region| key % KEY_STEP == kind && (kind == LOCAL_KEY || region.remote_key_valid))
             .ok_or("no such key in this protection domain")?;
         if !region.access.contains(needed) {
             return Err("the region does not have that right");
@@ -163,13 +163,13 @@ impl Regions {
 }
 
 impl Place {
-    /// Copies `bytes` to the place. At most as many as it was checked for.
+    /// Copies `bytes` in, at most as many as were checked.
     pub(super) fn write(&self, bytes: &[u8]) {
         let copied = self.memory.write(self.offset, bytes);
         debug_assert!(copied.is_ok(), "{copied:?}");
     }
 
-    /// Copies bytes out, at most as many as it was checked for.
+    /// Copies bytes out, at most as many as were checked.
     pub(super) fn read(&self, bytes: &mut [u8]) {
         let copied = self.memory.read(self.offset, bytes);
         debug_assert!(copied.is_ok(), "{copied:?}");

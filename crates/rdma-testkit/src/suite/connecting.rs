@@ -1,4 +1,4 @@
-//! Connections begin, or do not.
+//! Connection attempts that succeed, and that fail.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rdma_verbs::{
 use super::rig::Rig;
 use crate::harness::{CAPABILITIES, End, Joined, LIMIT, OPTIONS, Pair, step};
 
-/// Asserts that private data arrived as it was sent, but for padding where the device pads.
+/// Asserts that private data arrived as it was sent, except for the padding of a device that pads.
 fn assert_arrived(rig: &impl Rig, got: &[u8], sent: &[u8]) {
     let (data, padding) = got.split_at_checked(sent.len()).expect("all of the private data");
     assert_eq!(data, sent);
@@ -18,7 +18,7 @@ fn assert_arrived(rig: &impl Rig, got: &[u8], sent: &[u8]) {
     assert!(padding.is_empty() || rig.private_data_padded(), "{} bytes too many", padding.len());
 }
 
-/// Asserts that a connection stands, and that this private data came with the reply.
+/// Asserts that a connection is established, and that this private data came with the reply.
 fn assert_established(rig: &impl Rig, event: &ConnectionEvent, sent: &[u8]) {
     match event {
         ConnectionEvent::Established { private_data } => assert_arrived(rig, private_data, sent),
@@ -55,7 +55,7 @@ pub fn depths_have_limits(rig: &impl Rig) {
     }
 }
 
-pub fn addresses_are_told(rig: &impl Rig) {
+pub fn addresses_are_reported(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     assert_eq!(pair.address.ip(), rig.listen_address().ip());
     assert_ne!(pair.address.port(), 0);
@@ -116,7 +116,7 @@ pub fn private_data_has_a_limit(rig: &impl Rig) {
     let target = pair.active.target();
     let answer = pair.active.cq.connect(qp, pair.address, None, &data, &OPTIONS, target);
     assert!(matches!(answer, Err(Error::OutOfRange { .. })), "{answer:?}");
-    // Nothing has changed: it can still connect.
+    // The queue pair can still connect.
     pair.active.connect(qp, pair.address, b"");
     pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
     let (passive, _) = pair.passive.queue_pair(CAPABILITIES);
@@ -138,14 +138,13 @@ pub fn a_reject_carries_data(rig: &impl Rig) {
             ConnectionEvent::Rejected { private_data } => assert_arrived(rig, &private_data, data),
             other => panic!("{other:?}"),
         }
-        pair.settle();
-        assert!(pair.active.happened[&qp].is_empty(), "nothing follows");
+        pair.drive_until_idle();
+        assert!(pair.active.connection_events[&qp].is_empty(), "nothing follows");
     }
 }
 
-pub fn nobody_listening_is_refused(rig: &impl Rig) {
+pub fn connecting_without_a_listener_is_refused(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
-    // This port was free a moment ago and its owner is gone.
     pair.passive.listener = None;
     let (qp, _) = pair.active.queue_pair(CAPABILITIES);
     pair.active.connect(qp, pair.address, b"");
@@ -162,12 +161,12 @@ pub fn an_unanswered_request_times_out(rig: &impl Rig) {
     pair.active.cq.connect(qp, pair.address, None, b"", &options, target).unwrap();
     // The other end is never driven.
     let deadline = start + LIMIT;
-    while pair.active.happened[&qp].is_empty() {
-        assert!(pair.active.cq.deadline(qp).is_some(), "the device wants to be called");
+    while pair.active.connection_events[&qp].is_empty() {
+        assert!(pair.active.cq.deadline(qp).is_some(), "the attempt has a deadline");
         step(&mut [&mut pair.active], deadline, "the time-out").unwrap();
     }
     assert!(start.elapsed() >= options.timeout, "too early: {:?}", start.elapsed());
-    assert_eq!(pair.active.happened[&qp], [ConnectionEvent::Failed(ConnectError::TimedOut(80))]);
+    assert_eq!(pair.active.connection_events[&qp], [ConnectionEvent::Failed(ConnectError::TimedOut(80))]);
     assert_eq!(pair.active.cq.deadline(qp), None);
 }
 
@@ -177,22 +176,22 @@ pub fn a_dropped_request_fails(rig: &impl Rig) {
     pair.active.connect(qp, pair.address, b"");
     pair.until("a request", |pair| pair.passive.requests.pop_front().map(drop));
     let event = pair.event(Joined { active: qp, passive: qp }, false);
-    let rejected = matches!(event, ConnectionEvent::Rejected { .. }) && !rig.tells_how_it_ended();
+    let rejected = matches!(event, ConnectionEvent::Rejected { .. }) && !rig.reports_how_it_ended();
     assert!(rejected || event == ConnectionEvent::Failed(ConnectError::Closed), "{event:?}");
 }
 
-pub fn an_address_is_taken_once(rig: &impl Rig) {
+pub fn an_address_is_bound_once(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let again = pair.passive.device.listen(pair.address, 1, &OPTIONS, pair.passive.target());
     assert!(matches!(again.err(), Some(Error::Io { .. })));
-    // It is free again when the listener is gone.
+    // The address is free after the listener is dropped.
     pair.passive.listener = None;
     let address = pair.passive.listen(pair.address);
     assert_eq!(address, pair.address);
     pair.join_with_receives();
 }
 
-pub fn one_listener_takes_many(rig: &impl Rig) {
+pub fn one_listener_accepts_many(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let active: Vec<_> = (0..8).map(|_| pair.active.queue_pair(CAPABILITIES).0).collect();
     for (number, &qp) in active.iter().enumerate() {
@@ -210,7 +209,7 @@ pub fn one_listener_takes_many(rig: &impl Rig) {
     for &(number, joined) in &connected {
         assert_established(rig, &pair.event(joined, false), &[number as u8]);
         assert!(matches!(pair.event(joined, true), ConnectionEvent::Established { .. }));
-        pair.works(joined);
+        pair.assert_works(joined);
     }
 }
 
@@ -220,7 +219,7 @@ pub fn a_queue_pair_connects_once(rig: &impl Rig) {
     let target = pair.active.target();
     let again = pair.active.cq.connect(joined.active, pair.address, None, b"", &OPTIONS, target);
     assert!(matches!(again, Err(Error::BadState { .. })), "{again:?}");
-    pair.works(joined);
+    pair.assert_works(joined);
     // The listener got no second request.
     assert!(pair.passive.listener.as_mut().unwrap().poll().is_none());
 }

@@ -1,4 +1,4 @@
-//! Connections end: in order, at once, and by the loss of an end.
+//! The ends of connections: orderly, by an abort, and by the loss of a side.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use rdma_verbs::{
 use super::rig::Rig;
 use crate::harness::{Joined, LIMIT, Pair, SEND, bytes, pattern, remote, segment, success};
 
-/// Asserts that what is left at the passive end are `count` flushed receives, in order.
+/// Asserts that the passive end gets `count` flushed receives in order.
 fn assert_flushed<D: Device>(pair: &mut Pair<D>, first: u64, count: u64) {
     for id in first..first + count {
         let completion = pair.at_passive();
@@ -41,24 +41,27 @@ pub fn an_orderly_end_loses_nothing(rig: &impl Rig) {
     for _ in 0..12 {
         assert_eq!(pair.at_active().status, CompletionStatus::Success);
     }
-    pair.settle();
-    assert!(pair.passive.happened[&joined.passive].is_empty(), "nothing follows");
-    let told = &pair.active.happened[&joined.active];
-    assert!(told.iter().all(|event| *event == ConnectionEvent::Disconnected) && told.len() <= 1, "{told:?}");
+    pair.drive_until_idle();
+    assert!(pair.passive.connection_events[&joined.passive].is_empty(), "nothing follows");
+    let events = &pair.active.connection_events[&joined.active];
+    assert!(
+        events.iter().all(|event| *event == ConnectionEvent::Disconnected) && events.len() <= 1,
+        "{events:?}"
+    );
 }
 
-pub fn what_arrives_after_disconnecting_is_received(rig: &impl Rig) {
+pub fn messages_after_disconnecting_are_received(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
-    if !rig.ends_one_way_at_a_time() {
+    if !rig.closes_directions_separately() {
         let joined = pair.join_with_receives();
-        return pair.works(joined);
+        return pair.assert_works(joined);
     }
     let joined = pair.join(|pair, joined| pair.active.post_empty_receives(joined.active, 4));
-    // The active side speaks first, so that the passive one may.
+    // The active side sends first, as iWARP requires.
     pair.passive.post_empty_receives(joined.passive, 1);
-    pair.works(joined);
+    pair.assert_works(joined);
     pair.active.cq.disconnect(joined.active);
-    // The passive side was not driven since, so it knows nothing of that.
+    // The passive side was not driven since, so it has not noticed the end.
     pair.passive.post(joined.passive, 9, SEND, &[]);
     assert_eq!(pair.at_active(), success(joined.active, 0, CompletionKind::Recv));
     assert_eq!(pair.event(joined, true), ConnectionEvent::Disconnected);
@@ -68,14 +71,14 @@ pub fn receives_are_flushed(rig: &impl Rig) {
     for abort in [false, true] {
         let mut pair = Pair::new(rig);
         let joined = pair.join_with_receives();
-        pair.works(joined);
+        pair.assert_works(joined);
         if abort {
             pair.passive.cq.abort(joined.passive);
         } else {
             pair.active.cq.disconnect(joined.active);
         }
         assert_flushed(&mut pair, 1, 15);
-        pair.settle();
+        pair.drive_until_idle();
         assert!(pair.passive.completions.is_empty(), "each comes back once");
     }
 }
@@ -92,11 +95,11 @@ pub fn nothing_is_posted_after_disconnecting(rig: &impl Rig) {
     assert_eq!(pair.event(joined, true), ConnectionEvent::Disconnected);
     let refused = pair.passive.cq.post_send(joined.passive, &[request], false);
     assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
-    // Once more changes nothing.
+    // A second call changes nothing.
     pair.active.cq.disconnect(joined.active);
     pair.passive.cq.disconnect(joined.passive);
-    pair.settle();
-    assert!(pair.passive.happened[&joined.passive].is_empty());
+    pair.drive_until_idle();
+    assert!(pair.passive.connection_events[&joined.passive].is_empty());
 }
 
 pub fn an_abort_breaks_both_sides(rig: &impl Rig) {
@@ -106,33 +109,33 @@ pub fn an_abort_breaks_both_sides(rig: &impl Rig) {
     pair.active.post(joined.active, 0, SEND, &[]);
     pair.active.cq.abort(joined.active);
     assert_eq!(pair.event(joined, false), ConnectionEvent::Broken(BreakReason::Aborted));
-    let told = pair.event(joined, true);
-    assert!(rig.is_break(&told), "{told:?}");
+    let event = pair.event(joined, true);
+    assert!(rig.is_break(&event), "{event:?}");
     let request = SendRequest { id: 0, signaled: true, operation: SEND, payload: Payload::Segments(&[]) };
     let refused = pair.active.cq.post_send(joined.active, &[request], false);
     assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
-    pair.settle();
-    assert!(pair.active.happened[&joined.active].is_empty(), "nothing follows");
-    assert!(pair.passive.happened[&joined.passive].is_empty(), "nothing follows");
+    pair.drive_until_idle();
+    assert!(pair.active.connection_events[&joined.active].is_empty(), "nothing follows");
+    assert!(pair.passive.connection_events[&joined.passive].is_empty(), "nothing follows");
     pair.active.completions.clear();
     pair.passive.completions.clear();
-    pair.works(bystander);
+    pair.assert_works(bystander);
 }
 
-pub fn a_destroyed_queue_pair_is_silent(rig: &impl Rig) {
+pub fn a_destroyed_queue_pair_reports_nothing(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let bystander = pair.join_with_receives();
     let joined = pair.join_with_receives();
     pair.active.post(joined.active, 5, SEND, &[]);
     pair.active.destroy(joined.active);
-    let told = pair.event(joined, true);
-    assert!(rig.is_break(&told), "{told:?}");
-    pair.settle();
-    assert!(pair.active.completions.is_empty(), "what it had outstanding never completes");
+    let event = pair.event(joined, true);
+    assert!(rig.is_break(&event), "{event:?}");
+    pair.drive_until_idle();
+    assert!(pair.active.completions.is_empty(), "its outstanding requests never complete");
     let Joined { passive, .. } = joined;
     pair.passive.destroy(passive);
     pair.passive.completions.clear();
-    pair.works(bystander);
+    pair.assert_works(bystander);
 }
 
 pub fn a_dropped_queue_breaks_its_connections(rig: &impl Rig) {
@@ -140,10 +143,10 @@ pub fn a_dropped_queue_breaks_its_connections(rig: &impl Rig) {
     let connections = [pair.join_with_receives(), pair.join_with_receives()];
     let fresh = pair.active.device.create_cq(64).unwrap();
     drop(std::mem::replace(&mut pair.active.cq, fresh));
-    pair.active.happened.clear();
+    pair.active.connection_events.clear();
     for joined in connections {
-        let told = pair.event(joined, true);
-        assert!(rig.is_break(&told), "{told:?}");
+        let event = pair.event(joined, true);
+        assert!(rig.is_break(&event), "{event:?}");
     }
 }
 
@@ -166,7 +169,7 @@ pub fn everything_is_flushed_in_the_end(rig: &impl Rig) {
         pair.passive.poll();
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Now the end of this side loses nothing.
+    // Destroying this side loses nothing now.
     pair.active.destroy(joined.active);
     let first = pair.at_passive();
     assert_eq!(first, success(joined.passive, 0, CompletionKind::Recv));

@@ -69,11 +69,11 @@ pub fn order_is_kept(rig: &impl Rig) {
 }
 
 /// [RFC 5040 5.3-8]
-pub fn invalidated_keys_are_told(rig: &impl Rig) {
+pub fn invalidated_keys_are_reported(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     if !rig.invalidates_keys() {
-        return pair.works(joined);
+        return pair.assert_works(joined);
     }
     let window = pair.passive.region(8, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
     let give_up = Operation::Send { immediate: None, invalidate: Some(window.remote_key()), solicited: true };
@@ -82,7 +82,7 @@ pub fn invalidated_keys_are_told(rig: &impl Rig) {
     assert_eq!(completion.status, CompletionStatus::Success);
     assert_eq!(completion.invalidated, Some(window.remote_key()));
     pair.at_active();
-    // The key is dead now.
+    // The key is invalid now.
     let source = pair.active.region(8, Access::empty());
     source.memory().write(0, &[1; 8]).unwrap();
     let write = Operation::Write { remote: remote(&window, 0), immediate: None };
@@ -99,17 +99,17 @@ pub fn sends_carry_immediate_data(rig: &impl Rig) {
     if pair.active.device.attributes().immediate == 0 {
         let answer = pair.active.post_inline(joined.active, 0, operation, b"");
         assert!(matches!(answer, Err(Error::Unsupported(_))), "{answer:?}");
-        return pair.works(joined);
+        return pair.assert_works(joined);
     }
     pair.active.post(joined.active, 0, operation, &[]);
     let completion = pair.at_passive();
     assert_eq!(completion.immediate, Some(word));
     assert_eq!((completion.kind, completion.length), (CompletionKind::Recv, 0));
     pair.at_active();
-    pair.works(joined);
+    pair.assert_works(joined);
 }
 
-pub fn too_long_a_message_breaks(rig: &impl Rig) {
+pub fn a_message_too_long_breaks_the_connection(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let target = pair.passive.region(16, Access::LOCAL_WRITE);
     let joined = pair.join(|pair, joined| {
@@ -123,7 +123,7 @@ pub fn too_long_a_message_breaks(rig: &impl Rig) {
         SendRequest { id: 3, signaled: false, operation: SEND, payload: Payload::Segments(&payload) };
     pair.active.cq.post_send(joined.active, &[request], false).unwrap();
     let (first, second) = (pair.at_passive(), pair.at_passive());
-    assert_eq!((first.id, first.status), (1, rig.truncated()));
+    assert_eq!((first.id, first.status), (1, rig.truncated_status()));
     assert_eq!((second.id, second.status), (2, CompletionStatus::Flushed));
     assert!(rig.is_break(&pair.event(joined, true)));
     assert!(rig.is_break(&pair.event(joined, false)));

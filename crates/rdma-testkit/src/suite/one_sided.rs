@@ -1,4 +1,4 @@
-//! RDMA writes and reads, and what the target refuses.
+//! RDMA writes and reads, and the violations that the target refuses.
 
 use rdma_verbs::{
     Access, CompletionKind, CompletionStatus, Device, Error, MemoryRegion, Operation, Payload,
@@ -12,7 +12,7 @@ fn write(remote: RemoteAddress) -> Operation {
     Operation::Write { remote, immediate: None }
 }
 
-pub fn writes_land_where_they_should(rig: &impl Rig) {
+pub fn writes_are_placed_at_their_addresses(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     let size = 100_000;
@@ -29,7 +29,7 @@ pub fn writes_land_where_they_should(rig: &impl Rig) {
             write(remote(&window, offset)),
             &[segment(&source, id as usize, length)],
         );
-        // The send behind it tells when it has landed.
+        // The later send shows when the write has been placed.
         pair.active.post(joined.active, 100, SEND, &[]);
         assert_eq!(pair.at_active(), success(joined.active, id, CompletionKind::Write));
         assert_eq!(pair.at_active(), success(joined.active, 100, CompletionKind::Send));
@@ -39,9 +39,9 @@ pub fn writes_land_where_they_should(rig: &impl Rig) {
     }
 }
 
-/// Nobody hears of a request that is not signaled, however long, and with the completion of one behind it
-/// its memory can be used again.
-pub fn silent_writes_are_done_with_what_follows(rig: &impl Rig) {
+/// An unsignaled request reports no success, whatever its length. After the completion of a later request its
+/// memory can be used again.
+pub fn unsignaled_writes_complete_with_later_requests(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     let size = 65_536;
@@ -73,7 +73,7 @@ pub fn writes_carry_immediate_data(rig: &impl Rig) {
     if pair.active.device.attributes().immediate == 0 {
         let answer = pair.active.post_inline(joined.active, 0, operation(0, 0), b"");
         assert!(matches!(answer, Err(Error::Unsupported(_))), "{answer:?}");
-        return pair.works(joined);
+        return pair.assert_works(joined);
     }
     for (id, (offset, length)) in [(0, 64), (63, 1), (0, 0)].into_iter().enumerate() {
         let id = id as u64;
@@ -87,7 +87,7 @@ pub fn writes_carry_immediate_data(rig: &impl Rig) {
     }
 }
 
-pub fn reads_fetch_what_is_there(rig: &impl Rig) {
+pub fn reads_fetch_the_peers_memory(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     let size = 70_000;
@@ -98,7 +98,7 @@ pub fn reads_fetch_what_is_there(rig: &impl Rig) {
     if !rig.reads_complete_in_order() {
         return reads_of_something(pair, joined);
     }
-    // More than may be outstanding at a time, and a send behind them.
+    // More reads than may be outstanding, and then a send.
     let places = [(0, 1), (69_999, 1), (100, 66_000), (5, 3), (7, 0), (9, 9), (20, 1)];
     for (id, (offset, length)) in places.into_iter().enumerate() {
         let read = Operation::Read { remote: remote(&window, offset) };
@@ -114,7 +114,8 @@ pub fn reads_fetch_what_is_there(rig: &impl Rig) {
     assert_eq!(pair.at_passive(), success(joined.passive, 0, CompletionKind::Recv));
 }
 
-/// The same where what follows a read may complete before it, and a read of nothing has to come alone.
+/// Reads on a device that may complete later requests before a read, and on which a read of no bytes must be
+/// the only outstanding one.
 fn reads_of_something<D: Device>(mut pair: Pair<D>, joined: Joined) {
     let window = pair.passive.region(66_000, Access::REMOTE_READ);
     window.memory().write(0, &pattern(66_000, 3)).unwrap();
@@ -130,7 +131,7 @@ fn reads_of_something<D: Device>(mut pair: Pair<D>, joined: Joined) {
     assert!(bytes(&target) == pattern(66_000, 3));
     pair.active.post(joined.active, 100, read, &[segment(&target, 0, 0)]);
     assert_eq!(pair.at_active(), success(joined.active, 100, CompletionKind::Read));
-    pair.works(joined);
+    pair.assert_works(joined);
 }
 
 pub fn violations_break_one_connection_only(rig: &impl Rig) {
@@ -158,7 +159,7 @@ pub fn violations_break_one_connection_only(rig: &impl Rig) {
         ("read with a wrong key", read(wrong_key), 8),
     ];
     for (what, operation, length) in cases {
-        if matches!(operation, Operation::Read { .. }) && !rig.answers_wrong_reads() {
+        if matches!(operation, Operation::Read { .. }) && !rig.refuses_wrong_reads() {
             continue;
         }
         let joined = pair.join_with_receives();
@@ -169,23 +170,23 @@ pub fn violations_break_one_connection_only(rig: &impl Rig) {
         }
         let completion = pair.at_active();
         assert_eq!(completion.id, 1, "{what}");
-        // Over iWARP a write is done before the peer has looked at it.
-        let told = matches!(operation, Operation::Read { .. })
+        // On iWARP a write completes before the peer has checked it.
+        let is_reported = matches!(operation, Operation::Read { .. })
             || pair.active.device.attributes().transport == Transport::InfiniBand;
-        let expected = if told { CompletionStatus::RemoteAccess } else { CompletionStatus::Success };
+        let expected = if is_reported { CompletionStatus::RemoteAccess } else { CompletionStatus::Success };
         assert_eq!(completion.status, expected, "{what}");
-        pair.settle();
+        pair.drive_until_idle();
         assert!(pair.passive.completions.iter().all(|left| left.status == CompletionStatus::Flushed));
         pair.passive.completions.clear();
         for region in [&readable, &writable, &private] {
             assert_eq!(bytes(region), [0; 64], "{what}");
         }
         assert_eq!(bytes(&scratch), [0xee; 64], "{what}");
-        pair.works(bystander);
+        pair.assert_works(bystander);
     }
 }
 
-pub fn remote_keys_die_with_their_region(rig: &impl Rig) {
+pub fn remote_keys_end_with_their_region(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     let window = pair.passive.region(8, Access::REMOTE_WRITE | Access::LOCAL_WRITE);
@@ -206,7 +207,7 @@ pub fn remote_keys_die_with_their_region(rig: &impl Rig) {
 pub fn nothing_outside_the_region_is_touched(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
-    // Neighbours, in the hope that they lie side by side.
+    // Three regions, whose memory is probably adjacent.
     let regions: Vec<_> =
         (0..3).map(|_| pair.passive.region(64, Access::REMOTE_WRITE | Access::LOCAL_WRITE)).collect();
     let source = pair.active.region(64, Access::empty());

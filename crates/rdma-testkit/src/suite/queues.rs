@@ -1,4 +1,4 @@
-//! Posting, queue depths, and the rules of completions.
+//! Posting, queue depths, and completions.
 
 use std::io::IoSlice;
 
@@ -19,19 +19,19 @@ fn sends(count: u64, signaled: bool) -> Vec<SendRequest<'static>> {
 pub fn sends_are_posted_all_or_none(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
-    // What was granted may be more than what was asked for.
+    // The granted depth may be more than the requested one.
     let (probe, granted) = pair.active.queue_pair(CAPABILITIES);
     pair.active.destroy(probe);
     let depth = u64::from(granted.send_depth);
     let refused = pair.active.cq.post_send(joined.active, &sends(depth + 1, true), false);
     assert!(matches!(refused, Err(Error::QueueFull { .. })), "{refused:?}");
-    pair.settle();
+    pair.drive_until_idle();
     assert!(pair.passive.completions.is_empty(), "none was sent");
     for request in sends(16, true) {
         pair.active.cq.post_send(joined.active, &[request], false).unwrap();
     }
     if depth == 16 {
-        // Their completions were not polled.
+        // Requests occupy the queue until their completions are polled.
         let refused = pair.active.cq.post_send(joined.active, &sends(1, true), false);
         assert!(matches!(refused, Err(Error::QueueFull { depth: 16, room: 0, asked: 1 })), "{refused:?}");
     }
@@ -59,11 +59,11 @@ pub fn receives_are_posted_all_or_none(rig: &impl Rig) {
     end.cq.post_recv(qp, &[]).unwrap();
 }
 
-pub fn only_signalled_successes_are_reported(rig: &impl Rig) {
+pub fn only_signaled_successes_are_reported(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
     for round in 0..10 {
-        // Fifteen silent ones and one that speaks for all fill the queue each time.
+        // Fifteen unsignaled requests and one signaled request fill the queue.
         let mut requests = sends(16, false);
         requests[15].signaled = true;
         pair.active.cq.post_send(joined.active, &requests, false).unwrap();
@@ -73,11 +73,11 @@ pub fn only_signalled_successes_are_reported(rig: &impl Rig) {
         }
         pair.passive.post_empty_receives(joined.passive, 16);
     }
-    pair.settle();
+    pair.drive_until_idle();
     assert!(pair.active.completions.is_empty());
 }
 
-pub fn inline_payload_has_a_limit_and_is_taken_at_once(rig: &impl Rig) {
+pub fn inline_payload_has_a_limit_and_is_copied_at_once(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let (probe, granted) = pair.active.queue_pair(CAPABILITIES);
     pair.active.destroy(probe);
@@ -92,7 +92,7 @@ pub fn inline_payload_has_a_limit_and_is_taken_at_once(rig: &impl Rig) {
         let refused = pair.active.post_inline(joined.active, 0, operation, &too_long);
         assert!(matches!(refused, Err(Error::InlineTooLong { .. })), "{refused:?}");
     }
-    // The longest, in pieces, whose memory is used again before anything is driven.
+    // The longest payload, in several slices. Their memory is overwritten before anything is driven.
     let mut payload = pattern(granted.inline, 4);
     let (head, tail) = payload.split_at(granted.inline / 3);
     let slices = [IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)];
@@ -103,7 +103,7 @@ pub fn inline_payload_has_a_limit_and_is_taken_at_once(rig: &impl Rig) {
     assert_eq!((completion.id, completion.length as usize), (0, granted.inline));
     assert_eq!(bytes(&target)[..granted.inline], pattern(granted.inline, 4));
     assert_eq!(pair.at_active(), success(joined.active, 7, CompletionKind::Send));
-    pair.works(joined);
+    pair.assert_works(joined);
 }
 
 pub fn local_segments_are_checked(rig: &impl Rig) {
@@ -145,7 +145,7 @@ pub fn local_segments_are_checked(rig: &impl Rig) {
         let refused = pair.active.cq.post_recv(spare, &requests);
         assert!(matches!(refused, Err(Error::BadSegment { .. })), "{what}: {refused:?}");
     }
-    // A right that is missing: what arrives cannot go there, what leaves can come from there.
+    // A region without local write access cannot be the target of a read or a receive.
     let pieces = [segment(&unwritable, 0, 8)];
     let payload = Payload::Segments(&pieces);
     let request = SendRequest { id: 3, signaled: true, operation: read, payload };
@@ -154,12 +154,12 @@ pub fn local_segments_are_checked(rig: &impl Rig) {
     let refused =
         pair.active.cq.post_recv(spare, &[RecvRequest { id: 3, buffer: Buffer::Segment(pieces[0]) }]);
     assert!(matches!(refused, Err(Error::BadSegment { .. })), "{refused:?}");
-    pair.settle();
+    pair.drive_until_idle();
     assert!(pair.active.completions.is_empty() && pair.passive.completions.is_empty(), "nothing was posted");
-    pair.works(joined);
+    pair.assert_works(joined);
 }
 
-/// The same where the device finds out: the request fails, and breaks its connection only.
+/// A wrong segment on a device that accepts the post: the request fails, and only its connection breaks.
 fn wrong_segments_fail(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let bystander = pair.join_with_receives();
@@ -183,13 +183,13 @@ fn wrong_segments_fail(rig: &impl Rig) {
             assert!(rig.is_break(&event), "{what}: {event:?}");
         }
         let failed = pair.at_active();
-        // A device may not say what was wrong.
-        let told = [CompletionStatus::LocalAccess, CompletionStatus::LocalOperation];
-        assert!(failed.id == 1 && told.contains(&failed.status), "{what}: {failed:?}");
-        pair.settle();
+        // Not every device reports what was wrong.
+        let allowed = [CompletionStatus::LocalAccess, CompletionStatus::LocalOperation];
+        assert!(failed.id == 1 && allowed.contains(&failed.status), "{what}: {failed:?}");
+        pair.drive_until_idle();
         assert!(pair.passive.completions.drain(..).all(|left| left.status == CompletionStatus::Flushed));
     }
-    pair.works(bystander);
+    pair.assert_works(bystander);
 }
 
 pub fn unknown_queue_pairs_are_refused(rig: &impl Rig) {
@@ -197,7 +197,7 @@ pub fn unknown_queue_pairs_are_refused(rig: &impl Rig) {
     let (gone, _) = end.queue_pair(CAPABILITIES);
     end.destroy(gone);
     let (next, _) = end.queue_pair(CAPABILITIES);
-    assert_ne!(next, gone, "numbers are not used again");
+    assert_ne!(next, gone, "ids are not used again");
     for qp in [gone, QpId(u32::MAX)] {
         let refused = end.cq.post_recv(qp, &[RecvRequest { id: 0, buffer: Buffer::Empty }]);
         assert!(matches!(refused, Err(Error::BadState { .. })), "{refused:?}");
@@ -247,25 +247,25 @@ pub fn queue_pairs_share_a_completion_queue(rig: &impl Rig) {
     assert!(sent.iter().chain(&received).all(|completion| completion.status == CompletionStatus::Success));
 }
 
-pub fn held_back_sends_go_out(rig: &impl Rig) {
+pub fn held_back_requests_are_sent(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();
-    // With what follows, and by a poll when nothing follows.
+    // They are sent with the next post, or else by a poll.
     pair.active.cq.post_send(joined.active, &sends(2, true), true).unwrap();
     pair.active.cq.post_send(joined.active, &sends(1, true), false).unwrap();
     assert_eq!([0, 1, 0].map(|_| pair.at_passive().id), [0, 1, 2]);
     assert_eq!([0; 3].map(|_| pair.at_active().id), [0, 1, 0]);
-    pair.settle();
+    pair.drive_until_idle();
     pair.active.cq.post_send(joined.active, &sends(1, true), true).unwrap();
     let mut array = [Completion::EMPTY; 4];
     let count = pair.active.cq.poll(&mut array);
     pair.active.completions.extend(&array[..count]);
-    // Nothing else drives the sender before this has arrived.
+    // Nothing else drives the sender before the message arrives.
     assert_eq!(pair.passive.next_completion().id, 3);
     assert_eq!(pair.at_active(), success(joined.active, 0, CompletionKind::Send));
 }
 
-pub fn completions_come_in_small_portions(rig: &impl Rig) {
+pub fn completions_are_polled_in_small_batches(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let wanted = QpCapabilities { send_depth: 1, ..CAPABILITIES };
     let (unused, _) = pair.passive.queue_pair(wanted);
@@ -273,7 +273,7 @@ pub fn completions_come_in_small_portions(rig: &impl Rig) {
     pair.active.cq.post_send(joined.active, &sends(9, false), false).unwrap();
     pair.until("the last message", |pair| {
         let mut one = [Completion::EMPTY];
-        // No room is no completion, and loses none.
+        // A poll into an empty array returns no completion and loses none.
         assert_eq!(pair.passive.cq.poll(&mut []), 0);
         if pair.passive.cq.poll(&mut one) == 1 {
             pair.passive.completions.push_back(one[0]);

@@ -6,13 +6,13 @@ use rdma_verbs::{CompletionStatus, ConnectionEvent, Device};
 
 /// Makes devices that reach each other.
 pub trait Rig {
-    /// What kind of device.
+    /// The type of the devices.
     type Device: Device;
 
-    /// Two devices: one connects, one listens.
+    /// Two devices. The first one connects, the second one listens.
     fn devices(&self) -> (Self::Device, Self::Device);
 
-    /// Where the second one can listen, with port 0.
+    /// An address of the second one, with port 0.
     fn listen_address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 0))
     }
@@ -22,51 +22,52 @@ pub trait Rig {
         self.listen_address()
     }
 
-    /// Whether private data arrives zero-padded, to the device's maximum at least.
+    /// Whether private data arrives padded with zeros.
     fn private_data_padded(&self) -> bool {
         false
     }
 
-    /// Whether the peer learns how a connection ended, and whether a request was refused or dropped.
-    fn tells_how_it_ended(&self) -> bool {
+    /// Whether the device reports how the peer ended a connection, and whether the peer rejected or dropped a
+    /// request.
+    fn reports_how_it_ended(&self) -> bool {
         true
     }
 
     /// Whether one direction can end before the other.
-    fn ends_one_way_at_a_time(&self) -> bool {
+    fn closes_directions_separately(&self) -> bool {
         true
     }
 
-    /// Whether a post with a wrong local segment is refused, rather than failing later.
+    /// Whether a post with a wrong local segment is refused. Otherwise its request fails.
     fn checks_segments(&self) -> bool {
         true
     }
 
     /// The status of a receive that is shorter than its message.
-    fn truncated(&self) -> CompletionStatus {
+    fn truncated_status(&self) -> CompletionStatus {
         CompletionStatus::Truncated
     }
 
-    /// Whether what follows a read completes after it.
+    /// Whether requests after a read complete after it.
     fn reads_complete_in_order(&self) -> bool {
         true
     }
 
-    /// Whether a read that the peer must not make ends the connection.
-    fn answers_wrong_reads(&self) -> bool {
+    /// Whether a read without access breaks the connection. Otherwise it never completes.
+    fn refuses_wrong_reads(&self) -> bool {
         true
     }
 
-    /// Whether a peer can give up the key of any region.
+    /// Whether a peer can invalidate the key of any region.
     fn invalidates_keys(&self) -> bool {
         true
     }
 
-    /// Whether this is how the peer learns that a connection broke.
+    /// Whether the device reports a broken connection with this event.
     fn is_break(&self, event: &ConnectionEvent) -> bool {
         match event {
             ConnectionEvent::Broken(_) => true,
-            ConnectionEvent::Disconnected => !self.tells_how_it_ended(),
+            ConnectionEvent::Disconnected => !self.reports_how_it_ended(),
             _ => false,
         }
     }

@@ -1,4 +1,4 @@
-//! One side in each of two threads.
+//! Two sides in two threads.
 
 use std::time::Instant;
 
@@ -13,15 +13,15 @@ use crate::harness::{CAPABILITIES, End, Joined, LIMIT, Pair, SEND, segment, step
 const MESSAGES: u64 = 100_000;
 /// Receives of each side.
 const WINDOW: u64 = CAPABILITIES.recv_depth as u64;
-/// The receiver says so each time when it has taken this many.
+/// Messages after which the receiver returns a credit.
 const CREDIT: u64 = WINDOW / 4;
-/// How often the sender asks for a completion: often enough for the send queue.
+/// Every so many sends one is signaled, so that the send queue does not fill up.
 const SIGNAL_EVERY: u64 = CAPABILITIES.send_depth as u64 / 4;
 const MESSAGE: usize = 8;
 
-/// The active side sends numbered messages, as many at a time as the passive side has receives for;
-/// the passive side checks each and returns credits. However slow the machine, something arrives now
-/// and then.
+/// The active side sends numbered messages, of which at most as many are outstanding as the passive side has
+/// receives. The passive side checks each message and returns credits. Each side's deadline starts again with
+/// each completion, so that a slow machine passes.
 pub fn two_threads_stream(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let ring = pair.passive.region(MESSAGE * WINDOW as usize, Access::LOCAL_WRITE);
@@ -32,7 +32,7 @@ pub fn two_threads_stream(rig: &impl Rig) {
     });
     let Joined { active, passive } = joined;
     let Pair { active: mut sender, passive: mut receiver, .. } = pair;
-    // Both ends stay until both are done: an end that goes breaks the connection.
+    // Both ends exist until both are done, because dropping an end breaks the connection.
     std::thread::scope(|scope| {
         let sending = scope.spawn(|| send_all(&mut sender, active));
         receive_all(&mut receiver, passive, &ring, slot);
@@ -46,7 +46,7 @@ fn send_all<D: Device>(end: &mut End<D>, qp: QpId) {
     let (mut sent, mut granted, mut free) = (0, WINDOW, u64::from(CAPABILITIES.send_depth));
     while granted < MESSAGES + WINDOW {
         while sent < granted.min(MESSAGES) && free > 0 {
-            // The slot was used a window ago, and what came since says that it has arrived.
+            // The slot's previous message was sent a window ago, and credits show that it has arrived.
             let place = MESSAGE * (sent % WINDOW) as usize;
             source.memory().write(place as u64, &sent.to_le_bytes()).unwrap();
             let pieces = [segment(&source, place, MESSAGE)];

@@ -1,4 +1,4 @@
-//! How connections end.
+//! The ends of connections.
 
 use std::io::{IoSlice, Read as _, Write as _};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn is_ready(set: &WaitSet) -> bool {
 #[test]
 fn an_orderly_end_comes_after_everything() {
     let (mut a, mut b) = pair();
-    // More than the sockets hold, so that some is staged when the end is asked for.
+    // More than the sockets hold, so that some bytes are staged when the orderly end begins.
     let posted = fill(&mut a, &b);
     a.end.cq.disconnect(a.qp);
     assert!(!a.end.cq.flushed(a.qp));
@@ -48,7 +48,7 @@ fn an_orderly_end_comes_after_everything() {
 
 /// [RFC 5041 6.2.1-6]
 #[test]
-fn who_disconnected_still_receives() {
+fn a_side_that_disconnected_still_receives() {
     let (mut a, mut b) = pair();
     b.send_bytes(1, SEND, b"last words");
     a.end.cq.disconnect(a.qp);
@@ -63,7 +63,7 @@ fn who_disconnected_still_receives() {
 
 /// [RFC 5041 6.2.1-4, 6.2.1-5]
 #[test]
-fn what_is_staged_goes_out_after_the_peer_has_ended_its_side() {
+fn staged_bytes_are_sent_after_the_peer_has_closed_its_direction() {
     let (mut a, mut b) = pair();
     fill(&mut b, &a);
     let wait = Arc::new(WaitSet::new().unwrap());
@@ -113,7 +113,7 @@ fn an_end_between_messages_is_orderly() {
 
 /// [RFC 5041 6.2.2-1, 6.2.2-2, 7-1] [RFC 5044 8-1]
 #[test]
-fn a_reset_comes_after_what_arrived() {
+fn a_reset_is_reported_after_the_messages_before_it() {
     let mut b = Side::new(Config::default());
     b.post_receives(2);
     let mut peer = Peer::active(&mut b, V4);
@@ -121,7 +121,7 @@ fn a_reset_comes_after_what_arrived() {
     b.send_bytes(7, SEND, b"never read");
     rustix::net::sockopt::set_socket_linger(&peer.0, Some(Duration::ZERO)).unwrap();
     drop(peer);
-    // The reset is there before the first poll, and a send meets it first.
+    // The reset arrives before the first poll, and a send finds it first.
     std::thread::sleep(Duration::from_millis(20));
     b.send_bytes(8, SEND, b"into the void");
     until_one(&mut b, |b| b.end.completions.iter().any(|done| done.id == 0));
@@ -133,7 +133,7 @@ fn a_reset_comes_after_what_arrived() {
 
 /// [RFC 5040 5.4-5, 7.1-2] [RFC 7306 8.1-1]
 #[test]
-fn an_abort_is_told_as_one() {
+fn an_abort_is_reported_to_the_peer() {
     let (mut a, mut b) = pair();
     a.send_bytes(1, SEND, b"first");
     a.end.cq.abort(a.qp);
@@ -146,15 +146,15 @@ fn an_abort_is_told_as_one() {
 
 /// [RFC 5044 7.1.2-12]
 #[test]
-fn an_abort_of_the_passive_side_before_the_first_frame_says_nothing() {
+fn an_abort_of_the_passive_side_before_the_first_frame_sends_nothing() {
     let mut b = Side::new(Config::default());
     let mut peer = Peer::active(&mut b, V4);
     b.end.cq.abort(b.qp);
-    assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)), "a frame came before ours");
+    assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)), "a frame came before the peer's first one");
 }
 
 #[test]
-fn a_queue_pair_that_is_dropped_while_connected_cuts() {
+fn destroying_a_connected_queue_pair_resets_the_connection() {
     let (mut a, mut b) = pair();
     a.end.cq.destroy_qp(a.qp);
     assert_eq!(b.event(), ConnectionEvent::Broken(BreakReason::Reset));
@@ -164,12 +164,12 @@ fn a_queue_pair_that_is_dropped_while_connected_cuts() {
 }
 
 #[test]
-fn a_dead_connection_leaves_the_sets_quiet() {
+fn a_broken_connection_leaves_the_wait_sets_unreadable() {
     let (mut a, mut b) = pair();
     let wait = Arc::new(WaitSet::new().unwrap());
     b.attach(&wait);
     a.end.cq.abort(a.qp);
-    // Found by polling, told by the event target.
+    // A poll finds the break, and signals the event target.
     let start = Instant::now();
     while !is_ready(&b.end.events) {
         b.poll();
@@ -184,7 +184,7 @@ fn a_dead_connection_leaves_the_sets_quiet() {
 }
 
 #[test]
-fn hang_up_wakes_the_watcher_of_events_and_data_does_not() {
+fn a_hang_up_signals_the_event_target_and_data_does_not() {
     let (mut a, mut b) = pair();
     a.send_bytes(1, SEND, b"data");
     std::thread::sleep(Duration::from_millis(20));
@@ -193,7 +193,11 @@ fn hang_up_wakes_the_watcher_of_events_and_data_does_not() {
     assert!(b.end.events.wait(Some(LIMIT), &mut Vec::new()).unwrap());
     assert_eq!(b.end.cq.poll_event(b.qp), Some(ConnectionEvent::Disconnected));
     b.poll();
-    assert_eq!(b.end.completions[0].status, CompletionStatus::Success, "what arrived is not lost");
+    assert_eq!(
+        b.end.completions[0].status,
+        CompletionStatus::Success,
+        "the message that arrived is not lost"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Making connections, and not making them.
+//! Connection attempts that succeed, and that fail.
 
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn short() -> ConnectOptions {
 
 /// [RFC 5044 4.4-5, 7.1-2, 7.1.1-8, 7.1.2-6, 7.1.2-11] [RFC 6581 6-3, 10-4]
 #[test]
-fn all_combinations_connect_and_carry() {
+fn all_revisions_and_crc_settings_interoperate() {
     for address in [V4, V6] {
         for revisions in [(1, 1), (1, 2), (2, 1), (2, 2)] {
             for crcs in [(false, false), (true, false), (false, true), (true, true)] {
@@ -81,14 +81,14 @@ fn private_data_keeps_its_length() {
 
 /// [RFC 5044 7.1.1-16, 7.1.2-18] [RFC 6581 10-1]
 #[test]
-fn a_frame_with_all_private_data_of_the_protocol_is_understood() {
+fn a_request_with_the_longest_private_data_is_parsed() {
     let (mut listener, wait) = listen(Config::default(), V4);
     let mut peer = Peer::dial(listener.local_address());
     let private_data = pattern(1, 508);
     peer.0.write_all(&request(FrameKind::Request, 2, 0, &private_data)).unwrap();
-    let asked = next_request(&mut listener, &wait);
-    assert_eq!(asked.private_data(), private_data);
-    asked.reject(b"no");
+    let request = next_request(&mut listener, &wait);
+    assert_eq!(request.private_data(), private_data);
+    request.reject(b"no");
     let (frame, answer) = peer.read_frame(FrameKind::Reply);
     assert!(frame.reject && frame.enhanced && frame.revision == 2);
     assert_eq!(answer[4..], *b"no");
@@ -96,7 +96,7 @@ fn a_frame_with_all_private_data_of_the_protocol_is_understood() {
 }
 
 #[test]
-fn a_peer_that_leaves_before_the_answer_takes_its_socket_along() {
+fn a_request_whose_peer_left_holds_no_socket() {
     let (mut listener, wait) = listen(Config::default(), V4);
     let ask = || {
         let mut peer = Peer::dial(listener.local_address());
@@ -104,43 +104,43 @@ fn a_peer_that_leaves_before_the_answer_takes_its_socket_along() {
         peer
     };
     let (first, second) = (ask(), ask());
-    let asked = [next_request(&mut listener, &wait), next_request(&mut listener, &wait)];
-    assert!(!asked[0].has_left() && !asked[1].has_left());
+    let requests = [next_request(&mut listener, &wait), next_request(&mut listener, &wait)];
+    assert!(!requests[0].has_left() && !requests[1].has_left());
     drop(first);
-    while !asked[0].has_left() {
+    while !requests[0].has_left() {
         assert!(wait.wait(Some(Duration::from_secs(5)), &mut Vec::new()).unwrap());
         assert!(listener.poll().is_none());
     }
-    assert!(!asked[1].has_left());
-    assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
-    let [left, present] = asked;
+    assert!(!requests[1].has_left());
+    assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "reported once");
+    let [left, present] = requests;
     let mut b = Side::new(Config::default());
     b.accept(left, b"");
-    // No socket is there to wake who waits.
+    // There is no socket that could wake the caller, so the deadline does.
     assert!(b.end.cq.deadline(b.qp).is_some_and(|deadline| deadline <= Instant::now()));
     assert_eq!(b.event(), ConnectionEvent::Failed(ConnectError::Closed));
     assert_eq!(b.end.cq.deadline(b.qp), None);
-    // An answer takes the socket out of the listener's hands.
+    // After the accept the listener does not watch the socket any more.
     Side::new(Config::default()).accept(present, b"");
     drop(second);
     assert!(!wait.wait(Some(Duration::from_millis(50)), &mut Vec::new()).unwrap());
 }
 
 #[test]
-fn a_call_accepts_a_few_of_a_crowd() {
+fn a_poll_accepts_a_bounded_number_of_connections() {
     let (mut listener, wait) = listen_with(Config::default(), V4, 64, &OPTIONS);
-    let crowd: Vec<_> = (0..40).map(|_| Peer::dial(listener.local_address())).collect();
+    let peers: Vec<_> = (0..40).map(|_| Peer::dial(listener.local_address())).collect();
     let mut calls = 0;
     while wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap() {
         assert!(listener.poll().is_none());
         calls += 1;
     }
     assert_eq!(calls, 3, "16 at a time");
-    drop(crowd);
+    drop(peers);
 }
 
 #[test]
-fn nobody_listening_is_refused() {
+fn connecting_without_a_listener_is_refused() {
     for address in [V4, V6] {
         let listener = std::net::TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
@@ -153,7 +153,7 @@ fn nobody_listening_is_refused() {
 }
 
 #[test]
-fn addresses_are_told() {
+fn addresses_are_reported() {
     let local = "127.0.0.2:0".parse().unwrap();
     let (mut a, mut b) = (Side::new(Config::default()), Side::new(Config::default()));
     let (mut listener, wait) = listen(Config::default(), V4);
@@ -183,7 +183,7 @@ fn a_wildcard_listener_of_ipv6_serves_both_families() {
 
 /// [RFC 5044 7.1.2-21]
 #[test]
-fn a_silent_passive_side_costs_the_timeout() {
+fn a_silent_passive_side_times_out() {
     let silent = std::net::TcpListener::bind(V4).unwrap();
     let mut a = Side::new(Config::default());
     let target = a.target();
@@ -196,7 +196,7 @@ fn a_silent_passive_side_costs_the_timeout() {
 }
 
 #[test]
-fn a_passive_side_that_closes_is_known_at_once() {
+fn a_passive_side_that_closes_fails_the_attempt_at_once() {
     let mut a = Side::new(Config::default());
     let (peer, ..) = Peer::passive(&mut a);
     drop(peer);
@@ -204,7 +204,7 @@ fn a_passive_side_that_closes_is_known_at_once() {
 }
 
 #[test]
-fn dropping_a_request_cuts_the_connection() {
+fn dropping_a_request_closes_the_connection() {
     let mut a = Side::new(Config::default());
     let (mut listener, wait) = listen(Config::default(), V4);
     a.connect(listener.local_address(), b"");
@@ -216,7 +216,7 @@ fn dropping_a_request_cuts_the_connection() {
 /// [RFC 5044 7.1.1-4, 7.1.1-13, 7.1.1-15, 7.1.2-8, 7.1.2-9, 7.1.2-13, 7.1.2-15, 8-3]
 /// [RFC 6581 9.1-5, 9.1-6, 9.2-9, 9.2-10]
 #[test]
-fn what_the_reply_may_not_be() {
+fn invalid_replies_fail_the_attempt() {
     let reply = |revision, flags| request(FrameKind::Reply, revision, flags, b"");
     let reply_of_length = |length: u16| {
         let mut frame = reply(2, 0);
@@ -249,14 +249,14 @@ fn what_the_reply_may_not_be() {
             assert_eq!(peer.read_terminate(), terminate);
         }
         drop(a);
-        // Nothing else comes: the end, or a reset because of what was not read.
+        // Nothing else arrives but the end, or a reset because of unread bytes.
         assert!(matches!(peer.0.read(&mut [0]), Ok(0) | Err(_)));
     }
 }
 
 /// [RFC 5044 7.1.1-2, 7.1.1-13, 7.1.1-15, 7.1.2-2, 7.1.2-3, 7.1.2-17, 7.1.2-20, 8-3]
 #[test]
-fn what_the_request_may_not_be() {
+fn invalid_requests_are_dropped() {
     let mut long = request(FrameKind::Request, 2, 0, b"");
     long[18..20].copy_from_slice(&513_u16.to_be_bytes());
     let cases = [
@@ -276,7 +276,7 @@ fn what_the_request_may_not_be() {
 
 /// [RFC 5044 7.1.2-10]
 #[test]
-fn a_refused_active_side_leaves_the_connection_open() {
+fn a_rejected_active_side_does_not_close_the_connection() {
     let mut a = Side::new(Config::default());
     let (mut peer, ..) = Peer::passive(&mut a);
     peer.0.write_all(&request(FrameKind::Reply, 2, 0x20, b"no")).unwrap();
@@ -289,11 +289,11 @@ fn a_refused_active_side_leaves_the_connection_open() {
 /// [RFC 5040 6.1-3, 6.1-4] [RFC 5044 7.1.2-1]
 /// [RFC 6581 5-1, 6-2, 6-4, 9.1-4, 9.1-9, 9.1-11, 9.2-1, 9.2-2, 9.2-8]
 #[test]
-fn reads_are_limited_to_what_the_reply_serves() {
+fn reads_are_limited_by_the_depths_of_the_reply() {
     for (ird, ord, expected) in [(2, 9, "2 reads"), (0x3fff, 0x3fff, "all"), (0, 0, "none")] {
         let mut a = Side::new(Config::default());
         let (mut peer, _, parameters) = Peer::passive(&mut a);
-        // Peer to peer with an empty Write; 4 reads each way; then the user's data.
+        // Peer-to-peer mode with an empty Write, 4 reads each way, then the consumer's data.
         assert_eq!(parameters, [&[0x80, 4, 0x80, 4][..], b"user"].concat());
         let mut reply = request(FrameKind::Reply, 2, 0, b"");
         reply[20..22].copy_from_slice(&(0x8000_u16 | ird).to_be_bytes());
@@ -333,7 +333,7 @@ fn a_peer_that_requires_markers_is_rejected() {
     assert_eq!(peer.0.read(&mut [0]).unwrap(), 0);
 }
 
-/// Polls a listener that is to give out nothing.
+/// Polls a listener for some time, and asserts that it returns no request.
 fn serve(listener: &mut rdma_verbs::iwarp::Listener, wait: &rdma_verbs::WaitSet, time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -344,7 +344,7 @@ fn serve(listener: &mut rdma_verbs::iwarp::Listener, wait: &rdma_verbs::WaitSet,
 
 /// [RFC 5044 7.1.1-2, 7.1.2-16, 7.1.2-21]
 #[test]
-fn garbage_ends_at_once_and_silence_at_the_deadline() {
+fn garbage_is_closed_at_once_and_silence_at_the_deadline() {
     let (mut listener, wait) = listen_with(Config::default(), V4, 16, &short());
     let mut garbage = Peer::dial(listener.local_address());
     let mut late = Peer::dial(listener.local_address());
@@ -352,7 +352,7 @@ fn garbage_ends_at_once_and_silence_at_the_deadline() {
     garbage.0.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     late.0.write_all(b"MPA ID Re").unwrap();
     serve(&mut listener, &wait, Duration::from_millis(30));
-    assert!(matches!(garbage.0.read(&mut [0]), Ok(0) | Err(_)), "garbage was not cut");
+    assert!(matches!(garbage.0.read(&mut [0]), Ok(0) | Err(_)), "the connection was not closed");
     let deadline = listener.deadline().expect("a handshake is pending");
     assert!(deadline <= Instant::now() + SHORT);
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(30));
@@ -363,7 +363,7 @@ fn garbage_ends_at_once_and_silence_at_the_deadline() {
 }
 
 #[test]
-fn a_silent_peer_holds_up_nobody() {
+fn a_silent_peer_delays_no_other_peer() {
     let (mut listener, wait) = listen(Config::default(), V4);
     let silent: Vec<_> = (0..5).map(|_| Peer::dial(listener.local_address())).collect();
     let mut slow = Peer::dial(listener.local_address());
@@ -384,11 +384,11 @@ fn a_silent_peer_holds_up_nobody() {
 }
 
 #[test]
-fn silent_peers_leave_the_backlog_to_others() {
+fn silent_peers_do_not_fill_the_backlog() {
     let (mut listener, wait) = listen_with(Config::default(), V4, 2, &OPTIONS);
     let _silent = [Peer::dial(listener.local_address()), Peer::dial(listener.local_address())];
     serve(&mut listener, &wait, Duration::from_millis(20));
-    // Nothing to be woken for.
+    // Pending handshakes do not keep the wait set readable.
     assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap());
     let mut third = Peer::dial(listener.local_address());
     third.0.write_all(&request(FrameKind::Request, 2, 0, b"third")).unwrap();
@@ -429,7 +429,7 @@ fn a_queue_pair_connects_once() {
 }
 
 #[test]
-fn a_promised_first_frame_comes_before_established() {
+fn established_waits_for_the_announced_first_frame() {
     let mut b = Side::new(Config::default());
     let (mut listener, wait) = listen(Config::default(), V4);
     let mut peer = Peer::dial(listener.local_address());

@@ -1,4 +1,4 @@
-//! Carrying data, over real sockets.
+//! Data over sockets.
 
 use std::io::{IoSlice, Read as _, Write as _};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn reads_fetch_from_the_peer() {
         let (mut a, mut b) = pair_with(config(1, crc), Config::default(), V6);
         b.ring().memory().write(0, &pattern(3, RING)).unwrap();
         a.ring().memory().write(0, &pattern(4, RING)).unwrap();
-        // More than are served at a time, in both directions at once.
+        // More reads than are served at a time, in both directions at once.
         for id in 0..10 {
             let remotes = [b.remote(id * 100_000), a.remote(id * 100_000)];
             for (side, remote) in [&mut a, &mut b].into_iter().zip(remotes) {
@@ -74,7 +74,7 @@ fn reads_fetch_from_the_peer() {
 }
 
 #[test]
-fn registered_memory_is_streamed_from() {
+fn long_registered_segments_are_sent() {
     let (mut a, mut b) = pair();
     a.own.memory().write(0, &pattern(1, RING)).unwrap();
     let segments = [a.segment(0, 600_000), a.segment(700_000, 0), a.segment(800_000, 5)];
@@ -90,7 +90,7 @@ fn registered_memory_is_streamed_from() {
 }
 
 #[test]
-fn more_is_held_back_until_the_next_call() {
+fn a_request_posted_with_more_waits_for_the_next_call() {
     let (mut a, mut b) = pair();
     let slices = [IoSlice::new(b"held")];
     let request = SendRequest { id: 1, signaled: true, operation: SEND, payload: Payload::Inline(&slices) };
@@ -105,7 +105,7 @@ fn more_is_held_back_until_the_next_call() {
 
 /// [RFC 5044 7.1-2, 7.1.2-12]
 #[test]
-fn what_the_passive_side_posts_first_waits_for_the_opening() {
+fn the_passive_side_sends_only_after_the_first_frame() {
     let mut b = Side::new(Config::default());
     let mut peer = Peer::active(&mut b, V4);
     b.send_bytes(1, SEND, b"early");
@@ -121,7 +121,7 @@ fn what_the_passive_side_posts_first_waits_for_the_opening() {
 
 /// [RFC 5044 7.1.2-7]
 #[test]
-fn a_peer_that_sends_each_byte_alone_is_served() {
+fn a_stream_split_at_every_byte_is_received() {
     let mut b = Side::new(Config::default());
     b.post_receives(2);
     let mut peer = Peer::active(&mut b, V4);
@@ -154,10 +154,10 @@ fn segments_of_any_legal_length_are_placed() {
     assert_eq!(b.read_ring(1, bytes.len()), bytes);
 }
 
-/// Many megabytes in both directions with a receiver that stops now and then: what the socket does
-/// not take is staged, posts are refused when staging is full, and nothing is lost.
+/// Many megabytes to a receiver that stops now and then: bytes that the socket does not take are staged,
+/// posts are refused when the staging memory is full, and nothing is lost.
 #[test]
-fn a_blocked_peer_costs_bounded_staging_and_loses_nothing() {
+fn a_peer_that_stops_reading_bounds_staging_and_loses_nothing() {
     let (mut a, mut b) = pair();
     let mut full = 0;
     let (mut posted, mut seen) = (0_u64, 0_u64);
@@ -232,7 +232,7 @@ fn one_queue_serves_many_queue_pairs() {
         let index = numbers.iter().position(|&number| number == done.qp).unwrap();
         assert_eq!(done.immediate, Some(index as u64));
     }
-    // Gone ones are told by their number, and the others go on.
+    // Calls with the id of a destroyed queue pair fail, and the others continue.
     hub.end.destroy(numbers[3]);
     let gone = hub.end.cq.post_recv(numbers[3], &[]);
     assert!(matches!(gone, Err(Error::BadState { state: "unknown", .. })));
@@ -244,7 +244,7 @@ fn one_queue_serves_many_queue_pairs() {
 
 /// [RFC 5040 8.1.1-11]
 #[test]
-fn a_completion_queue_takes_no_more_than_it_has_room_for() {
+fn queue_pairs_are_limited_by_the_completion_queue_depth() {
     let device = rdma_verbs::iwarp::Device::new(Config::default()).unwrap();
     let pd = rdma_verbs::Device::alloc_pd(&device).unwrap();
     let mut cq = rdma_verbs::Device::create_cq(&device, 128).unwrap();
@@ -256,7 +256,7 @@ fn a_completion_queue_takes_no_more_than_it_has_room_for() {
 }
 
 #[test]
-fn the_attached_set_follows_the_state() {
+fn the_attached_wait_set_is_readable_while_a_poll_has_work() {
     let (mut a, mut b) = pair();
     let (of_a, of_b) = (Arc::new(WaitSet::new().unwrap()), Arc::new(WaitSet::new().unwrap()));
     a.attach(&of_a);
@@ -264,13 +264,13 @@ fn the_attached_set_follows_the_state() {
     let is_ready = |set: &WaitSet| set.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
     until(&mut a, &mut b, |_, _| !is_ready(&of_a) && !is_ready(&of_b));
     a.send_bytes(1, SEND, b"x");
-    assert!(is_ready(&of_a), "a completion that is there is announced");
+    assert!(is_ready(&of_a), "a completion is signaled");
     assert!(of_b.wait(Some(LIMIT), &mut Vec::new()).unwrap());
     a.poll();
     b.poll();
     assert_eq!((a.end.completions.len(), b.end.completions.len()), (1, 1));
     assert!(!is_ready(&of_a) && !is_ready(&of_b));
-    // Filling the socket makes room worth waiting for; emptying it at the other end announces it.
+    // After the socket is full, the set becomes readable when the peer has read from it.
     let bytes = vec![0; 200_000];
     let to = b.remote(0);
     for id in 0..60 {
@@ -285,12 +285,12 @@ fn the_attached_set_follows_the_state() {
         b.poll();
         assert!(start.elapsed() < LIMIT);
     }
-    // The data did not wake the watcher of connection events.
+    // Data does not signal the target of connection events.
     assert!(!is_ready(&a.end.events) && !is_ready(&b.end.events));
 }
 
 #[test]
-fn completions_beyond_the_array_wait() {
+fn completions_beyond_the_array_stay_queued() {
     let (mut a, mut b) = pair();
     for id in 0..20 {
         a.send_bytes(id, SEND, b"x");

@@ -1,4 +1,5 @@
-//! Device to device over loopback, and device against a peer that a test plays by hand.
+//! The embedded device over loopback: with another embedded device, and with a peer whose bytes the test
+//! writes.
 
 mod closing;
 mod connect;

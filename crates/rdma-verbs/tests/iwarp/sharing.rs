@@ -1,4 +1,4 @@
-//! Two queue pairs that share memory beside their connection.
+//! Two queue pairs on one host that share memory.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -55,14 +55,14 @@ fn both_directions_carry_bytes_over_either_family() {
     }
 }
 
-/// The connection's stream is not used: nothing arrives there while bytes move.
+/// The connection's stream carries no data.
 #[test]
-fn bytes_do_not_take_the_socket() {
+fn shared_memory_carries_the_bytes_instead_of_the_socket() {
     let (mut a, mut b) = sharing();
     let (to, bytes) = (b.remote(0), pattern(1, 100_000));
     let slices = [IoSlice::new(&bytes)];
     let operation = Operation::Write { remote: to, immediate: None };
-    // Far more than sockets and staging take while nobody reads.
+    // Far more than the sockets and the staging memory take while the peer does not read.
     for id in 0..400 {
         let payload = Payload::Inline(&slices);
         a.end.cq.post_send(a.qp, &[SendRequest { id, signaled: true, operation, payload }], false).unwrap();
@@ -73,8 +73,8 @@ fn bytes_do_not_take_the_socket() {
     assert_eq!(b.read_ring(0, 100_000), bytes);
 }
 
-/// Posts one of several kinds of message, which carries `word`; each takes a receive, some take
-/// shared memory and some the stream.
+/// Posts one of several kinds of message, which carries `word`. Each consumes a receive. Some use shared
+/// memory, and some the stream.
 fn post_any(a: &mut Side, b: &Side, kind: u32, word: u64) {
     let (id, to) = (u64::from(word), b.remote(u64::from(word % 1000)));
     let immediate = Some(word);
@@ -94,9 +94,9 @@ fn post_any(a: &mut Side, b: &Side, kind: u32, word: u64) {
     }
 }
 
-/// Whatever takes shared memory, and whatever takes the stream, arrives in the order of posting.
+/// Messages arrive in the order of posting, whether they use shared memory or the stream.
 #[test]
-fn messages_of_both_ways_keep_their_order() {
+fn messages_over_shared_memory_and_the_stream_keep_their_order() {
     let (mut a, mut b) = sharing();
     let mut random = 1_u32;
     let mut sent = 0;
@@ -123,9 +123,9 @@ fn messages_of_both_ways_keep_their_order() {
     assert!(sent > 1000);
 }
 
-/// More messages than the lane has slots, while nobody takes them, go on in the stream.
+/// When the message ring is full because the peer does not poll, further messages use the stream.
 #[test]
-fn a_full_lane_loses_nothing() {
+fn a_full_message_ring_loses_nothing() {
     let (mut a, mut b) = (deep(), deep());
     for id in 0..1000 {
         b.end.cq.post_recv(b.qp, &[RecvRequest { id, buffer: Buffer::Empty }]).unwrap();
@@ -143,7 +143,7 @@ fn a_full_lane_loses_nothing() {
 }
 
 #[test]
-fn what_was_posted_arrives_before_the_end() {
+fn posted_messages_arrive_before_the_end() {
     let (mut a, mut b) = sharing();
     for id in 0..100 {
         a.send_bytes(id, if id % 3 == 0 { SEND } else { IMMEDIATE }, b"");
@@ -156,7 +156,7 @@ fn what_was_posted_arrives_before_the_end() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_noticed_and_what_it_sent_counts() {
+fn an_abort_is_reported_after_the_messages_before_it() {
     let (mut a, mut b) = sharing();
     (0..10).for_each(|id| a.send_bytes(id, IMMEDIATE, b""));
     a.end.cq.abort(a.qp);
@@ -167,7 +167,7 @@ fn a_peer_that_is_gone_is_noticed_and_what_it_sent_counts() {
 }
 
 #[test]
-fn writes_to_memory_that_was_taken_back_break_the_connection() {
+fn writes_to_a_dropped_region_break_the_connection() {
     let (mut a, mut b) = sharing();
     let to = b.remote(0);
     b.ring = None;
@@ -184,9 +184,10 @@ fn a_message_without_a_receive_breaks_the_connection() {
     assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Protocol(_))));
 }
 
-/// A side that sleeps on its wait set is woken for either way, whenever the set was attached.
+/// Messages over shared memory and over the stream wake a side that sleeps on its wait set, whether the set
+/// was attached before or after connecting.
 #[test]
-fn sleepers_are_woken() {
+fn a_sleeping_side_is_woken() {
     for early in [false, true] {
         let (mut a, mut b) = (deep(), deep());
         b.post_receives(250);
@@ -200,7 +201,7 @@ fn sleepers_are_woken() {
             b.attach(&wait);
             b.poll();
             assert_eq!(b.end.completions.len(), 1, "it was there before");
-            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
+            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "readable without a message");
         }
         for id in 0..100 {
             b.poll();
@@ -208,25 +209,24 @@ fn sleepers_are_woken() {
                 b.poll();
             }
             a.send_bytes(id, if id % 3 == 0 { SEND } else { IMMEDIATE }, b"");
-            assert!(wait.wait(Some(LIMIT), &mut Vec::new()).unwrap(), "asleep for ever");
+            assert!(wait.wait(Some(LIMIT), &mut Vec::new()).unwrap(), "not woken");
             b.poll();
             while b.end.cq.arm().unwrap() {
                 b.poll();
             }
-            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
+            assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "readable without a message");
         }
         b.poll();
         while b.end.cq.arm().unwrap() {
             b.poll();
         }
-        assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "awake for nothing");
+        assert!(!wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap(), "readable without a message");
     }
 }
 
-/// Messages that complete nothing do not hide the one behind them from a side that polls, arms, polls and
-/// sleeps.
+/// A side that polls, arms, polls and sleeps does not miss a message after messages that complete nothing.
 #[test]
-fn what_completes_nothing_hides_nothing() {
+fn messages_without_a_completion_do_not_hide_later_ones() {
     let (mut a, mut b) = sharing();
     let wait = Arc::new(WaitSet::new().unwrap());
     b.attach(&wait);
@@ -241,12 +241,12 @@ fn what_completes_nothing_hides_nothing() {
         b.poll();
     }
     let woken = wait.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
-    assert!(woken || b.end.completions.len() == 1, "asleep with a message");
+    assert!(woken || b.end.completions.len() == 1, "neither woken nor completed");
 }
 
-/// Who was invited and did not come, or was not invited: the connection is as ever.
+/// The active side offers the rendezvous, and the passive side does not take part.
 #[test]
-fn without_a_visit_the_connection_carries_on() {
+fn the_connection_works_if_the_rendezvous_fails() {
     let (mut a, mut b) = (deep(), deep());
     b.post_receives(10);
     let ring = a.ring.as_ref().unwrap();

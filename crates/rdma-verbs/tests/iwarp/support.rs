@@ -1,4 +1,4 @@
-//! Two connected devices, and a peer made of a plain socket.
+//! Two connected devices, and a peer that is a plain socket.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Read, Write};
@@ -35,7 +35,7 @@ pub(super) fn config(mpa_revision: u8, crc: bool) -> Config {
     Config { mpa_revision, crc, ..Config::default() }
 }
 
-/// An end with one queue pair and two regions: one that the peer may use, one for itself.
+/// An end with one queue pair and two regions: one with remote access, one without.
 pub(super) struct Side {
     pub(super) end: End<Device>,
     pub(super) qp: QpId,
@@ -65,7 +65,7 @@ impl Side {
         self.ring.as_ref().unwrap()
     }
 
-    /// Where the peer may write and read.
+    /// The remote address of the region that the peer may access.
     pub(super) fn remote(&self, address: u64) -> RemoteAddress {
         RemoteAddress { key: self.ring().remote_key(), address }
     }
@@ -83,7 +83,7 @@ impl Side {
         self.end.accept(self.qp, private_data);
     }
 
-    /// Posts receives with the ids 0 to `count`, each with 4 KiB of its own region.
+    /// Posts `count` receives with ids from 0, each with 4 KiB of the private region.
     pub(super) fn post_receives(&mut self, count: u64) {
         for id in 0..count {
             self.end.receive_into(self.qp, id, self.segment(id * 4096, 4096));
@@ -107,13 +107,13 @@ impl Side {
         self.end.post_inline(self.qp, id, operation, bytes).unwrap();
     }
 
-    /// From now on the queue reports to this set, and this side sleeps on it.
+    /// Attaches this set to the completion queue.
     pub(super) fn attach(&mut self, wait: &Arc<WaitSet>) {
         self.end.data = Arc::clone(wait);
         self.end.cq.attach(Arc::clone(wait)).unwrap();
     }
 
-    /// Collects completions, and no events.
+    /// Collects completions, but no events.
     pub(super) fn poll(&mut self) {
         self.end.poll_completions();
     }
@@ -137,7 +137,7 @@ pub(super) fn read(memory: &Memory, offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that differ everywhere, from `seed` on.
+/// Bytes that differ from place to place, and for each `seed`.
 pub(super) fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (seed..seed + length).map(|index| (index * 31 + index / 251) as u8).collect()
 }
@@ -162,7 +162,7 @@ pub(super) fn listen_with(
     (device.listen(address.parse().unwrap(), backlog, options, events).unwrap(), wait)
 }
 
-/// The next request, waiting on the set as a user does.
+/// Waits for the next request.
 pub(super) fn next_request(listener: &mut Listener, wait: &WaitSet) -> ConnectionRequest {
     let start = Instant::now();
     loop {
@@ -175,7 +175,7 @@ pub(super) fn next_request(listener: &mut Listener, wait: &WaitSet) -> Connectio
     }
 }
 
-/// Two sides that are connected; receives are posted on both.
+/// Two connected sides with posted receives.
 pub(super) fn pair_with(active: Config, passive: Config, address: &str) -> (Side, Side) {
     let (mut a, mut b) = (Side::new(active), Side::new(passive));
     a.post_receives(32);
@@ -187,34 +187,34 @@ pub(super) fn pair_with(active: Config, passive: Config, address: &str) -> (Side
 /// Connects `a` to `b`.
 pub(super) fn join(a: &mut Side, b: &mut Side, address: &str) {
     let address = b.end.listen(address.parse().unwrap());
-    ask(a, b, address);
-    answer(a, b);
+    request_connection(a, b, address);
+    accept_request(a, b);
 }
 
-/// Connects `a` to `b`, and has them share their rings.
+/// Connects `a` to `b` so that they share their rings.
 pub(super) fn join_sharing(a: &mut Side, b: &mut Side, address: &str) {
     let address = b.end.listen(address.parse().unwrap());
     let ring = a.ring.as_ref().unwrap();
     let invitation = a.end.cq.invite(a.qp, address, ring).expect("both are on this host");
-    ask(a, b, address);
+    request_connection(a, b, address);
     let visited = b.end.cq.visit(b.qp, &b.end.requests[0], &invitation, b.ring.as_ref().unwrap());
-    assert!(visited, "nothing is in the way");
-    answer(a, b);
+    assert!(visited, "the rendezvous succeeds");
+    accept_request(a, b);
     a.end.cq.meet(a.qp, visited);
 }
 
-/// Has `a` ask for a connection.
-fn ask(a: &mut Side, b: &mut Side, address: SocketAddr) {
+/// Starts to connect `a`, until `b` has its request.
+fn request_connection(a: &mut Side, b: &mut Side, address: SocketAddr) {
     a.connect(address, b"from a");
     until(a, b, |_, b| !b.end.requests.is_empty());
     assert_eq!(b.end.requests[0].private_data(), b"from a");
 }
 
-/// Has `b` accept it.
-fn answer(a: &mut Side, b: &mut Side) {
+/// Accepts the request at `b`, until both are connected.
+fn accept_request(a: &mut Side, b: &mut Side) {
     b.end.accept(b.qp, b"from b");
     b.end.listener = None;
-    // The passive side waits for the active side's first frame, which needs the reply.
+    // The active side is first: the passive side waits for its first frame.
     assert_eq!(a.event(), ConnectionEvent::Established { private_data: b"from b".to_vec() });
     assert_eq!(b.event(), ConnectionEvent::Established { private_data: Vec::new() });
 }
@@ -223,9 +223,10 @@ pub(super) fn pair() -> (Side, Side) {
     pair_with(Config::default(), Config::default(), V4)
 }
 
-/// Writes to the peer, who does not poll, until neither the sockets nor staging take any more, for so
-/// long that the system has probed the closed window, which can make it larger.
-/// Answers the writes posted, with ids from 0: 250 000 bytes each, to the quarters of its region.
+/// Posts writes of 250 000 bytes to the quarters of the peer's region, with ids from 0, until neither the
+/// sockets nor the staging memory take more. The peer does not poll. TCP may enlarge the window when it
+/// probes it, so this continues until posts have been refused for half a second. Returns the number of posted
+/// writes.
 pub(super) fn fill(side: &mut Side, peer: &Side) -> u64 {
     let bytes = pattern(1, QUARTER);
     let slices = [IoSlice::new(&bytes)];
@@ -250,8 +251,8 @@ pub(super) const QUARTER: usize = 250_000;
 pub(super) fn until(a: &mut Side, b: &mut Side, mut done: impl FnMut(&Side, &Side) -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !done(a, b) {
-        step(&mut [&mut a.end, &mut b.end], deadline, "what should come").unwrap();
-        let events = [&a.end.happened, &b.end.happened];
+        step(&mut [&mut a.end, &mut b.end], deadline, "the expected state").unwrap();
+        let events = [&a.end.connection_events, &b.end.connection_events];
         assert!(events.iter().all(|of| of.values().all(VecDeque::is_empty)), "{events:?}");
     }
 }
@@ -260,16 +261,16 @@ pub(super) fn until(a: &mut Side, b: &mut Side, mut done: impl FnMut(&Side, &Sid
 pub(super) fn until_one(side: &mut Side, mut done: impl FnMut(&Side) -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !done(side) {
-        step(&mut [&mut side.end], deadline, "what should come").unwrap();
+        step(&mut [&mut side.end], deadline, "the expected state").unwrap();
     }
 }
 
-/// A peer that a test plays byte by byte.
+/// A peer whose bytes the test writes and reads.
 pub(super) struct Peer(pub(super) TcpStream);
 
 impl Peer {
-    /// Connects to a device as an active side of revision 1, which promises no first frame, and
-    /// returns it established.
+    /// Connects to a device as an active side of MPA revision 1, which announces no first frame. The device's
+    /// side is established afterwards.
     pub(super) fn active(side: &mut Side, address: &str) -> Self {
         let (mut listener, wait) = listen(Config::default(), address);
         let mut peer = Self::dial(listener.local_address());
@@ -299,7 +300,7 @@ impl Peer {
         let mut peer = Self::over(stream);
         peer.0.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let start = Instant::now();
-        // The device sends its request when it is asked for events once it is connected.
+        // Polling events makes the device send its request.
         while peer.0.peek(&mut [0]).is_err() {
             assert_eq!(side.end.cq.poll_event(side.qp), None);
             assert!(start.elapsed() < LIMIT, "no request");
@@ -329,7 +330,7 @@ impl Peer {
         ulpdu
     }
 
-    /// Layer, type and code of the Terminate that comes next.
+    /// Layer, type and code of the next message, which is a Terminate.
     pub(super) fn read_terminate(&mut self) -> (u8, u8, u8) {
         let ulpdu = self.read_fpdu();
         assert_eq!(ulpdu[..2], [0x41, Opcode::Terminate.control()], "not a Terminate");
@@ -338,10 +339,10 @@ impl Peer {
     }
 }
 
-/// A request or reply frame with flags as they are on the wire; in revision 2 with parameters.
+/// A request or reply frame with these flags, and in revision 2 with parameters.
 pub(super) fn request(kind: FrameKind, revision: u8, flags: u8, private_data: &[u8]) -> Vec<u8> {
     let parameters = Enhanced {
-        // An active peer that promises no first frame; a passive one takes up ours.
+        // An active peer announces no first frame. A passive one accepts the device's announcement.
         peer_to_peer: kind == FrameKind::Reply,
         rtr_send: false,
         rtr_write: true,
@@ -364,7 +365,7 @@ pub(super) fn request(kind: FrameKind, revision: u8, flags: u8, private_data: &[
     [&header[..], &parameters, private_data].concat()
 }
 
-/// An FPDU around a ULPDU, its CRC right.
+/// An FPDU with this ULPDU and a correct CRC.
 pub(super) fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
     bytes.extend_from_slice(ulpdu);
@@ -386,7 +387,7 @@ pub(super) fn untagged(header: Untagged, payload: &[u8]) -> Vec<u8> {
     fpdu(&[&bytes, payload].concat())
 }
 
-/// Header of a whole Send with this sequence number.
+/// The header of a Send of one segment with this sequence number.
 pub(super) fn send_header(sequence: u32) -> Untagged {
     Untagged { last: true, ulp: 0x43, ulp_word: 0, queue: 0, sequence, offset: 0 }
 }

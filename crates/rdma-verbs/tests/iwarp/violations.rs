@@ -1,4 +1,5 @@
-//! What a peer does wrong is told to it by Terminate, and to the user with the numbers.
+//! Violations of a peer: a Terminate reports them to the peer, and the event reports them with their numbers
+//! to the consumer.
 
 use std::io::{Read as _, Write as _};
 
@@ -12,62 +13,62 @@ use rdma_verbs::{
     RemoteAddress,
 };
 
-/// What both sides report after `wrong` was done by `a`.
-fn reports(wrong: impl FnOnce(&mut Side, &mut Side)) -> (String, String, Side, Side) {
+/// The errors that `b` finds and that `a` gets in the Terminate, after `violate` had `a` violate a rule.
+fn reports(violate: impl FnOnce(&mut Side, &mut Side)) -> (String, String, Side, Side) {
     let (mut a, mut b) = pair();
-    wrong(&mut a, &mut b);
+    violate(&mut a, &mut b);
     let events = [&mut b, &mut a].map(|side| side.event());
     let [
-        ConnectionEvent::Broken(BreakReason::Protocol(seen)),
-        ConnectionEvent::Broken(BreakReason::Terminated(told)),
+        ConnectionEvent::Broken(BreakReason::Protocol(found)),
+        ConnectionEvent::Broken(BreakReason::Terminated(reported)),
     ] = events
     else {
         panic!("{events:?}")
     };
-    (seen.to_string(), told.to_string(), a, b)
+    (found.to_string(), reported.to_string(), a, b)
 }
 
 /// [RFC 5040 6.2.1-1, 7.1-1] [RFC 5041 6.2.2-1, 8.3-4]
 #[test]
 fn a_bad_key_is_terminated() {
-    let (seen, told, ..) = reports(|a, _| {
+    let (found, reported, ..) = reports(|a, _| {
         a.send_bytes(1, write(RemoteAddress { key: 0x1234_5678, address: 0 }), b"x");
     });
-    assert_eq!(seen, "Write with STag 0x12345678, which names nothing");
-    assert_eq!(told, "invalid STag (layer 1, type 1, code 0)");
+    assert_eq!(found, "Write with STag 0x12345678, which names nothing");
+    assert_eq!(reported, "invalid STag (layer 1, type 1, code 0)");
 }
 
 #[test]
 fn a_write_beyond_the_region_is_terminated() {
-    let (seen, told, ..) = reports(|a, b| {
+    let (found, reported, ..) = reports(|a, b| {
         let to = b.remote(RING as u64 - 3);
         a.send_bytes(1, write(to), b"four");
     });
     assert!(
-        seen.contains("Write of 4 bytes at 1048573") && seen.ends_with("the region has 1048576"),
-        "{seen}"
+        found.contains("Write of 4 bytes at 1048573") && found.ends_with("the region has 1048576"),
+        "{found}"
     );
-    assert_eq!(told, "base or bounds violation (layer 1, type 1, code 1)");
+    assert_eq!(reported, "base or bounds violation (layer 1, type 1, code 1)");
 }
 
 /// [RFC 5041 7.1-9, 8.3-4]
 #[test]
 fn a_region_without_the_right_is_not_touched() {
-    let (seen, told, _, b) = reports(|a, b| {
+    let (found, reported, _, b) = reports(|a, b| {
         let key = b.segment(0, 0).key;
         a.send_bytes(1, write(RemoteAddress { key, address: 0 }), b"x");
     });
-    assert!(seen.ends_with("no right"), "{seen}");
-    assert_eq!(told, "access rights violation (layer 0, type 1, code 2)");
+    assert!(found.ends_with("no right"), "{found}");
+    assert_eq!(reported, "access rights violation (layer 0, type 1, code 2)");
     assert_eq!(b.read_own(0, 1), [0]);
 }
 
 /// [RFC 5041 6.2.2-2, 7.1-4]
 #[test]
 fn a_message_too_long_ends_its_receive() {
-    let (seen, told, mut a, mut b) = reports(|a, _| a.send_bytes(1, SEND, &[1; 4097]));
-    assert_eq!(seen, "message of 4097 bytes or more for a receive of 4096");
-    assert_eq!(told, "message too long for its buffer (layer 1, type 2, code 5)");
+    let (found, reported, mut a, mut b) = reports(|a, _| a.send_bytes(1, SEND, &[1; 4097]));
+    assert_eq!(found, "message of 4097 bytes or more for a receive of 4096");
+    assert_eq!(reported, "message too long for its buffer (layer 1, type 2, code 5)");
     b.poll();
     assert_eq!((b.end.completions[0].id, b.end.completions[0].status), (0, CompletionStatus::Truncated));
     assert_eq!(b.end.completions.len(), 32);
@@ -79,31 +80,31 @@ fn a_message_too_long_ends_its_receive() {
 /// [RFC 5041 7.1-2, 7.1-6, 7.1-7]
 #[test]
 fn a_message_without_a_receive_is_terminated() {
-    let (seen, told, ..) = reports(|a, _| {
+    let (found, reported, ..) = reports(|a, _| {
         for id in 0..33 {
             a.send_bytes(id, SEND, b"x");
         }
     });
-    assert_eq!(seen, "message 33 found no receive");
-    assert_eq!(told, "no buffer available (layer 1, type 2, code 2)");
+    assert_eq!(found, "message 33 found no receive");
+    assert_eq!(reported, "no buffer available (layer 1, type 2, code 2)");
 }
 
 #[test]
 fn a_read_that_is_refused_fails_remotely() {
-    let (seen, told, mut a, _) = reports(|a, b| {
+    let (found, reported, mut a, _) = reports(|a, b| {
         let remote = b.remote(RING as u64);
         let sink = [a.segment(0, 8)];
         a.send(5, Operation::Read { remote }, Payload::Segments(&sink));
     });
-    assert!(seen.starts_with("Read of 8 bytes at 1048576"), "{seen}");
-    assert_eq!(told, "base or bounds violation (layer 0, type 1, code 1)");
+    assert!(found.starts_with("Read of 8 bytes at 1048576"), "{found}");
+    assert_eq!(reported, "base or bounds violation (layer 0, type 1, code 1)");
     a.poll();
     assert_eq!((a.end.completions[0].id, a.end.completions[0].status), (5, CompletionStatus::RemoteAccess));
 }
 
 /// [RFC 5040 8.1.1-4, 8.1.1-5, 8.1.1-6] [RFC 5041 8.3-2, 8.3.1-4, 8.3.1-5, 8.3.1-6]
 #[test]
-fn a_key_is_dead_when_its_region_is_dropped() {
+fn a_key_is_invalid_when_its_region_is_dropped() {
     let (mut a, mut b) = pair();
     let to = b.remote(0);
     a.send_bytes(1, write(to), b"alive");
@@ -155,17 +156,17 @@ fn nothing_is_placed_or_answered_after_a_violation() {
 }
 
 #[test]
-fn a_violation_that_a_poll_meets_is_announced() {
+fn a_violation_that_a_poll_finds_is_signaled() {
     let mut b = Side::new(Config::default());
     let mut peer = Peer::active(&mut b, V4);
     assert!(!b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap());
     peer.0.write_all(&untagged(send_header(1), b"nowhere to go")).unwrap();
     let start = std::time::Instant::now();
-    // Only polls, until the event target tells that there is an event.
+    // Only polls, until the event target is signaled.
     while !b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap() {
         b.poll();
         assert!(start.elapsed() < LIMIT);
     }
     assert!(matches!(b.end.cq.poll_event(b.qp), Some(ConnectionEvent::Broken(BreakReason::Protocol(_)))));
-    assert!(!b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap(), "told once");
+    assert!(!b.end.events.wait(Some(std::time::Duration::ZERO), &mut Vec::new()).unwrap(), "reported once");
 }

@@ -1,4 +1,4 @@
-//! Connections with faults: attempts that fail, and events that come from here.
+//! Connections with faults: attempts that fail, and breaks and ends that this layer injects.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -11,18 +11,18 @@ use rdma_verbs::{
 };
 
 impl<C: verbs::CompletionQueue> CompletionQueue<C> {
-    /// Our own wake-up for a queue pair's events.
-    fn watch(&mut self, qp: QpId, events: &EventTarget) -> Result<()> {
-        let alarm = events.wait.signal(events.token);
-        alarm.set(self.dice.happens(self.plan.spurious_wake));
+    /// Gives a queue pair this layer's own signal for connection events.
+    fn add_signal(&mut self, qp: QpId, events: &EventTarget) -> Result<()> {
+        let signal = events.wait.signal(events.token);
+        signal.set(self.random.happens(self.plan.spurious_wake));
         if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
-            queue_pair.alarm = Some(alarm);
+            queue_pair.signal = Some(signal);
         }
         Ok(())
     }
 
-    fn draw_connect_error(&mut self, options: &ConnectOptions) -> ConnectError {
-        match self.dice.up_to(4) {
+    fn random_connect_error(&mut self, options: &ConnectOptions) -> ConnectError {
+        match self.random.up_to(4) {
             0 => ConnectError::Refused,
             1 => ConnectError::System(rustix::io::Errno::HOSTUNREACH.raw_os_error()),
             2 => ConnectError::TimedOut(u64::try_from(options.timeout.as_millis()).unwrap_or(u64::MAX)),
@@ -44,18 +44,18 @@ impl<C: verbs::CompletionQueue> verbs::Connections for CompletionQueue<C> {
         options: &ConnectOptions,
         events: EventTarget,
     ) -> Result<()> {
-        let fresh = self.queue_pairs.get(&qp).is_some_and(|queue_pair| queue_pair.alarm.is_none());
-        self.watch(qp, &events)?;
-        if !(fresh && self.dice.happens(self.plan.fail_connect)) {
+        let is_first = self.queue_pairs.get(&qp).is_some_and(|queue_pair| queue_pair.signal.is_none());
+        self.add_signal(qp, &events)?;
+        if !(is_first && self.random.happens(self.plan.fail_connect)) {
             return self.inner.connect(qp, remote, local, private_data, options, events);
         }
-        let error = self.draw_connect_error(options);
+        let error = self.random_connect_error(options);
         let Some(queue_pair) = self.queue_pairs.get_mut(&qp) else {
             return Err(Error::BadState { state: "absent", what: "connecting" });
         };
         queue_pair.failure = Some(error);
-        if let Some(alarm) = &queue_pair.alarm {
-            alarm.set(true);
+        if let Some(signal) = &queue_pair.signal {
+            signal.set(true);
         }
         Ok(())
     }
@@ -68,7 +68,7 @@ impl<C: verbs::CompletionQueue> verbs::Connections for CompletionQueue<C> {
         options: &ConnectOptions,
         events: EventTarget,
     ) -> Result<()> {
-        self.watch(qp, &events)?;
+        self.add_signal(qp, &events)?;
         self.inner.accept(qp, request, private_data, options, events)
     }
 
@@ -91,11 +91,11 @@ impl<C: verbs::CompletionQueue> verbs::Connections for CompletionQueue<C> {
     }
 
     fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent> {
-        self.tempt(qp);
-        let spurious = self.dice.happens(self.plan.spurious_wake);
+        self.maybe_end(qp);
+        let spurious = self.random.happens(self.plan.spurious_wake);
         let queue_pair = self.queue_pairs.get_mut(&qp)?;
-        if let Some(alarm) = &queue_pair.alarm {
-            alarm.set(spurious);
+        if let Some(signal) = &queue_pair.signal {
+            signal.set(spurious);
         }
         if let Some(error) = queue_pair.failure.take() {
             return Some(ConnectionEvent::Failed(error));

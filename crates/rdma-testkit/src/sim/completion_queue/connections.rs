@@ -1,4 +1,4 @@
-//! The connections of a completion queue: each call goes to its queue pair.
+//! Connection calls of the completion queue, which passes each to its queue pair.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use super::CompletionQueue;
 use crate::sim::ConnectionRequest;
-use crate::sim::link::{Port, Wakes};
-use crate::sim::listener::Arrival;
-use crate::sim::queue_pair::{Beginning, Patience, QueuePair};
+use crate::sim::link::{Port, WakeTarget};
+use crate::sim::listener::PendingRequest;
+use crate::sim::queue_pair::{Attempt, Deadline, QueuePair};
 use rdma_verbs::Signal;
 use rdma_verbs::{self as verbs, ConnectOptions, ConnectionEvent, Error, EventTarget, QpId, Result};
 
@@ -26,8 +26,8 @@ impl CompletionQueue {
         })
     }
 
-    fn wakes(&self, qp: QpId, announcer: &Arc<Signal>) -> Wakes {
-        Wakes { notifier: Arc::clone(&self.notifier), qp, announcer: Arc::clone(announcer) }
+    fn wake_target(&self, qp: QpId, event_signal: &Arc<Signal>) -> WakeTarget {
+        WakeTarget { notifier: Arc::clone(&self.notifier), qp, event_signal: Arc::clone(event_signal) }
     }
 }
 
@@ -44,31 +44,31 @@ impl verbs::Connections for CompletionQueue {
         events: EventTarget,
     ) -> Result<()> {
         self.check_private_data(private_data)?;
-        let queue_pair = self.existing(qp, "connecting")?;
+        let queue_pair = self.queue_pair(qp, "connecting")?;
         queue_pair.require_idle("connecting")?;
-        let terms = queue_pair.terms();
+        let parameters = queue_pair.parameters();
         let bound = self.fabric.bind(active_address(remote, local)?)?;
-        let announcer = Arc::new(events.wait.signal(events.token));
+        let event_signal = Arc::new(events.wait.signal(events.token));
         let (port, passive) = Port::pair();
-        port.wake(self.wakes(qp, &announcer));
-        let arrival = Arrival {
+        port.wake(self.wake_target(qp, &event_signal));
+        let pending = PendingRequest {
             port: passive,
             private_data: private_data.to_vec(),
-            terms,
+            parameters,
             peer_address: bound.address(),
             local_address: remote,
         };
-        let knocked = self.fabric.knock(arrival);
-        let beginning = Beginning {
+        let requested = self.fabric.request_connection(pending);
+        let attempt = Attempt {
             port,
-            announcer,
+            event_signal,
             local_address: bound.address(),
             peer_address: remote,
-            patience: Patience::from_now(options.timeout),
+            deadline: Deadline::from_now(options.timeout),
         };
-        self.with(qp, |queue_pair, sink| match knocked {
-            Ok(()) => queue_pair.connecting(beginning, bound),
-            Err(error) => queue_pair.connect_failed(beginning.announcer, error, sink),
+        self.with(qp, |queue_pair, ready| match requested {
+            Ok(()) => queue_pair.connecting(attempt, bound),
+            Err(error) => queue_pair.connect_failed(attempt.event_signal, error, ready),
         });
         Ok(())
     }
@@ -82,20 +82,22 @@ impl verbs::Connections for CompletionQueue {
         events: EventTarget,
     ) -> Result<()> {
         self.check_private_data(private_data)?;
-        self.existing(qp, "accepting")?.require_idle("accepting")?;
-        let announcer = Arc::new(events.wait.signal(events.token));
-        let arrival = request.into_arrival();
-        arrival.port.wake(self.wakes(qp, &announcer));
-        // The active side may have given up before there was anybody to wake.
-        announcer.set(true);
-        let beginning = Beginning {
-            port: arrival.port,
-            announcer,
-            local_address: arrival.local_address,
-            peer_address: arrival.peer_address,
-            patience: Patience::from_now(options.timeout),
+        self.queue_pair(qp, "accepting")?.require_idle("accepting")?;
+        let event_signal = Arc::new(events.wait.signal(events.token));
+        let pending = request.into_pending();
+        pending.port.wake(self.wake_target(qp, &event_signal));
+        // The active side may have ended its attempt before this target was set.
+        event_signal.set(true);
+        let attempt = Attempt {
+            port: pending.port,
+            event_signal,
+            local_address: pending.local_address,
+            peer_address: pending.peer_address,
+            deadline: Deadline::from_now(options.timeout),
         };
-        self.with(qp, |queue_pair, _| queue_pair.accepting(beginning, arrival.terms, private_data.to_vec()));
+        self.with(qp, |queue_pair, _| {
+            queue_pair.accepting(attempt, pending.parameters, private_data.to_vec())
+        });
         Ok(())
     }
 
@@ -110,8 +112,8 @@ impl verbs::Connections for CompletionQueue {
 
     fn flushed(&mut self, qp: QpId) -> bool {
         self.notifier.take(qp);
-        let flushed = self.with(qp, |queue_pair, sink| {
-            queue_pair.drive(sink);
+        let flushed = self.with(qp, |queue_pair, ready| {
+            queue_pair.drive(ready);
             queue_pair.flushed()
         });
         flushed.unwrap_or(true)
@@ -135,7 +137,7 @@ impl verbs::Connections for CompletionQueue {
     }
 }
 
-/// The active side's address: as asked, with the peer's own host for none or the wildcard.
+/// The active side's address: `local`, or the peer's host if there is none or it is the wildcard address.
 fn active_address(remote: SocketAddr, local: Option<SocketAddr>) -> Result<SocketAddr> {
     let mut address = local.unwrap_or_else(|| SocketAddr::new(remote.ip(), 0));
     if address.is_ipv4() != remote.is_ipv4() {

@@ -1,13 +1,12 @@
-//! The peer's frames: placing payload, taking receives, answering reads, and refusing what breaks a
-//! rule.
+//! The peer's frames: places payload, consumes receives, serves reads, and refuses violations.
 
-use super::{Phase, QueuePair, Receive, Sink};
+use super::{Phase, QueuePair, ReadyList, Receive};
 use crate::sim::link::Frame;
 use rdma_verbs::{
     Access, BreakReason, Cause, CompletionKind, CompletionStatus, ConnectionEvent, RemoteAddress,
 };
 
-/// How a request of the peer ended.
+/// The outcome of a request of the peer.
 enum Outcome {
     Done,
     /// It waits for a receive.
@@ -16,43 +15,43 @@ enum Outcome {
 }
 
 impl QueuePair {
-    /// Handles one frame. Gives it back if it has to wait for a receive.
-    pub(super) fn receive(&mut self, frame: Frame, sink: &mut Sink) -> Option<Frame> {
+    /// Handles one frame. Returns it if it must wait for a receive.
+    pub(super) fn receive(&mut self, frame: Frame, ready: &mut ReadyList) -> Option<Frame> {
         match frame {
-            Frame::Accept { private_data, terms } => {
-                self.agree(terms);
+            Frame::Accept { private_data, parameters } => {
+                self.apply_peer_parameters(parameters);
                 if let Some(port) = &self.port {
                     port.push(Frame::Ready);
                 }
-                self.establish(self.config.arrived(private_data));
+                self.establish(self.config.received_private_data(private_data));
             }
             Frame::Reject { private_data } => {
-                let private_data = self.config.arrived(private_data);
-                self.end(ConnectionEvent::Rejected { private_data }, sink);
+                let private_data = self.config.received_private_data(private_data);
+                self.end(ConnectionEvent::Rejected { private_data }, ready);
             }
             Frame::Ready => self.establish(Vec::new()),
-            Frame::Send { .. } | Frame::Write { .. } => match self.take_message(frame, sink) {
+            Frame::Send { .. } | Frame::Write { .. } => match self.take_message(frame, ready) {
                 Outcome::Done => self.unacknowledged += 1,
                 Outcome::Stalled(frame) => return Some(frame),
-                Outcome::Refused(why) => self.refuse(why, self.acknowledge, sink),
+                Outcome::Refused(why) => self.refuse(why, self.acknowledge, ready),
             },
             Frame::ReadRequest { remote, length } => match self.serve_read(remote, length) {
                 Ok(()) => {}
-                Err(why) => self.refuse(why, true, sink),
+                Err(why) => self.refuse(why, true, ready),
             },
-            Frame::ReadResponse { bytes } => self.finish_read(&bytes, sink),
+            Frame::ReadResponse { bytes } => self.finish_read(&bytes, ready),
             Frame::Acknowledge { requests } => {
                 (0..requests).for_each(|_| self.sends.done());
-                self.sends.settle(self.number, sink);
+                self.sends.report_done(self.number, ready);
             }
-            Frame::Refuse(status) => self.sends.fail_on_wire(self.number, status, sink),
+            Frame::Refuse(status) => self.sends.fail_on_wire(self.number, status, ready),
             Frame::Close => self.peer_closed = true,
-            Frame::Break(reason) => self.break_off(reason, sink),
+            Frame::Break(reason) => self.break_connection(reason, ready),
         }
         None
     }
 
-    /// Tells the peer how many of its requests were carried out since the last time.
+    /// Acknowledges the requests that were executed since the last acknowledgement.
     pub(super) fn send_acknowledgement(&mut self) {
         let requests = std::mem::take(&mut self.unacknowledged);
         if let Some(port) = &self.port
@@ -65,11 +64,11 @@ impl QueuePair {
 
     fn establish(&mut self, private_data: Vec<u8>) {
         self.phase = Phase::Established;
-        self.announce(ConnectionEvent::Established { private_data });
+        self.report_event(ConnectionEvent::Established { private_data });
     }
 
-    /// Carries out a send or write.
-    fn take_message(&mut self, frame: Frame, sink: &mut Sink) -> Outcome {
+    /// Executes a send or write.
+    fn take_message(&mut self, frame: Frame, ready: &mut ReadyList) -> Outcome {
         let needs_receive = match &frame {
             Frame::Write { immediate, .. } => immediate.is_some(),
             _ => true,
@@ -83,10 +82,10 @@ impl QueuePair {
         }
         let result = match frame {
             Frame::Send { bytes, immediate, invalidate } => {
-                self.take_send(receive, &bytes, immediate, invalidate, sink)
+                self.take_send(receive, &bytes, immediate, invalidate, ready)
             }
             Frame::Write { bytes, remote, immediate } => {
-                self.take_write(receive, &bytes, remote, immediate, sink)
+                self.take_write(receive, &bytes, remote, immediate, ready)
             }
             _ => Ok(()),
         };
@@ -96,7 +95,7 @@ impl QueuePair {
         }
     }
 
-    /// Waiting makes sense only as long as a receive may still be posted.
+    /// The outcome of a message without a receive. It waits only while a receive may still be posted.
     fn without_receive(&self, frame: Frame) -> Outcome {
         if self.config.receiver_not_ready_waits && !self.closing {
             Outcome::Stalled(frame)
@@ -111,7 +110,7 @@ impl QueuePair {
         bytes: &[u8],
         immediate: Option<u64>,
         invalidate: Option<u32>,
-        sink: &mut Sink,
+        ready: &mut ReadyList,
     ) -> Result<(), Cause> {
         let Some(receive) = receive else { return Ok(()) };
         let placed = self.fill(&receive, bytes);
@@ -123,7 +122,7 @@ impl QueuePair {
             Ok(()) => CompletionStatus::Success,
             Err(Cause::TooLong { .. }) => CompletionStatus::Truncated,
             Err(Cause::Request { status, .. }) => status,
-            // The fault is the peer's: this receive ends like the others.
+            // The peer caused the error, so this receive is flushed like the others.
             Err(_) => CompletionStatus::Flushed,
         };
         let mut finished = self.received(receive.id, CompletionKind::Recv, status);
@@ -132,7 +131,7 @@ impl QueuePair {
             finished.completion.immediate = immediate;
             finished.completion.invalidated = invalidate;
         }
-        sink.push_back(finished);
+        ready.push_back(finished);
         taken
     }
 
@@ -142,7 +141,7 @@ impl QueuePair {
         bytes: &[u8],
         remote: RemoteAddress,
         immediate: Option<u64>,
-        sink: &mut Sink,
+        ready: &mut ReadyList,
     ) -> Result<(), Cause> {
         let taken = self.check_immediate(immediate).and_then(|()| self.place(remote, bytes));
         if let Some(receive) = receive {
@@ -152,9 +151,9 @@ impl QueuePair {
                     let mut finished = self.received(receive.id, CompletionKind::RecvWrite, status);
                     finished.completion.length = message_length(bytes);
                     finished.completion.immediate = immediate;
-                    sink.push_back(finished);
+                    ready.push_back(finished);
                 }
-                // The fault is the peer's: this receive ends like the others.
+                // The peer caused the error, so this receive is flushed like the others.
                 Err(_) => self.receives.push_front(receive),
             }
         }
@@ -177,14 +176,15 @@ impl QueuePair {
         if let Some(buffer) = receive.buffer
             && !bytes.is_empty()
         {
-            // The region is gone that was there when the receive was posted.
+            // The region was dropped after the receive was posted.
             let gone = |_| Cause::Request { status: CompletionStatus::LocalAccess, code: 0 };
             self.regions.local(&buffer, Access::LOCAL_WRITE).map_err(gone)?.write(bytes);
         }
         Ok(())
     }
 
-    /// Copies a write to where it goes; without bytes nothing is checked (RFC 5040, section 5.1).
+    /// Copies the payload of a write to its target. A write without payload is not checked (RFC 5040,
+    /// section 5.1).
     fn place(&self, remote: RemoteAddress, bytes: &[u8]) -> Result<(), Cause> {
         if !bytes.is_empty() {
             self.regions.remote(remote, bytes.len(), Access::REMOTE_WRITE)?.write(bytes);
@@ -192,7 +192,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Answers a read; without bytes nothing is checked, as for writes.
+    /// Responds to a read. A read of no bytes is not checked.
     fn serve_read(&mut self, remote: RemoteAddress, length: u32) -> Result<(), Cause> {
         let mut bytes = vec![0; length as usize];
         if length > 0 {
@@ -205,24 +205,24 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Places the answer to the oldest read.
-    fn finish_read(&mut self, bytes: &[u8], sink: &mut Sink) {
+    /// Places the response to the oldest read.
+    fn finish_read(&mut self, bytes: &[u8], ready: &mut ReadyList) {
         let Some(target) = self.sends.read_target() else { return };
         let place = self.regions.local(&target, Access::LOCAL_WRITE);
         if let Ok(place) = place {
             place.write(bytes);
             self.sends.done();
-            self.sends.settle(self.number, sink);
+            self.sends.report_done(self.number, ready);
         } else {
-            // The region is gone that was there when the read was posted.
-            self.sends.fail_on_wire(self.number, CompletionStatus::LocalAccess, sink);
-            self.break_off(BreakReason::Aborted, sink);
+            // The region was dropped after the read was posted.
+            self.sends.fail_on_wire(self.number, CompletionStatus::LocalAccess, ready);
+            self.break_connection(BreakReason::Aborted, ready);
         }
     }
 
-    /// Ends the connection because of what the peer asked for, and says so. `blame`: the peer has
-    /// that request outstanding and learns which it was.
-    fn refuse(&mut self, why: Cause, blame: bool, sink: &mut Sink) {
+    /// Breaks the connection because of a request of the peer, and informs the peer. `fail_request`: the peer
+    /// has that request outstanding, and it completes with the error.
+    fn refuse(&mut self, why: Cause, fail_request: bool, ready: &mut ReadyList) {
         let (status, reason) = match why {
             Cause::Request { .. } => (CompletionStatus::RemoteOperation, BreakReason::Local(why)),
             Cause::NoReceive => (CompletionStatus::ReceiverNotReady, BreakReason::Protocol(why)),
@@ -231,16 +231,16 @@ impl QueuePair {
         };
         self.send_acknowledgement();
         if let Some(port) = &self.port {
-            if blame {
+            if fail_request {
                 port.push(Frame::Refuse(status));
             }
             port.push(Frame::Break(BreakReason::Terminated(why)));
         }
-        self.break_off(reason, sink);
+        self.break_connection(reason, ready);
     }
 }
 
-/// Messages are never longer than [`super::Config::max_message`].
+/// The length of a message, which is [`super::Config::max_message`] at most.
 fn message_length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(u32::MAX)
 }

@@ -1,24 +1,24 @@
-//! The send queue: from posted requests over frames on the wire to completions.
+//! The send queue: sends posted requests as frames, and completes them.
 
 use std::collections::VecDeque;
 
-use super::{Entries, Finished, QueuePair, Sink};
+use super::{Entries, Finished, QueuePair, ReadyList};
 use crate::sim::link::Frame;
 use crate::sim::region::Regions;
 use rdma_verbs::{
     Access, BreakReason, Completion, CompletionKind, CompletionStatus, Operation, QpId, Segment, Transport,
 };
 
-/// The requests of one queue pair, oldest first: on the wire, then waiting for it.
+/// The outstanding requests of one queue pair, oldest first: those that were sent, then those that wait.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     depth: u32,
-    /// Requests whose end the consumer has not learnt of.
+    /// Requests that no polled completion covers.
     occupied: u32,
     waiting: VecDeque<Request>,
     on_wire: VecDeque<OnWire>,
-    /// Unsignalled requests that succeeded since the last completion.
-    silent: u32,
+    /// Unsignaled requests that succeeded since the last completion.
+    unsignaled: u32,
     read_limit: u8,
     reads: u8,
 }
@@ -29,25 +29,25 @@ pub(super) struct Request {
     pub(super) id: u64,
     pub(super) signaled: bool,
     pub(super) operation: Operation,
-    pub(super) payload: Captured,
+    pub(super) payload: LocalPayload,
 }
 
-/// The local bytes of a request.
+/// The local memory of a request.
 #[derive(Debug)]
-pub(super) enum Captured {
-    /// Taken when it was posted.
+pub(super) enum LocalPayload {
+    /// Inline payload, copied when it was posted.
     Bytes(Vec<u8>),
-    /// Still in the consumer's registered memory.
+    /// The consumer's registered memory.
     Segments(Vec<Segment>),
 }
 
-/// A request whose frame went out.
+/// A request whose frame was sent.
 #[derive(Debug)]
 struct OnWire {
     id: u64,
     signaled: bool,
     kind: CompletionKind,
-    /// Where the bytes of a read go.
+    /// The local memory that a read fills.
     target: Option<Segment>,
     done: bool,
 }
@@ -59,7 +59,7 @@ impl SendQueue {
             occupied: 0,
             waiting: VecDeque::new(),
             on_wire: VecDeque::new(),
-            silent: 0,
+            unsignaled: 0,
             read_limit: 0,
             reads: 0,
         }
@@ -77,7 +77,7 @@ impl SendQueue {
         self.depth - self.occupied
     }
 
-    /// Adds a request; the caller made sure of the room.
+    /// Adds a request. The caller made sure that there is room.
     pub(super) fn push(&mut self, request: Request) {
         self.occupied += 1;
         self.waiting.push_back(request);
@@ -92,12 +92,12 @@ impl SendQueue {
         self.waiting.is_empty() && self.on_wire.is_empty()
     }
 
-    /// The request that is next to go out, if reads do not hold it back.
+    /// The next request to send, unless it is a read and too many are outstanding.
     fn next(&self) -> Option<&Request> {
         self.waiting.front().filter(|request| !request.is_read() || self.reads < self.read_limit)
     }
 
-    /// The oldest waiting request went out; `done` if that is all it takes.
+    /// Notes that the oldest waiting request was sent, and whether that completes it unless it is a read.
     fn sent(&mut self, done: bool) {
         let Some(request) = self.waiting.pop_front() else { return };
         let target = request.read_target();
@@ -111,12 +111,12 @@ impl SendQueue {
         });
     }
 
-    /// Where the answer to the oldest read goes.
+    /// The local memory that the oldest read fills.
     pub(super) fn read_target(&self) -> Option<Segment> {
         self.on_wire.iter().find(|request| !request.done)?.target
     }
 
-    /// The oldest request on the wire that was not done is done.
+    /// Notes that the oldest unfinished request on the wire is done.
     pub(super) fn done(&mut self) {
         if let Some(request) = self.on_wire.iter_mut().find(|request| !request.done) {
             request.done = true;
@@ -124,54 +124,61 @@ impl SendQueue {
         }
     }
 
-    /// Reports what is done, in the order of posting.
-    pub(super) fn settle(&mut self, qp: QpId, sink: &mut Sink) {
+    /// Reports the requests that are done, in the order of posting.
+    pub(super) fn report_done(&mut self, qp: QpId, ready: &mut ReadyList) {
         while self.on_wire.front().is_some_and(|request| request.done)
             && let Some(request) = self.on_wire.pop_front()
         {
             if request.signaled {
-                self.report(qp, request.id, request.kind, CompletionStatus::Success, sink);
+                self.report(qp, request.id, request.kind, CompletionStatus::Success, ready);
             } else {
-                self.silent += 1;
+                self.unsignaled += 1;
             }
         }
     }
 
-    /// The oldest request on the wire failed; everything before it is settled.
-    pub(super) fn fail_on_wire(&mut self, qp: QpId, status: CompletionStatus, sink: &mut Sink) {
+    /// Fails the oldest request on the wire. Those before it are reported already.
+    pub(super) fn fail_on_wire(&mut self, qp: QpId, status: CompletionStatus, ready: &mut ReadyList) {
         if let Some(request) = self.on_wire.pop_front() {
-            self.report(qp, request.id, request.kind, status, sink);
+            self.report(qp, request.id, request.kind, status, ready);
         }
     }
 
-    /// The oldest waiting request failed: those before it are flushed.
-    fn fail_waiting(&mut self, qp: QpId, status: CompletionStatus, sink: &mut Sink) {
-        self.flush_wire(qp, sink);
+    /// Fails the oldest waiting request. Those on the wire are flushed.
+    fn fail_waiting(&mut self, qp: QpId, status: CompletionStatus, ready: &mut ReadyList) {
+        self.flush_wire(qp, ready);
         if let Some(request) = self.waiting.pop_front() {
-            self.report(qp, request.id, request.kind(), status, sink);
+            self.report(qp, request.id, request.kind(), status, ready);
         }
     }
 
-    /// Reports everything as flushed.
-    pub(super) fn flush(&mut self, qp: QpId, sink: &mut Sink) {
-        self.flush_wire(qp, sink);
+    /// Flushes all requests.
+    pub(super) fn flush(&mut self, qp: QpId, ready: &mut ReadyList) {
+        self.flush_wire(qp, ready);
         while let Some(request) = self.waiting.pop_front() {
-            self.report(qp, request.id, request.kind(), CompletionStatus::Flushed, sink);
+            self.report(qp, request.id, request.kind(), CompletionStatus::Flushed, ready);
         }
     }
 
-    fn flush_wire(&mut self, qp: QpId, sink: &mut Sink) {
-        self.settle(qp, sink);
+    fn flush_wire(&mut self, qp: QpId, ready: &mut ReadyList) {
+        self.report_done(qp, ready);
         while let Some(request) = self.on_wire.pop_front() {
-            self.report(qp, request.id, request.kind, CompletionStatus::Flushed, sink);
+            self.report(qp, request.id, request.kind, CompletionStatus::Flushed, ready);
         }
         self.reads = 0;
     }
 
-    fn report(&mut self, qp: QpId, id: u64, kind: CompletionKind, status: CompletionStatus, sink: &mut Sink) {
+    fn report(
+        &mut self,
+        qp: QpId,
+        id: u64,
+        kind: CompletionKind,
+        status: CompletionStatus,
+        ready: &mut ReadyList,
+    ) {
         let completion = Completion { qp, id, kind, status, length: 0, immediate: None, invalidated: None };
-        let frees = Entries::Send(std::mem::take(&mut self.silent) + 1);
-        sink.push_back(Finished { completion, frees });
+        let frees = Entries::Send(std::mem::take(&mut self.unsignaled) + 1);
+        ready.push_back(Finished { completion, frees });
     }
 }
 
@@ -190,13 +197,13 @@ impl Request {
 
     fn read_target(&self) -> Option<Segment> {
         match &self.payload {
-            Captured::Segments(segments) if self.is_read() => segments.first().copied(),
+            LocalPayload::Segments(segments) if self.is_read() => segments.first().copied(),
             _ => None,
         }
     }
 
-    /// What goes on the wire; the consumer's memory is read now. `None`: a region that was there
-    /// when the request was posted is gone.
+    /// The frame of the request, for which the consumer's memory is read now. `None` if a region was dropped
+    /// after the request was posted.
     fn frame(&self, regions: &Regions) -> Option<Frame> {
         Some(match self.operation {
             Operation::Send { immediate, invalidate, solicited: _ } => {
@@ -213,8 +220,8 @@ impl Request {
 
     fn bytes(&self, regions: &Regions) -> Option<Vec<u8>> {
         let segments = match &self.payload {
-            Captured::Bytes(bytes) => return Some(bytes.clone()),
-            Captured::Segments(segments) => segments,
+            LocalPayload::Bytes(bytes) => return Some(bytes.clone()),
+            LocalPayload::Segments(segments) => segments,
         };
         let mut bytes = Vec::new();
         for segment in segments {
@@ -228,21 +235,22 @@ impl Request {
 }
 
 impl QueuePair {
-    /// Sends what the wire takes, then the announcement that nothing more comes, if it is time.
-    pub(super) fn transmit(&mut self, sink: &mut Sink) {
+    /// Sends the requests that the wire has room for, and [`Frame::Close`] after the last one of a connection
+    /// that is closing.
+    pub(super) fn transmit(&mut self, ready: &mut ReadyList) {
         let Some(port) = &self.port else { return };
         let done = self.config.transport == Transport::Iwarp;
         while let Some(request) = self.sends.next()
             && port.has_room(self.config.wire)
         {
             let Some(frame) = request.frame(&self.regions) else {
-                self.sends.fail_waiting(self.number, CompletionStatus::LocalAccess, sink);
-                return self.break_off(BreakReason::Aborted, sink);
+                self.sends.fail_waiting(self.number, CompletionStatus::LocalAccess, ready);
+                return self.break_connection(BreakReason::Aborted, ready);
             };
             port.push(frame);
             self.sends.sent(done);
         }
-        self.sends.settle(self.number, sink);
+        self.sends.report_done(self.number, ready);
         if self.closing && !self.close_sent && self.sends.waiting.is_empty() {
             port.push(Frame::Close);
             self.close_sent = true;

@@ -1,7 +1,7 @@
-//! Posting: everything is checked before anything is queued.
+//! Posting: all requests are checked before any is queued.
 
-use super::outgoing::{Captured, Request};
-use super::{Phase, QueuePair, Receive, Sink};
+use super::outgoing::{LocalPayload, Request};
+use super::{Phase, QueuePair, ReadyList, Receive};
 use rdma_verbs::{Access, Buffer, Error, Operation, Payload, RecvRequest, Result, SendRequest};
 
 impl QueuePair {
@@ -11,7 +11,7 @@ impl QueuePair {
             return Err(Error::BadState { state: self.state(), what: "receiving" });
         }
         let depth = self.capabilities.recv_depth;
-        let count = fitting(requests.len(), depth, depth - self.receives_occupied)?;
+        let count = check_room(requests.len(), depth, depth - self.receives_occupied)?;
         let receives: Vec<_> =
             requests.iter().map(|request| self.check_receive(request)).collect::<Result<_>>()?;
         self.receives.extend(receives);
@@ -19,7 +19,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// A receive, if its buffer is as it has to be.
+    /// The receive of a request, if its buffer is valid.
     fn check_receive(&self, request: &RecvRequest<'_>) -> Result<Receive> {
         let buffer = match request.buffer {
             Buffer::Empty => None,
@@ -32,33 +32,33 @@ impl QueuePair {
         Ok(Receive { id: request.id, buffer })
     }
 
-    /// Posts sends, all or none; sends them on unless `more` follow.
+    /// Posts sends, all or none. Transmits them unless `more` follow.
     pub(in crate::sim) fn post_send(
         &mut self,
         requests: &[SendRequest<'_>],
         more: bool,
-        sink: &mut Sink,
+        ready: &mut ReadyList,
     ) -> Result<()> {
         if self.closing || self.phase != Phase::Established {
             return Err(Error::BadState { state: self.state(), what: "sending" });
         }
-        fitting(requests.len(), self.capabilities.send_depth, self.sends.room())?;
+        check_room(requests.len(), self.capabilities.send_depth, self.sends.room())?;
         requests.iter().try_for_each(|request| self.check(request))?;
         for request in requests {
             self.sends.push(Request {
                 id: request.id,
                 signaled: request.signaled,
                 operation: request.operation,
-                payload: capture(request.payload),
+                payload: local_payload(request.payload),
             });
         }
         if !more {
-            self.transmit(sink);
+            self.transmit(ready);
         }
         Ok(())
     }
 
-    /// Whether a message waits for a receive, which [`QueuePair::post_recv`] may have brought.
+    /// Whether a message waits for a receive.
     pub(in crate::sim) fn is_stalled(&self) -> bool {
         self.stalled.is_some()
     }
@@ -109,19 +109,19 @@ impl QueuePair {
 const NO_PLACES: Error = Error::Unsupported("memory that is not registered");
 
 /// The number of requests, if that many fit.
-fn fitting(asked: usize, depth: u32, room: u32) -> Result<u32> {
+fn check_room(asked: usize, depth: u32, room: u32) -> Result<u32> {
     u32::try_from(asked).ok().filter(|&count| count <= room).ok_or(Error::QueueFull { depth, room, asked })
 }
 
-fn capture(payload: Payload<'_>) -> Captured {
+fn local_payload(payload: Payload<'_>) -> LocalPayload {
     match payload {
         Payload::Inline(slices) => {
             let mut bytes = Vec::with_capacity(payload.len());
             slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
-            Captured::Bytes(bytes)
+            LocalPayload::Bytes(bytes)
         }
-        Payload::Segments(segments) => Captured::Segments(segments.to_vec()),
-        // Refused before.
-        Payload::Places(_) => Captured::Bytes(Vec::new()),
+        Payload::Segments(segments) => LocalPayload::Segments(segments.to_vec()),
+        // `check_payload` refuses these.
+        Payload::Places(_) => LocalPayload::Bytes(Vec::new()),
     }
 }

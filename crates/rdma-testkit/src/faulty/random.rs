@@ -1,31 +1,31 @@
-//! The generator that decides: splitmix64, small and good enough to choose faults.
+//! The random generator: splitmix64, which is small and good enough to choose faults.
 
-/// Odds that hold something up are cut to this many thousandths, so that progress stays certain.
-const MOST: u16 = 900;
+/// Highest probability of a fault that delays, in thousandths, so that progress is certain.
+const MAX_DELAY_PROBABILITY: u16 = 900;
 
 /// A seeded sequence of decisions.
 #[derive(Debug, Clone)]
-pub(super) struct Dice {
+pub(super) struct Random {
     state: u64,
 }
 
-impl Dice {
-    /// The sequence number `stream` of a seed; sequences of one seed are unrelated.
+impl Random {
+    /// The sequence number `stream` of a seed. The sequences of one seed are independent.
     pub(super) fn new(seed: u64, stream: u64) -> Self {
         let mut mixer = Self { state: seed };
-        let mut dice = Self { state: mixer.next() ^ stream };
-        dice.state = dice.next();
-        dice
+        let mut random = Self { state: mixer.next() ^ stream };
+        random.state = random.next();
+        random
     }
 
-    /// Whether something of these odds happens, in thousandths.
+    /// Whether something happens that has this probability in thousandths.
     pub(super) fn happens(&mut self, thousandths: u16) -> bool {
         thousandths > 0 && self.below(1000) < u64::from(thousandths)
     }
 
-    /// Like [`Dice::happens`] for what holds something up.
+    /// Like [`Random::happens`], for faults that delay.
     pub(super) fn delays(&mut self, thousandths: u16) -> bool {
-        self.happens(thousandths.min(MOST))
+        self.happens(thousandths.min(MAX_DELAY_PROBABILITY))
     }
 
     /// A number from 0 to `most`.
@@ -34,7 +34,7 @@ impl Dice {
         usize::try_from(self.below(bound)).unwrap_or(most)
     }
 
-    /// A number below `bound`, which is not 0. The bias of the remainder is far too small to matter.
+    /// A number below `bound`, which is not 0. The bias of the remainder is negligible.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -54,27 +54,27 @@ mod tests {
 
     #[test]
     fn the_sequence_is_splitmix64() {
-        let mut dice = Dice { state: 0 };
-        assert_eq!(dice.next(), 0xe220_a839_7b1d_cdaf);
-        assert_eq!(dice.next(), 0x6e78_9e6a_a1b9_65f4);
+        let mut random = Random { state: 0 };
+        assert_eq!(random.next(), 0xe220_a839_7b1d_cdaf);
+        assert_eq!(random.next(), 0x6e78_9e6a_a1b9_65f4);
     }
 
     #[test]
-    fn odds_hold() {
-        let mut dice = Dice::new(7, 0);
-        assert!(!(0..1000).any(|_| dice.happens(0)));
-        assert!((0..1000).all(|_| dice.happens(1000)));
-        let hits = (0..100_000).filter(|_| dice.happens(250)).count();
+    fn probabilities_hold() {
+        let mut random = Random::new(7, 0);
+        assert!(!(0..1000).any(|_| random.happens(0)));
+        assert!((0..1000).all(|_| random.happens(1000)));
+        let hits = (0..100_000).filter(|_| random.happens(250)).count();
         assert!((24_000..26_000).contains(&hits), "{hits}");
-        assert!((0..1000).any(|_| !dice.delays(1000)), "what delays is never certain");
-        assert!((0..1000).all(|_| dice.up_to(3) <= 3));
+        assert!((0..1000).any(|_| !random.delays(1000)), "a delay is never certain");
+        assert!((0..1000).all(|_| random.up_to(3) <= 3));
     }
 
     #[test]
     fn seeds_and_streams_differ_and_repeat() {
         let draw = |seed, stream| {
-            let mut dice = Dice::new(seed, stream);
-            (0..4).map(|_| dice.next()).collect::<Vec<_>>()
+            let mut random = Random::new(seed, stream);
+            (0..4).map(|_| random.next()).collect::<Vec<_>>()
         };
         assert_eq!(draw(1, 1), draw(1, 1));
         assert_ne!(draw(1, 1), draw(1, 2));
