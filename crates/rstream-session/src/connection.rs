@@ -1,4 +1,4 @@
-//! A standing connection: the stream protocol driven over a queue pair.
+//! An established connection: the stream protocol driven over a queue pair.
 //!
 //! To send, [`Connection::send`] asks the protocol where in the peer's ring the next message belongs, and
 //! posts it. To receive, [`Connection::receive`] polls completions, feeds them to the protocol, and copies
@@ -33,19 +33,19 @@ pub struct Connection<D: Device> {
     calls: [Calls; 2],
     /// Whether to spin before a sleep, for each direction.
     spin: [AdaptiveSpin; 2],
-    /// Messages of the peer that broke the protocol.
+    /// Messages of the peer that violated the protocol.
     refused: u64,
     format: WordFormat,
     peer_ring: RemoteAddress,
-    /// The smaller of the peer's ring and the send ring: the longest inject.
+    /// The longest inject: the size of the smaller of the peer's ring and the send ring.
     longest_inject: usize,
-    /// Bytes of room that the last send lacked when it answered [`Error::WouldBlock`], and that are worth a
-    /// wake-up; 0 if it did not.
+    /// If the last send returned [`Error::WouldBlock`], the bytes of room that make another send worthwhile.
+    /// Otherwise 0.
     room_awaited: usize,
     /// Output is held back for `more`.
     held: bool,
-    /// Whether a receive has answered the end of the stream.
-    end_answered: bool,
+    /// Whether a receive has returned the end of the stream.
+    end_returned: bool,
     /// Whether the transport has ended, in an orderly way or not.
     ended: bool,
     /// When this side closed both directions with one call.
@@ -104,14 +104,14 @@ impl<D: Device> Connection<D> {
             longest_inject: peer_ring_size.min(settings.sizes.send_buffer) as usize,
             room_awaited: 0,
             held: false,
-            end_answered: false,
+            end_returned: false,
             ended: false,
             closed: None,
             disconnecting: false,
             event_expected: false,
             empty_polls: 0,
             batch: Box::new([Completion::EMPTY; REPOST_CHAIN]),
-            // Fewer than a chain, and one batch.
+            // Less than a chain before a poll, and one batch from it.
             used: Vec::with_capacity(2 * REPOST_CHAIN),
             at_cancellation_point: settings.at_cancellation_point,
         }
@@ -138,7 +138,7 @@ impl<D: Device> Connection<D> {
         self.then_flush(|connection| {
             let mut taken = connection.post(data, 0, total, more)?;
             if taken < total {
-                connection.take_in(|stream| stream.sendable().is_ok_and(|room| room < total - taken));
+                connection.drive_while(|stream| stream.sendable().is_ok_and(|room| room < total - taken));
                 taken += connection.post(data, taken, total, more)?;
             }
             if taken == 0 && connection.release_held() {
@@ -184,7 +184,7 @@ impl<D: Device> Connection<D> {
         self.then_flush(|connection| {
             connection.release_held();
             connection.room(usize::MAX)?;
-            // What is owed to the peer goes first, and may take what a message needs.
+            // Due control words are sent first, and may take an entry of the send queue.
             connection.flush_control();
             match connection.sendable()? {
                 0 => connection.block_send(1),
@@ -194,7 +194,7 @@ impl<D: Device> Connection<D> {
     }
 
     /// Copies received bytes to `target`, whose pieces have `total` bytes of room, and returns their number:
-    /// 0 at the end of the stream. Unless it is to `consume` them, the next call returns them again.
+    /// 0 at the end of the stream. Without `consume`, the next call returns the same bytes.
     ///
     /// # Errors
     /// [`Error::WouldBlock`] if there are none yet, [`Error::Reset`] if the connection broke.
@@ -235,7 +235,7 @@ impl<D: Device> Connection<D> {
             Direction::Receive => {
                 self.stream.readable() > 0
                     || (self.stream.receive_end() != RecvState::Open
-                        && (!self.end_answered || self.sendable().is_err()))
+                        && (!self.end_returned || self.sendable().is_err()))
             }
             Direction::Send => {
                 self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited)
@@ -250,7 +250,7 @@ impl<D: Device> Connection<D> {
     /// Those of [`CompletionQueue::arm`].
     pub fn arm(&mut self) -> verbs::Result<bool> {
         let again = self.queue_pair.cq.arm()?;
-        // The completions before an event may all have been polled earlier. Then only the event wakes.
+        // If all completions before an event were polled already, only the event signals the wait set.
         self.event_expected |= self.event_is_due();
         Ok(again || self.event_expected)
     }
@@ -283,7 +283,7 @@ impl<D: Device> Connection<D> {
         self.stream.shut_send();
     }
 
-    /// Ends the receiving direction: what the peer still sends is dropped.
+    /// Ends the receiving direction: further bytes of the peer are dropped.
     pub fn shut_recv(&mut self) {
         self.stream.shut_recv();
     }
@@ -294,7 +294,7 @@ impl<D: Device> Connection<D> {
         *self.closed.get_or_insert_with(Instant::now)
     }
 
-    /// Begins the orderly end of the transport, even if the peer was not told the end of the stream.
+    /// Begins the orderly end of the transport, even if the end of the stream was not sent to the peer.
     #[cold]
     pub fn disconnect(&mut self) {
         if !self.disconnecting && !self.ended {
@@ -311,9 +311,9 @@ impl<D: Device> Connection<D> {
     /// Runs a call, then posts the control words that are due.
     #[inline]
     fn then_flush<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
-        let answer = call(self);
+        let result = call(self);
         self.flush_control();
-        answer
+        result
     }
 
     /// Room for sending.
@@ -324,7 +324,7 @@ impl<D: Device> Connection<D> {
     /// Room for sending; drives the connection if there is less than `wanted`.
     fn room(&mut self, wanted: usize) -> Result<usize> {
         if self.sendable()? < wanted {
-            self.take_in(|stream| stream.sendable().is_ok_and(|room| room < wanted));
+            self.drive_while(|stream| stream.sendable().is_ok_and(|room| room < wanted));
         }
         self.sendable()
     }
@@ -339,7 +339,7 @@ impl<D: Device> Connection<D> {
     fn available(&mut self, wanted: usize) -> Result<usize> {
         self.release_held();
         if self.stream.readable() == 0 {
-            self.take_in(|stream| stream.readable() == 0);
+            self.drive_while(|stream| stream.readable() == 0);
         }
         let readable = self.stream.readable();
         if readable > 0 {
@@ -350,14 +350,14 @@ impl<D: Device> Connection<D> {
             RecvState::Open => Ok(0),
             RecvState::Reset => Err(Error::Reset),
             RecvState::Ended => {
-                self.end_answered = true;
+                self.end_returned = true;
                 Ok(0)
             }
         }
     }
 
-    /// Sends what `more` held back. Returns whether there was something: then input may have been taken in,
-    /// too.
+    /// Sends the output that `more` held back. Returns whether there was any. If so, this has also driven the
+    /// connection.
     fn release_held(&mut self) -> bool {
         let held = self.held;
         if held {

@@ -2,17 +2,17 @@
 
 use std::io::IoSlice;
 
-/// Most pieces of one call that sends.
+/// Most buffers of one call that sends.
 pub const MAX_PIECES: usize = 8;
 
-/// Up to [`MAX_PIECES`] pieces that together are `length` bytes of a list, from some byte on.
+/// Up to [`MAX_PIECES`] slices that cover a range of a list.
 pub(crate) struct Gather<'a> {
     pieces: [IoSlice<'a>; MAX_PIECES],
     used: usize,
 }
 
 impl<'a> Gather<'a> {
-    /// Cuts `length` bytes, after the first `skip`, out of `list`: fewer where the list ends.
+    /// The `length` bytes of `list` after the first `skip`, or fewer if the list ends before.
     pub(crate) fn cut(list: &'a [IoSlice<'_>], mut skip: usize, mut length: usize) -> Self {
         let mut cut = Self { pieces: [IoSlice::new(&[]); MAX_PIECES], used: 0 };
         for piece in list {
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_what_was_asked_for() {
+    fn cuts_the_requested_range() {
         let list = [b"abc".as_slice(), b"", b"defgh", b"i"].map(IoSlice::new);
         let all = b"abcdefghi";
         for skip in 0..=all.len() {

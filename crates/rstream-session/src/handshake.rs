@@ -9,9 +9,9 @@
 //!        └──────────────▶ Connection ◀──────────────────┘
 //! ```
 //!
-//! Each layer has one such machine. The device's opens the transport and carries private data (for iWARP, in
-//! MPA's request and reply). This one exchanges connection parameters in that private data. The layer above
-//! shows its user what came of it (in libfabric `FI_CONNREQ` and `FI_CONNECTED`).
+//! Each layer has one such state machine. The device's opens the transport and carries private data (for
+//! iWARP, in MPA's request and reply). This one exchanges connection parameters in that private data. The
+//! layer above reports the outcome to its user (in libfabric with `FI_CONNREQ` and `FI_CONNECTED`).
 
 use std::net::SocketAddr;
 
@@ -39,33 +39,33 @@ pub enum StartError {
 /// A connection attempt under way.
 pub struct Handshake<D: Device> {
     queue_pair: Box<StreamQueuePair<D>>,
-    /// The parameters of a peer that asked. Those of a peer that was asked come with its reply.
+    /// On the passive side, the peer's parameters. The active side gets them with the reply.
     peer: Option<Peer>,
     settings: Settings,
     device: DeviceAttributes,
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 pub enum Outcome<D: Device> {
-    /// The connection stands. An active side gets its peer's application data.
+    /// The connection is established. An active side gets its peer's application data.
     Connected(Box<Connection<D>>, Vec<u8>),
     /// The peer refused, with its application's data.
     Rejected(RefusalReason, Vec<u8>),
-    /// There is no connection.
+    /// The attempt failed.
     Failed(ConnectError),
     /// The peer's parameters make no connection.
     BadParameters(BadParameters),
 }
 
-/// An attempt, or why there is none and the queue pair as it was.
+/// An attempt that has started, or the unchanged queue pair and why the attempt could not start.
 pub type Started<D> = Result<Box<Handshake<D>>, (Box<StreamQueuePair<D>>, StartError)>;
 
 impl<D: Device> Handshake<D> {
-    /// Starts to connect to `remote`, from the local address `source` if there is one. `events` announces
+    /// Starts to connect to `remote`, from the local address `source` if there is one. `events` is signaled
     /// when to poll.
     ///
     /// # Errors
-    /// [`StartError`], and the queue pair as it was.
+    /// [`StartError`], with the unchanged queue pair.
     pub fn connect(
         mut queue_pair: Box<StreamQueuePair<D>>,
         (remote, source): (SocketAddr, Option<SocketAddr>),
@@ -89,7 +89,7 @@ impl<D: Device> Handshake<D> {
     /// Accepts the request of `peer`. A peer without the extension gets no `user_data`.
     ///
     /// # Errors
-    /// [`StartError`], and the queue pair as it was. The request is lost.
+    /// [`StartError`], with the unchanged queue pair. The request is dropped.
     pub fn accept(
         mut queue_pair: Box<StreamQueuePair<D>>,
         (request, peer): (D::Request, Peer),
@@ -128,7 +128,7 @@ impl<D: Device> Handshake<D> {
     /// Drives the attempt.
     ///
     /// # Errors
-    /// The attempt itself while it is under way: poll again when the events are announced, or at
+    /// The attempt itself while it continues: poll again when the event target is signaled, or at
     /// [`StreamQueuePair::deadline`].
     pub fn poll(mut self: Box<Self>) -> Result<Outcome<D>, Box<Self>> {
         let StreamQueuePair { cq, qp, .. } = &mut *self.queue_pair;

@@ -8,12 +8,12 @@
 //! | [`Handshake`] | a connection attempt: both sides exchange their parameters |
 //! | [`Connection`] | a stream: send, receive, peek, shut, close |
 //!
-//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`]). After a call that answered
-//! [`Error::WouldBlock`] it asks for a signal ([`Connection::arm`]), and sleeps on the set.
+//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`]). After a call that returned
+//! [`Error::WouldBlock`] it arms the connection ([`Connection::arm`]), and sleeps on the set.
 //!
 #![doc = concat!("```\n", include_str!("../examples/hello.rs"), "```")]
 #![forbid(unsafe_code)]
-// What a peer says never panics.
+// Input of a peer never causes a panic.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)

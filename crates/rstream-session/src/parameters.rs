@@ -1,4 +1,4 @@
-//! Connection parameters: what each side tells the other in the private data of request and reply.
+//! Connection parameters, which the sides exchange in the private data of request and reply.
 
 use rdma_verbs::shm::Invitation;
 use rdma_verbs::{DeviceAttributes, RemoteAddress};
@@ -6,22 +6,22 @@ use rstream_protocol::{
     Extension, Features, Offer, OfferError, Refusal, RefusalReason, SetupError, UserDataTooLong,
 };
 
-/// Why a peer's parameters make no connection.
+/// Why a connection with the peer's parameters is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum BadParameters {
-    /// They are not parameters that the protocol knows.
+    /// They are no valid parameters of the protocol.
     #[error(transparent)]
     Offer(#[from] OfferError),
-    /// The peer's ring cannot be named in a work request.
+    /// The key of the peer's ring does not fit in a work request.
     #[error("ring key {0:#x} is longer than the 32 bits of a remote key")]
     RingKey(u64),
-    /// The peer's sizes and this side's do not make a connection.
+    /// The peer's sizes do not fit this side's.
     #[error(transparent)]
     Setup(#[from] SetupError),
 }
 
 impl BadParameters {
-    /// What the peer is told.
+    /// The reason that is sent to the peer.
     fn reason(&self) -> RefusalReason {
         match self {
             Self::Offer(OfferError::Version { .. }) => RefusalReason::Version,
@@ -39,11 +39,11 @@ impl BadParameters {
 /// The parameters of a peer, checked.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
-    /// What it offers, without its application's data.
+    /// Its parameters, without its application's data.
     pub(crate) offer: Offer<'static>,
     /// The key of its ring.
     key: u32,
-    /// Where it offers to share memory.
+    /// Its offer to share memory.
     pub(crate) invitation: Option<Invitation>,
 }
 
@@ -61,31 +61,31 @@ impl Peer {
         Ok((Self { offer: Offer { extension, ..offer }, key, invitation }, offer.user_data().to_vec()))
     }
 
-    /// Whether the peer reads the extension, and with it the application's data.
+    /// Whether the peer supports the extension, which carries the application's data.
     #[must_use]
     pub fn is_extended(&self) -> bool {
         self.offer.extension.is_some()
     }
 
-    /// Whether it says that it shares memory, as this side offered.
+    /// Whether it reports that it shares the memory that this side offered.
     pub(crate) fn shares_memory(&self) -> bool {
         let shares = |extension: Extension<'_>| extension.features.contains(Features::SHARED_MEMORY);
         self.offer.extension.is_some_and(shares)
     }
 
-    /// Where its receive ring is.
+    /// The remote address of its receive ring.
     pub(crate) fn ring(&self) -> RemoteAddress {
         RemoteAddress { key: self.key, address: self.offer.ring_address }
     }
 }
 
-/// Bytes that a device leaves for the application's data in request, reply and reject.
+/// Bytes of private data that a device has for the application in request, reply and reject.
 #[must_use]
 pub fn user_data_room(device: &DeviceAttributes) -> usize {
     device.max_private_data.saturating_sub(Offer::OVERHEAD).min(Offer::USER_DATA_MAX)
 }
 
-/// The extension of a side that offers to share memory, if there is room for that.
+/// The extension of the active side. It contains the offer to share memory, if there is one and it fits.
 pub(crate) fn extend<'a>(
     features: Features,
     user_data: &'a [u8],
@@ -103,7 +103,7 @@ pub(crate) fn extend<'a>(
 /// The private data of a reject.
 ///
 /// # Errors
-/// [`UserDataTooLong`] where the application's data does not fit.
+/// [`UserDataTooLong`] if the application's data does not fit.
 pub fn refusal(reason: RefusalReason, user_data: &[u8]) -> Result<Vec<u8>, UserDataTooLong> {
     Refusal { reason, user_data }.encode()
 }

@@ -1,5 +1,5 @@
-//! What a stream owns on its device: the receive ring, a queue pair with every receive posted, and, where the
-//! device does not take payload inline, a registered send ring.
+//! The resources of a stream on its device: the receive ring, a queue pair with all receives posted, and, if
+//! the device does not take payload inline, a registered send ring.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use super::settings::Settings;
 
 const PLAIN_SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
 
-/// A message of this many bytes is not split.
+/// Messages of up to this many bytes are not split.
 const SPLIT_LEAST: u32 = 4096;
 
-/// Bytes of a word where it travels as the payload of a send.
+/// Bytes of a word that is the payload of a send.
 const WORD: usize = size_of::<u32>();
 
 /// A queue pair with the memory of one stream.
@@ -31,19 +31,19 @@ pub struct StreamQueuePair<D: Device> {
     pub(crate) qp: QpId,
     /// The ring that the peer writes.
     ring: D::Mr,
-    /// One slot a posted receive, for words that come as payload.
+    /// One slot for each posted receive, for words that arrive as payload.
     words: D::Mr,
-    /// Bytes of a slot: a word and, where the device has no immediates, short data behind it.
+    /// Bytes of a slot: a word and, if the device has no immediate data, short data after it.
     slot: u32,
     inline: usize,
-    /// Send ring, where payload is longer than the device takes inline.
+    /// The send ring, for payload that is too long to be inline.
     staging: Option<D::Mr>,
-    /// Slots for outgoing words, where the device takes not even those inline.
+    /// Slots for outgoing words, if the device does not even take a word inline.
     word_staging: Option<WordSlots<D::Mr>>,
 }
 
-/// Outgoing words in registered memory, used in turn: as many slots as the send queue has entries,
-/// so that a slot's turn comes only after its request is done.
+/// Slots for outgoing words in registered memory, used in turn. There are as many as entries of the send
+/// queue, so a slot is used again only after its request is done.
 struct WordSlots<M> {
     region: M,
     slots: u64,
@@ -51,7 +51,7 @@ struct WordSlots<M> {
 }
 
 impl<D: Device> StreamQueuePair<D> {
-    /// Registers the memory, makes the queue pair and posts every receive.
+    /// Registers the memory, creates the queue pair and posts all receives.
     ///
     /// # Errors
     /// Those of the device.
@@ -98,7 +98,7 @@ impl<D: Device> StreamQueuePair<D> {
         Ok(queue_pair)
     }
 
-    /// From now on `wait` becomes readable when [`super::Connection::progress`] has something to do.
+    /// Attaches a wait set, which becomes readable when [`super::Connection::progress`] has something to do.
     ///
     /// # Errors
     /// Those of [`CompletionQueue::attach`].
@@ -106,7 +106,7 @@ impl<D: Device> StreamQueuePair<D> {
         self.cq.attach(wait)
     }
 
-    /// When the connection wants to be driven even if nothing happens.
+    /// When to drive the connection even if nothing is signaled.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.cq.deadline(self.qp)
@@ -135,27 +135,27 @@ impl<D: Device> StreamQueuePair<D> {
         }
     }
 
-    /// Offers a peer at `remote` to share the ring; see [`SameHost::invite`](verbs::SameHost::invite).
+    /// Offers the peer at `remote` to share the ring. See [`SameHost::invite`](verbs::SameHost::invite).
     pub(crate) fn invite(&mut self, remote: SocketAddr) -> Option<Invitation> {
         self.cq.same_host()?.invite(self.qp, remote, &self.ring)
     }
 
-    /// Takes a peer's offer to share memory; see [`SameHost::visit`](verbs::SameHost::visit).
+    /// Connects to a peer's offer to share memory. See [`SameHost::visit`](verbs::SameHost::visit).
     pub(crate) fn visit(&mut self, request: &D::Request, invitation: &Invitation) -> bool {
         let same_host = self.cq.same_host();
         same_host.is_some_and(|same_host| same_host.visit(self.qp, request, invitation, &self.ring))
     }
 
-    /// Ends the rendezvous that this side offered; see [`SameHost::meet`](verbs::SameHost::meet).
+    /// Finishes the rendezvous that this side offered. See [`SameHost::meet`](verbs::SameHost::meet).
     pub(crate) fn meet(&mut self, visited: bool) {
         if let Some(same_host) = self.cq.same_host() {
             same_host.meet(self.qp, visited);
         }
     }
 
-    /// Longest data message that is of use towards a ring of `peer_ring` bytes, on a device that takes
-    /// `most`. Where messages are cheap, a few fill the ring, so that the peer reads one while the next
-    /// is written.
+    /// The longest useful data message for a ring of `peer_ring` bytes, on a device that takes `most` bytes.
+    /// On shared memory, where messages are cheap, several messages fill the ring, so that the peer reads one
+    /// while the next one is written.
     pub(crate) fn longest_message(&mut self, peer_ring: u32, most: u64) -> u32 {
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         let shares_memory = self.cq.same_host().is_some_and(|same_host| same_host.shares_memory(self.qp));
@@ -182,12 +182,12 @@ impl<D: Device> StreamQueuePair<D> {
         Some(u32::from_le_bytes(word))
     }
 
-    /// Puts the data behind the word in the receive of `slot` where it belongs in the receive ring.
+    /// Copies the data after the word in the receive of `slot` to its place in the receive ring.
     pub(crate) fn place(&self, slot: u64, offset: u32, length: u32) -> bool {
         let mut data = [0; SHORT_DATA_MOST as usize];
         let Some(data) = data.get_mut(..length as usize) else { return false };
-        let behind_word = slot * u64::from(self.slot) + WORD as u64;
-        self.words.memory().read(behind_word, data).is_ok()
+        let after_word = slot * u64::from(self.slot) + WORD as u64;
+        self.words.memory().read(after_word, data).is_ok()
             && self.ring.memory().write(u64::from(offset), data).is_ok()
     }
 
@@ -196,8 +196,7 @@ impl<D: Device> StreamQueuePair<D> {
         self.ring.memory().read(u64::from(offset), target).is_ok()
     }
 
-    /// Posts a data message: `data` is exactly what it carries, in at most [`MAX_PIECES`] pieces, and `ring`
-    /// the peer's.
+    /// Posts a data message to the peer's `ring`. `data` is its payload, in at most [`MAX_PIECES`] slices.
     pub(crate) fn post_write(
         &mut self,
         format: WordFormat,
@@ -232,7 +231,7 @@ impl<D: Device> StreamQueuePair<D> {
         }
     }
 
-    /// Posts short data behind its word, in one send.
+    /// Posts a word and short data after it, in one send.
     fn post_word_with_data(
         &mut self,
         message: &WriteMessage,
@@ -265,7 +264,7 @@ impl<D: Device> StreamQueuePair<D> {
         }
     }
 
-    /// Posts a word as the payload of a send, behind the write that it announces.
+    /// Posts a word as the payload of a send, after the write that it announces.
     fn post_word(
         &mut self,
         write: Option<SendRequest<'_>>,

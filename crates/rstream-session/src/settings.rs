@@ -1,4 +1,4 @@
-//! How a stream is set up.
+//! The settings of a stream.
 
 use rdma_verbs::{ConnectOptions, DeviceAttributes, Transport};
 use rstream_protocol::{Side, WordFormat};
@@ -6,13 +6,13 @@ use rstream_protocol::{Side, WordFormat};
 /// Sizes of a stream's rings in bytes and of its queues in messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes {
-    /// Send ring.
+    /// Bytes of the send ring.
     pub send_buffer: u32,
-    /// Receive ring.
+    /// Bytes of the receive ring.
     pub recv_buffer: u32,
-    /// Data messages under way.
+    /// Most outstanding data messages.
     pub send_depth: u16,
-    /// Receives posted.
+    /// Posted receives.
     pub recv_depth: u16,
 }
 
@@ -34,34 +34,35 @@ impl Default for Sizes {
     }
 }
 
-/// How a stream connects, beside its sizes.
+/// How a stream connects.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Sizes of this side.
     pub sizes: Sizes,
-    /// Whether words travel as four-byte sends although the device has immediates.
+    /// Whether words are sent as four-byte sends although the device has immediate data.
     pub force_iwarp: bool,
     /// Whether memory may be shared with a peer on this host.
     pub share_memory: bool,
-    /// The device's part.
+    /// The options of the device.
     pub connect: ConnectOptions,
-    /// Runs what may meet a cancellation point of the C library (`pthreads(7)`) within a call that moves
-    /// bytes: the end of a connection whose peer broke the protocol. Who does not cancel threads has [`run`].
+    /// Runs code that may contain a cancellation point of the C library (`pthreads(7)`) within a call that
+    /// moves bytes: it ends a connection whose peer violated the protocol. A program that does not cancel
+    /// threads uses [`run`].
     pub at_cancellation_point: fn(&mut dyn FnMut()),
 }
 
-/// Simply runs it.
+/// Runs `body`.
 pub fn run(body: &mut dyn FnMut()) {
     body();
 }
 
 impl Settings {
-    /// Whether memory may be shared, given that four-byte words go by sends.
+    /// Whether memory may be shared: it is allowed, and words are not forced to be sends.
     pub(crate) fn shares_memory(&self) -> bool {
         self.share_memory && !self.force_iwarp
     }
 
-    /// This side as the protocol sees it.
+    /// The protocol's description of this side.
     pub(crate) fn side(&self, device: &DeviceAttributes) -> Side {
         let Sizes { send_buffer, recv_buffer, send_depth, recv_depth } = self.sizes;
         Side {

@@ -1,16 +1,16 @@
-//! Whether a call that finds nothing spins for a while before its caller sleeps.
+//! Adaptive spin: whether a call that finds nothing spins before its caller sleeps.
 //!
 //! To sleep and be woken takes several microseconds and system calls on both sides, and a busy peer often
-//! answers sooner. With an idle peer the spinning is wasted. So each connection learns for each direction: a
-//! spin in vain doubles the number of sleeps without spinning that follow, up to [`LONGEST_PAUSE`], and a
+//! answers sooner. With an idle peer spinning is a waste. Each connection therefore adapts in each direction:
+//! a useless spin doubles the number of sleeps without a spin that follow, up to [`LONGEST_PAUSE`], and a
 //! spin that finds something halves it.
 
 /// Most sleeps in a row without spinning.
 const LONGEST_PAUSE: u8 = 63;
-/// Sleeps without spinning at the start: a short connection learns nothing.
+/// Sleeps without spinning at the start, because a short connection has no time to adapt.
 const FIRST_PAUSE: u8 = 7;
 
-/// What was learned of one direction of a connection.
+/// The state of one direction of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct AdaptiveSpin {
     /// Sleeps between two spins.
@@ -34,7 +34,7 @@ impl AdaptiveSpin {
         due
     }
 
-    /// Takes in whether a spin `found` something.
+    /// Adapts to whether a spin `found` something.
     pub fn learn(&mut self, found: bool) {
         self.pause = if found { self.pause / 2 } else { (2 * self.pause + 1).min(LONGEST_PAUSE) };
         self.left = self.pause;
@@ -45,7 +45,7 @@ impl AdaptiveSpin {
 mod tests {
     use super::*;
 
-    /// Of `sleeps`, the number of those with a spin before them, where each finds something or none does.
+    /// The number of spins before `sleeps` sleeps, if each spin finds something or none does.
     fn spins(adaptive: &mut AdaptiveSpin, sleeps: u32, found: bool) -> u32 {
         let mut spins = 0;
         for _ in 0..sleeps {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_vain_becomes_rare_and_what_pays_frequent() {
+    fn useless_spins_become_rare_and_useful_ones_frequent() {
         let mut adaptive = AdaptiveSpin::default();
         assert_eq!(spins(&mut adaptive, 7, true), 0);
         assert_eq!(spins(&mut adaptive, 4 + 2, true), 2);

@@ -1,4 +1,4 @@
-//! What a connection counts.
+//! The statistics of a connection.
 
 use rstream_protocol::Traffic;
 
@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 pub struct Calls {
     /// Calls, peeks not counted.
     pub number: u64,
-    /// Of these, calls that answered [`Error::WouldBlock`].
+    /// Of these, calls that returned [`Error::WouldBlock`].
     pub waits: u64,
     /// Bytes moved.
     pub bytes: u64,
@@ -27,7 +27,7 @@ impl Calls {
     }
 }
 
-/// What a connection counted since it was made.
+/// The statistics of a connection since it was established.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Statistics {
     /// Calls that send.
@@ -36,6 +36,6 @@ pub struct Statistics {
     pub receives: Calls,
     /// Messages of the protocol.
     pub traffic: Traffic,
-    /// Messages of the peer that broke the protocol.
+    /// Messages of the peer that violated the protocol.
     pub refused: u64,
 }

@@ -1,5 +1,5 @@
-//! Two connections over simulated devices, with and without faults: what one side sends, the other
-//! receives, whatever the device is like.
+//! Two connections over simulated devices, with and without faults: each side receives what the other one
+//! sends, on every kind of device.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,10 +20,10 @@ fn settings(sizes: Sizes, force_iwarp: bool) -> Settings {
     Settings { sizes, force_iwarp, share_memory: true, connect, at_cancellation_point: run }
 }
 
-/// Pseudo-random numbers of one seed.
-struct Dice(u64);
+/// A pseudo-random number generator.
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -32,12 +32,12 @@ impl Dice {
     }
 }
 
-/// The byte at a place of the test's stream.
+/// The byte at an offset of the test's stream.
 fn pattern(at: usize) -> u8 {
     (at ^ (at >> 8).wrapping_mul(31)) as u8
 }
 
-/// Connects an active side with one kind of sizes to a passive side with another.
+/// Connects an active and a passive side, each with its own sizes.
 fn connect<D: Device>(active: &D, passive: &D, sizes: [Sizes; 2], force_iwarp: bool) -> [Connection<D>; 2] {
     let events = || EventTarget::new(&Arc::new(WaitSet::new().unwrap()));
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -66,29 +66,29 @@ fn connect<D: Device>(active: &D, passive: &D, sizes: [Sizes; 2], force_iwarp: b
 }
 
 fn until<T>(mut poll: impl FnMut() -> Option<T>) -> T {
-    let give_up = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         if let Some(value) = poll() {
             return value;
         }
-        assert!(Instant::now() < give_up, "nothing came within 10 s");
+        assert!(Instant::now() < deadline, "nothing came within 10 s");
     }
 }
 
 /// Streams `amount` bytes both ways at once, in calls of random length, then ends both directions.
-fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, dice: &mut Dice) {
+fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, random: &mut Random) {
     let (mut sent, mut received) = ([0; 2], [0; 2]);
-    let give_up = Instant::now() + Duration::from_secs(60);
-    let longest = 1 + dice.below(100_000);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let longest = 1 + random.below(100_000);
     while received != [amount; 2] {
-        assert!(Instant::now() < give_up, "stalled: sent {sent:?}, received {received:?} of {amount}");
-        let side = dice.below(2);
+        assert!(Instant::now() < deadline, "stalled: sent {sent:?}, received {received:?} of {amount}");
+        let side = random.below(2);
         let connection = &mut sides[side];
-        let length = 1 + dice.below(longest);
-        if dice.below(2) == 0 {
+        let length = 1 + random.below(longest);
+        if random.below(2) == 0 {
             let bytes: Vec<u8> = (sent[side]..amount.min(sent[side] + length)).map(pattern).collect();
             let (head, tail) = bytes.split_at(bytes.len() / 3);
-            match connection.send(&[head, tail].map(IoSlice::new), bytes.len(), dice.below(8) == 0) {
+            match connection.send(&[head, tail].map(IoSlice::new), bytes.len(), random.below(8) == 0) {
                 Ok(taken) => sent[side] += taken,
                 Err(error) => assert_eq!(error, Error::WouldBlock),
             }
@@ -129,41 +129,41 @@ fn stream_both_ways<D: Device>(mut sides: [Connection<D>; 2], amount: usize, dic
     }
 }
 
-fn random_sizes(dice: &mut Dice) -> Sizes {
+fn random_sizes(random: &mut Random) -> Sizes {
     let sizes = [1, 7, 64, 1000, 4096, 32 * 1024, 1 << 20, 3 << 20];
     let depths = [4, 5, 16, 384, 1024];
     Sizes {
-        send_buffer: sizes[dice.below(sizes.len())],
-        recv_buffer: sizes[dice.below(sizes.len())],
-        send_depth: depths[dice.below(depths.len())],
-        recv_depth: depths[dice.below(depths.len())],
+        send_buffer: sizes[random.below(sizes.len())],
+        recv_buffer: sizes[random.below(sizes.len())],
+        send_depth: depths[random.below(depths.len())],
+        recv_depth: depths[random.below(depths.len())],
     }
 }
 
-fn devices(dice: &mut Dice) -> sim::Config {
-    let base = if dice.below(2) == 0 { sim::Config::iwarp() } else { sim::Config::infiniband() };
-    let inline = [0, 3, 4, 64, 4096, 1 << 20][dice.below(6)];
-    sim::Config { inline, wire: 1 + dice.below(64), max_private_data: 64, ..base }
+fn devices(random: &mut Random) -> sim::Config {
+    let base = if random.below(2) == 0 { sim::Config::iwarp() } else { sim::Config::infiniband() };
+    let inline = [0, 3, 4, 64, 4096, 1 << 20][random.below(6)];
+    sim::Config { inline, wire: 1 + random.below(64), max_private_data: 64, ..base }
 }
 
 #[test]
 fn every_byte_arrives_on_any_device() {
     for seed in 1..=60 {
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
+        let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
         let fabric = sim::Fabric::new();
-        let config = devices(&mut dice);
-        let sizes = [random_sizes(&mut dice), random_sizes(&mut dice)];
-        let force_iwarp = dice.below(3) == 0;
+        let config = devices(&mut random);
+        let sizes = [random_sizes(&mut random), random_sizes(&mut random)];
+        let force_iwarp = random.below(3) == 0;
         let least = sizes.iter().flat_map(|o| [o.send_buffer, o.recv_buffer]).min().unwrap_or(1) as usize;
         let amount = (least * 200).clamp(200, 400_000);
         let plan = Plan { queue_full: 0, ..Plan::nuisances(seed) };
         println!("seed {seed}: {config:?} {sizes:?} forced {force_iwarp}, {amount} bytes");
-        if dice.below(2) == 0 {
+        if random.below(2) == 0 {
             let device = fabric.device(config);
-            stream_both_ways(connect(&device, &device, sizes, force_iwarp), amount, &mut dice);
+            stream_both_ways(connect(&device, &device, sizes, force_iwarp), amount, &mut random);
         } else {
             let device = Faulty::new(fabric.device(config), plan);
-            stream_both_ways(connect(&device, &device, sizes, force_iwarp), amount, &mut dice);
+            stream_both_ways(connect(&device, &device, sizes, force_iwarp), amount, &mut random);
         }
     }
 }
@@ -174,7 +174,7 @@ fn a_broken_connection_is_a_reset_for_both() {
     let [mut left, mut right] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
     assert_eq!(left.inject(b"last words"), Ok(10));
     right.progress();
-    left.cut();
+    left.abort();
     right.progress();
     let mut words = [0; 10];
     assert_eq!(right.receive(&mut [IoSliceMut::new(&mut words)], 10, true), Ok(10));
@@ -186,7 +186,7 @@ fn a_broken_connection_is_a_reset_for_both() {
     }
 }
 
-/// A receive that is not posted again would be missing for good.
+/// A receive that cannot be posted again ends the connection, because the peer counts on it.
 #[test]
 fn a_refused_receive_is_a_reset() {
     let fabric = sim::Fabric::new();
@@ -201,7 +201,7 @@ fn a_refused_receive_is_a_reset() {
             break;
         }
     }
-    assert!(right.is_over(), "it goes on after {messages} messages");
+    assert!(right.is_over(), "the connection continues after {messages} messages");
     while right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true) == Ok(1) {}
     left.progress();
     for connection in [&mut left, &mut right] {
@@ -209,13 +209,13 @@ fn a_refused_receive_is_a_reset() {
     }
 }
 
-/// What a device says of the end, completions and event, need not come together.
+/// A device may report flushed completions before the event of the end.
 #[test]
-fn an_end_without_completions_wakes() {
+fn an_end_without_completions_is_reported_by_arm() {
     for arming in [false, true] {
         let device = sim::Fabric::new().device(sim::Config { arming, ..sim::Config::infiniband() });
         let [mut left, mut right] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
-        left.cut();
+        left.abort();
         while right.queue_pair_mut().cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
         let receive = |right: &mut Connection<_>| right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true);
         assert_eq!(receive(&mut right), Err(Error::WouldBlock));

@@ -12,7 +12,7 @@ use super::super::queue_pair::{REPOST_CHAIN, StreamQueuePair};
 use super::Connection;
 
 impl<D: Device> Connection<D> {
-    /// Takes in all completions and connection events, and posts the control words that are due.
+    /// Handles all completions and connection events, and posts the control words that are due.
     pub fn progress(&mut self) {
         self.held = false;
         loop {
@@ -41,10 +41,10 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Takes in completions while `wanting`. Connection events are polled only with a reason, because that
-    /// drives the device once more.
-    pub(super) fn take_in(&mut self, wanting: impl Fn(&Stream) -> bool) {
-        while wanting(&self.stream) {
+    /// Handles completions while `continues` holds. Connection events are polled only for a reason, because
+    /// that drives the device once more.
+    pub(super) fn drive_while(&mut self, continues: impl Fn(&Stream) -> bool) {
+        while continues(&self.stream) {
             let more = self.poll() || (self.expects_event() && self.poll_events());
             if !more {
                 break;
@@ -52,8 +52,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Whether to poll connection events after a poll in vain. One reason is the queue pair's deadline: a
-    /// caller that only polls has to learn that the peer's host vanished. Only one poll in 256 reads the
+    /// Whether to poll connection events after an empty poll. One reason is the queue pair's deadline: a
+    /// caller that only polls must learn that the peer's host vanished. Only one empty poll in 256 reads the
     /// clock.
     fn expects_event(&mut self) -> bool {
         self.empty_polls = self.empty_polls.wrapping_add(1);
@@ -65,7 +65,7 @@ impl<D: Device> Connection<D> {
         self.queue_pair.cq.deadline(self.queue_pair.qp).is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Takes in one batch of completions. Returns whether there was one.
+    /// Handles one batch of completions. Returns whether there was one.
     fn poll(&mut self) -> bool {
         let count = self.queue_pair.cq.poll(&mut *self.batch);
         if count == 0 {
@@ -74,7 +74,7 @@ impl<D: Device> Connection<D> {
         for at in 0..count.min(REPOST_CHAIN) {
             let completion = self.batch[at];
             if let Err(breach) = self.take(&completion) {
-                self.refuse(&breach);
+                self.end_for_breach(&breach);
                 return false;
             }
             if is_arrival(&completion) {
@@ -163,8 +163,8 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Takes in connection events. Returns whether there was one. A device may report the end before
-    /// completions that precede it, so completions are polled again afterwards.
+    /// Handles connection events. Returns whether there were any. A device may report the end before
+    /// completions that precede it, so the caller polls completions again.
     fn poll_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.queue_pair.cq.poll_event(self.queue_pair.qp) {
@@ -182,7 +182,7 @@ impl<D: Device> Connection<D> {
                     }
                     self.stream.on_broken();
                 }
-                // The handshake took these.
+                // The handshake has handled these.
                 ConnectionEvent::Established { .. }
                 | ConnectionEvent::Rejected { .. }
                 | ConnectionEvent::Failed(_) => {}
@@ -191,11 +191,11 @@ impl<D: Device> Connection<D> {
         any
     }
 
-    /// Ends the connection because the peer broke the protocol.
-    fn refuse(&mut self, breach: &Breach) {
-        log::warn!("connection ended, the peer broke the protocol: {breach}");
+    /// Ends the connection because the peer violated the protocol.
+    fn end_for_breach(&mut self, breach: &Breach) {
+        log::warn!("connection ended, the peer violated the protocol: {breach}");
         self.refused += 1;
-        self.cut();
+        self.abort();
     }
 
     /// Ends the connection because the device refused a request.
@@ -204,12 +204,12 @@ impl<D: Device> Connection<D> {
         self.poll_events();
         if !self.ended {
             log::warn!("connection ended, the device refused a request: {error}");
-            self.cut();
+            self.abort();
         }
     }
 
-    /// Breaks the connection.
-    pub(crate) fn cut(&mut self) {
+    /// Breaks the connection at once.
+    pub(crate) fn abort(&mut self) {
         self.ended = true;
         let StreamQueuePair { cq, qp, .. } = &mut self.queue_pair;
         (self.at_cancellation_point)(&mut || cq.abort(*qp));
@@ -222,7 +222,7 @@ fn is_arrival(completion: &Completion) -> bool {
         && matches!(completion.kind, CompletionKind::Recv | CompletionKind::RecvWrite)
 }
 
-/// How a peer, or the device in its name, broke the protocol.
+/// A violation of the protocol by the peer, or by the device that reports for it.
 #[derive(Debug, thiserror::Error)]
 enum Breach {
     #[error(transparent)]
