@@ -1,4 +1,4 @@
-//! Runs the C conformance program through stock libfabric: one test for every line of the contract.
+//! Runs the C conformance program, which has a test for every line of the contract, through stock libfabric.
 
 mod support;
 
@@ -16,16 +16,16 @@ fn every_line_of_the_contract_holds() {
 }
 
 #[test]
-fn both_protocols_are_found() {
-    for (asked, answered) in
+fn both_protocols_are_discovered() {
+    for (requested, reported) in
         [("unspec", "FI_PROTO_RSTREAM"), ("rstream", "FI_PROTO_RSTREAM"), ("iwarp", "FI_PROTO_IWARP")]
     {
         let output =
-            program("info_probe").args([asked, "127.0.0.1", "7471"]).output().expect("info_probe starts");
+            program("info_probe").args([requested, "127.0.0.1", "7471"]).output().expect("info_probe starts");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(text.contains("type FI_EP_SOCK_STREAM"), "{text}");
-        assert!(text.contains(&format!("protocol {answered} ")), "{text}");
+        assert!(text.contains(&format!("protocol {reported} ")), "{text}");
     }
 }
 
@@ -48,24 +48,24 @@ fn parameters_are_listed() {
     }
 }
 
-/// What `fi_info` says about endpoints that the provider does not have is the same with it and
-/// without it, the order included.
+/// For endpoint types that the provider does not support, `fi_info` prints the same with the provider and
+/// without it, in the same order.
 #[test]
-fn other_providers_are_left_alone() {
+fn other_providers_are_not_affected() {
     let own = own_providers();
-    let with_ours = format!("{}:{own}", support::provider_folder().display());
+    let with_rstream = format!("{}:{own}", support::provider_folder().display());
     for endpoint in ["FI_EP_MSG", "FI_EP_RDM", "FI_EP_DGRAM"] {
-        let answer = |folders: &str| {
+        let fi_info = |folders: &str| {
             let mut command = Command::new("fi_info");
             command.env_remove("FI_PROVIDER").env("FI_PROVIDER_PATH", folders).args(["-v", "-t", endpoint]);
             let output = command.output().expect("fi_info starts");
             (output.status.code(), without_addresses(&output.stdout))
         };
-        assert_eq!(answer(&with_ours), answer(&own), "{endpoint}");
+        assert_eq!(fi_info(&with_rstream), fi_info(&own), "{endpoint}");
     }
 }
 
-/// The folder in which libfabric looks for loadable providers by itself.
+/// The folder in which libfabric searches for loadable providers by default.
 fn own_providers() -> String {
     let output = Command::new("fi_info").env_remove("FI_PROVIDER_PATH").arg("-e").output();
     let output = output.expect("fi_info starts");
@@ -76,7 +76,8 @@ fn own_providers() -> String {
     folder.trim_end_matches(')').to_owned()
 }
 
-/// What differs from run to run: pointers, and addresses that are made of process ids.
+/// The lines of a text without those that differ between runs: pointers, and addresses that contain process
+/// ids.
 fn without_addresses(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let same = |line: &&str| !line.contains("0x") && !line.contains("fi_shm://");

@@ -1,5 +1,5 @@
-//! What the embedded device puts on the wire, as Wireshark reads it: MPA, DDP and RDMAP as their
-//! RFCs have them, with good CRCs when they are on. And as `rdmacap` reads it: the stream that was sent.
+//! The embedded device's traffic, captured. Wireshark decodes it as MPA, DDP and RDMAP, with valid CRCs if
+//! they are on. `rdmacap` reconstructs the stream that was sent.
 
 mod support;
 
@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use support::tshark::{checksums, packets, values};
 use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum};
 
-/// Enough for thousands of frames, little enough that the capture loses none.
+/// Long enough for many frames, and short enough that the capture loses none.
 const LENGTH: usize = 1_000_003;
 
 /// A capture of one TCP port on the loopback device.
@@ -36,21 +36,21 @@ impl Capture {
             return Err(format!("dumpcap: {error}"));
         }
         let mut running = Running::start(command, "dumpcap");
-        let mut said = Vec::new();
+        let mut errors = Vec::new();
         let mut lines = BufReader::new(running.stderr()).lines();
         while let Some(Ok(line)) = lines.next() {
             if line.starts_with("File:") {
                 thread::spawn(move || lines.for_each(drop));
-                // It has opened the device; the kernel may need a moment for the filter.
+                // dumpcap has opened the device. The kernel may need some time to install the filter.
                 thread::sleep(Duration::from_millis(300));
                 return Ok(Self { running, file });
             }
-            said.push(line);
+            errors.push(line);
         }
-        Err(said.join("; "))
+        Err(errors.join("; "))
     }
 
-    /// Ends the capture when everything is written.
+    /// Ends the capture after everything is written.
     fn finish(self) -> PathBuf {
         thread::sleep(Duration::from_millis(500));
         let id = i32::try_from(self.running.id()).ok().and_then(Pid::from_raw).expect("a process id");
@@ -60,11 +60,11 @@ impl Capture {
     }
 }
 
-/// Captures a copy that runs with these parameters; `None`: capturing is not possible here.
+/// Captures a copy that runs with these parameters. Returns `None` if capturing is not possible here.
 fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> Option<PathBuf> {
     let folder = scratch(test);
     let sample = sample_file(&folder, LENGTH);
-    // What takes shared memory is not seen on the device.
+    // Data in shared memory does not use the loopback device.
     let copy = || {
         let mut command = program("stream_copy");
         command.env("FI_RSTREAM_SHM", "0").envs(parameters.iter().copied());
@@ -87,7 +87,7 @@ fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> 
     Some(capture.finish())
 }
 
-/// What `rdmacap` reads.
+/// The stream that `rdmacap` reconstructs.
 #[derive(Default)]
 struct Copied {
     sent: Vec<u8>,
@@ -129,13 +129,13 @@ fn check_stream(file: &Path) {
     session.finish(&mut streams);
     let Copied { sent, ended, closed, findings } = streams.sink;
     assert_eq!(findings, []);
-    // Both have said END, or one CLOSE.
+    // Both sides have sent END, or one side CLOSE.
     assert!(closed || ended == [true, true], "{ended:?}");
     let sample = fs::read(file.with_file_name("sample")).expect("the sample");
     assert!(sent.windows(LENGTH).any(|window| window == sample), "{} bytes were sent", sent.len());
 }
 
-/// What holds with and without checksums.
+/// The checks that hold with and without CRCs.
 fn check_frames(file: &Path) {
     check_stream(file);
     assert_eq!(packets(file, "iwarp_mpa.req"), 1);
@@ -144,13 +144,13 @@ fn check_frames(file: &Path) {
     assert_eq!(packets(file, "iwarp_mpa.marker_flag == 1"), 0);
     assert_eq!(packets(file, "_ws.malformed || _ws.unreassembled || iwarp_mpa.bad_length"), 0);
     assert_eq!(packets(file, "iwarp_mpa.res.not_set0"), 0);
-    assert_eq!(packets(file, "tcp.analysis.lost_segment"), 0, "the capture is not whole");
+    assert_eq!(packets(file, "tcp.analysis.lost_segment"), 0, "the capture is not complete");
     let versions = values(file, "iwarp_ddp_rdmap", "iwarp_ddp.dv");
     assert!(versions.len() > 20, "{} DDP segments", versions.len());
     assert!(versions.iter().all(|version| version == "1"));
     assert!(values(file, "iwarp_ddp_rdmap", "iwarp_rdma.version").iter().all(|version| version == "1"));
     assert_eq!(packets(file, "iwarp_rdma.terminate"), 0);
-    // The payload, once, in tagged segments.
+    // Tagged segments carry the payload once.
     assert!(packets(file, "iwarp_ddp.tagged_flag == 1") > 0);
     let fpdus = values(file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength");
     let carried: usize = fpdus.iter().map(|length| length.parse::<usize>().expect("a length")).sum();
@@ -188,7 +188,7 @@ fn frames_of_the_iwarp_protocol() {
     check_frames(&file);
     let fpdus = values(&file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength").len();
     assert_eq!(checksums(&file), (fpdus, 0));
-    // Only what RFC 5040 has: writes (0) and sends (3).
+    // Only operations of RFC 5040: writes (0) and sends (3).
     let operations = values(&file, "iwarp_ddp_rdmap", "iwarp_rdma.opcode");
     assert!(
         operations.iter().all(|operation| ["0x00", "0x03"].contains(&operation.as_str())),
@@ -209,10 +209,10 @@ fn frames_of_mpa_revision_1() {
     assert_eq!(checksums(&file), (fpdus, 0));
 }
 
-/// The checks above can fail: one bit of the payload, changed in the capture, is a bad checksum.
+/// The checks above can fail: after one bit of the payload is changed in the capture, its CRC is wrong.
 #[test]
-fn a_changed_bit_is_seen() {
-    let Some(file) = capture_copy("a_changed_bit_is_seen", &[("FI_RSTREAM_IWARP_CRC", "1")], &[]) else {
+fn a_changed_bit_is_found() {
+    let Some(file) = capture_copy("a_changed_bit_is_found", &[("FI_RSTREAM_IWARP_CRC", "1")], &[]) else {
         return;
     };
     let (good, bad) = checksums(&file);

@@ -1,4 +1,4 @@
-//! The captures in `tests/fixtures/captures` hold what their README says, as tshark reads them.
+//! The captures in `tests/fixtures/captures` contain what their README says. tshark decodes them.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn counted(file: &Path, filter: &str, field: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// An iWARP connection: its handshake, the RDMAP operations, and checksums if they are on.
+/// Checks an iWARP connection: its handshake, its RDMAP operations, and its CRCs if they are on.
 fn check_iwarp(name: &str, crc: bool, operations: &[(&str, usize)]) {
     let file = capture(name);
     assert_eq!(packets(&file, "_ws.malformed || _ws.unreassembled || iwarp_mpa.bad_length"), 0);
@@ -33,12 +33,12 @@ fn check_iwarp(name: &str, crc: bool, operations: &[(&str, usize)]) {
     assert_eq!(checksums(&file), (if crc { segments } else { 0 }, 0), "{name}");
 }
 
-/// A RoCE v2 connection: its connection management, and the operations of its reliable queue pair.
+/// Checks a RoCE v2 connection: its connection management, and the operations of its reliable queue pair.
 fn check_roce(name: &str, operations: &[(&str, usize)]) {
     let file = capture(name);
     assert_eq!(packets(&file, "_ws.malformed"), 0);
     assert_eq!(packets(&file, "!(udp.dstport == 4791 && infiniband)"), 0);
-    // Request, reply, ready to use; disconnect request and reply.
+    // Connection request, reply and ready to use, then disconnect request and reply.
     let attributes = values(&file, "infiniband.mad", "infiniband.mad.attributeid");
     assert_eq!(attributes.len(), 5, "{attributes:?}");
     for attribute in ["0x0010", "0x0013", "0x0014", "0x0015", "0x0016"] {
@@ -69,8 +69,8 @@ fn embedded_iwarp() {
 
 #[test]
 fn soft_roce() {
-    // Send only 4, acknowledge 17, read request 12; of reads (13 to 16) and writes (6, 7, 8, 10): first,
-    // middle, last, only.
+    // Opcodes: 4 send only, 17 acknowledge, 12 read request. Read responses 13 to 16 and writes 6, 7, 8 and
+    // 10 are first, middle, last and only packets.
     check_roce("rxe-rping", &[("4", 8), ("10", 2), ("12", 2), ("16", 2), ("17", 10)]);
     check_roce(
         "rxe-rping-segments",

@@ -1,5 +1,5 @@
-//! Two hosts: `stream_copy` between two network namespaces that a pair of virtual Ethernet devices
-//! joins. Needs the right to make namespaces; without it the test says so and is skipped.
+//! Two hosts: `stream_copy` between two network namespaces that a pair of virtual Ethernet devices connects.
+//! The tests are skipped if the system allows no namespaces.
 
 mod support;
 
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use rdma_testkit::skip;
 use support::{Receiver, programs, same_content, sample_file, scratch, send, sent_checksum, with_provider};
 
-/// Two namespaces and what joins them; gone when dropped.
+/// Two connected namespaces, which are deleted when this is dropped.
 struct TwoHosts {
     names: [String; 2],
 }
 
-/// IPv4 and IPv6 of each host.
+/// The IPv4 and IPv6 address of each host.
 const ADDRESSES: [[&str; 2]; 2] = [["10.211.7.1", "fd00:a7:a7::1"], ["10.211.7.2", "fd00:a7:a7::2"]];
 
 fn ip(arguments: &str) -> Result<(), String> {
@@ -27,13 +27,13 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What must work once namespaces can be made at all.
+/// Runs a command that must succeed after a namespace was created.
 fn set_up(arguments: &str) {
-    ip(arguments).expect("namespaces can be made, so they can be set up");
+    ip(arguments).expect("a namespace was created, so it can be set up");
 }
 
 impl TwoHosts {
-    /// `Err`: no namespace can be made here, and why.
+    /// Creates them. Returns the reason if no namespace can be created here.
     fn new() -> Result<Self, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = format!("rstream-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -90,14 +90,14 @@ fn copies_between_two_hosts() {
     }
 }
 
-/// On the way between the hosts nothing answers: the time-out is the one that was set.
+/// Nothing answers on the route to the host, so the attempt takes the configured time-out.
 #[test]
 fn a_host_that_is_not_there_times_out() {
     let hosts = match TwoHosts::new() {
         Ok(hosts) => hosts,
         Err(reason) => return skip("a_host_that_is_not_there_times_out", &reason),
     };
-    // The other host takes packets to this network and drops them without a word.
+    // The other host receives packets to this network and drops them without an error.
     set_up(&format!("-n {} route add 10.212.0.0/16 via {}", hosts.names[1], ADDRESSES[0][0]));
     set_up(&format!("-n {} route add blackhole 10.212.0.0/16", hosts.names[0]));
     let mut command = hosts.stream_copy(1);

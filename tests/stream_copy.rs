@@ -1,5 +1,5 @@
-//! `stream_copy` between two processes, through stock libfabric and over plain TCP: files arrive
-//! whole, failures are told, and nothing half-written stays behind.
+//! `stream_copy` between two processes, through stock libfabric and over plain TCP: files arrive complete,
+//! failures are reported, and no partial file remains.
 
 mod support;
 
@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Receiver, program, programs, same_content, sample_file, scratch, send, sent_checksum};
 
-/// A length that no call size divides.
+/// A length that is no multiple of a call's size.
 const LENGTH: usize = 5_000_011;
 
-/// Copies a file from one process to another and compares files and checksums.
+/// Copies a file from one process to another, and compares the files and the checksums.
 fn copies(test: &str, host: &str, recv_arguments: &[&str], send_arguments: &[&str]) {
     let folder = scratch(test);
     let (sample, copy) = (sample_file(&folder, LENGTH), folder.join("copy"));
@@ -117,9 +117,9 @@ fn pipes_from_and_to_standard_streams() {
 }
 
 #[test]
-fn nobody_listening_is_told() {
+fn connecting_without_a_listener_is_reported() {
     for transport in [&["-t"][..], &[]] {
-        // Port 1 is nobody's.
+        // No process listens on port 1.
         let output = send(program("stream_copy"), 1, "127.0.0.1", transport);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{errors}");
@@ -128,12 +128,12 @@ fn nobody_listening_is_told() {
 }
 
 #[test]
-fn a_stranger_leaves_no_file() {
+fn a_foreign_client_leaves_no_file() {
     let folder = scratch("copy_stranger");
     let copy = folder.join("copy");
     let receiver = Receiver::start(program("stream_copy"), &["-t", "-o", path_text(&copy)]);
-    let mut stranger = TcpStream::connect(("127.0.0.1", receiver.port)).expect("it listens");
-    stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it takes bytes");
+    let mut client = TcpStream::connect(("127.0.0.1", receiver.port)).expect("the receiver listens");
+    client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("the socket takes the request");
     assert_eq!(receiver.status().code(), Some(1));
     assert_eq!(names(&folder), [""; 0]);
 }
@@ -146,7 +146,7 @@ fn a_sender_that_dies_leaves_no_file() {
         let mut arguments = vec!["-o", path_text(&copy)];
         arguments.extend_from_slice(transport);
         let receiver = Receiver::start(program("stream_copy"), &arguments);
-        // More than goes out at once, and never an end.
+        // More bytes than one call sends, without an end of input.
         let mut sender = program("stream_copy")
             .args(["send", "-q", "-p", &receiver.port.to_string()])
             .args(transport)
@@ -156,7 +156,7 @@ fn a_sender_that_dies_leaves_no_file() {
             .spawn()
             .expect("stream_copy starts");
         sender.stdin.as_mut().expect("a pipe").write_all(&vec![7; 3 << 20]).expect("the pipe takes all");
-        kill_process(Pid::from_child(&sender), Signal::KILL).expect("it can be killed");
+        kill_process(Pid::from_child(&sender), Signal::KILL).expect("the sender can be killed");
         sender.wait().expect("its end");
         assert_eq!(receiver.status().code(), Some(1));
         assert_eq!(names(&folder), [""; 0]);
@@ -164,7 +164,7 @@ fn a_sender_that_dies_leaves_no_file() {
 }
 
 #[test]
-fn a_file_stands_only_when_complete() {
+fn the_file_is_replaced_only_when_complete() {
     let folder = scratch("copy_replaced");
     let sample = sample_file(&folder, LENGTH);
     let copy = folder.join("copy");
@@ -180,7 +180,7 @@ fn a_file_stands_only_when_complete() {
 }
 
 #[test]
-fn nonsense_on_the_command_line_shows_the_usage() {
+fn wrong_arguments_show_the_usage() {
     for arguments in [&["walk"][..], &["send"], &["recv", "-b", "many"], &["send", "-P", "tcp", "h"], &[]] {
         let output = program("stream_copy").args(arguments).output().expect("stream_copy starts");
         assert_eq!(output.status.code(), Some(2));

@@ -1,5 +1,5 @@
-//! What the tests share that start the C programs of `ffi-tests/`: building them, telling stock
-//! libfabric where the provider is, starting both ends of a copy.
+//! Shared by the tests that start the C programs of `ffi-tests/`: builds these programs, sets libfabric's
+//! environment variables so that it finds the provider, and starts both ends of a copy.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -14,18 +14,18 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No program here runs longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest time that a program may run.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The folder with the provider that this build of the tests goes with.
+/// The folder with the provider of this build.
 pub(crate) fn provider_folder() -> PathBuf {
     let own = env::current_exe().expect("the test has a path");
-    let folder = own.parent().expect("the test stands in a folder").to_path_buf();
+    let folder = own.parent().expect("the test is in a folder").to_path_buf();
     assert!(folder.join("librstream_fi.so").exists(), "no librstream_fi.so in {}", folder.display());
     folder
 }
 
-/// The folder with the C programs, which are built at first need.
+/// The folder with the C programs, which the first call builds.
 pub(crate) fn programs() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -43,7 +43,7 @@ pub(crate) fn programs() -> &'static Path {
     })
 }
 
-/// A folder below Cargo's for what the tests build and write.
+/// Cargo's folder for files that the tests write.
 fn scratch_root() -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -56,18 +56,18 @@ pub(crate) fn scratch(test: &str) -> PathBuf {
     folder
 }
 
-/// A C program that finds the provider through stock libfabric.
+/// A C program, run with stock libfabric and the provider.
 pub(crate) fn program(name: &str) -> Command {
     with_provider(Command::new(programs().join(name)))
 }
 
-/// Sets what libfabric reads from the environment.
+/// Sets libfabric's environment variables so that it finds the provider.
 pub(crate) fn with_provider(mut command: Command) -> Command {
     command.env("FI_PROVIDER_PATH", provider_folder()).env("FI_PROVIDER", "rstream");
     command
 }
 
-/// A file of `length` bytes that do not repeat soon.
+/// A file of `length` pseudo-random bytes.
 pub(crate) fn sample_file(folder: &Path, length: usize) -> PathBuf {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
@@ -83,7 +83,7 @@ pub(crate) fn sample_file(folder: &Path, length: usize) -> PathBuf {
     path
 }
 
-/// A program that is ended with the test.
+/// A running program, which is killed when this is dropped.
 pub(crate) struct Running {
     child: Child,
     name: String,
@@ -101,24 +101,24 @@ impl Running {
         self.child.id()
     }
 
-    /// Its standard error, once.
+    /// Its standard error. Can be taken once.
     pub(crate) fn stderr(&mut self) -> ChildStderr {
         self.child.stderr.take().expect("standard error is a pipe")
     }
 
     /// Waits for its end.
     pub(crate) fn finish(mut self) -> std::process::ExitStatus {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().expect("the state of a child") {
                 return status;
             }
-            assert!(Instant::now() < until, "{} still runs after {PATIENCE:?}", self.name);
+            assert!(Instant::now() < until, "{} still runs after {TIMEOUT:?}", self.name);
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Waits for its end and answers what it wrote on standard output.
+    /// Waits for its end. Returns also its standard output.
     pub(crate) fn output(mut self) -> (std::process::ExitStatus, String) {
         let mut text = String::new();
         if let Some(mut stdout) = self.child.stdout.take() {
@@ -130,21 +130,21 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Already ended: both do nothing then.
+        // Both do nothing if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `stream_copy recv` that listens.
+/// A listening `stream_copy recv`.
 pub(crate) struct Receiver {
     running: Running,
-    /// What it chose.
+    /// The port that it chose.
     pub(crate) port: u16,
 }
 
 impl Receiver {
-    /// Starts it on a free port. `command` runs stream_copy, perhaps in another namespace.
+    /// Starts it on a free port. `command` runs `stream_copy`, possibly in another namespace.
     pub(crate) fn start(mut command: Command, arguments: &[&str]) -> Self {
         command
             .arg("recv")
@@ -156,20 +156,20 @@ impl Receiver {
         let mut lines = BufReader::new(running.stderr()).lines();
         let first = lines.next().and_then(Result::ok).unwrap_or_default();
         let port = first.rsplit(' ').next().and_then(|port| port.parse().ok());
-        let port = port.unwrap_or_else(|| panic!("stream_copy recv said {first:?}"));
-        // What else it says comes to light when the test fails.
+        let port = port.unwrap_or_else(|| panic!("stream_copy recv printed {first:?}"));
+        // The test's output shows its other lines if the test fails.
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("recv: {line}")));
         Self { running, port }
     }
 
-    /// Waits for its end; answers the checksum that it printed.
+    /// Waits for its end. Returns the checksum that it printed.
     pub(crate) fn checksum(self) -> String {
         let (status, text) = self.running.output();
         assert!(status.success(), "stream_copy recv: {status}: {text}");
         checksum_in(&text)
     }
 
-    /// Waits for its end, whatever it is.
+    /// Waits for its end. Returns its exit status.
     pub(crate) fn status(self) -> std::process::ExitStatus {
         self.running.finish()
     }
@@ -186,7 +186,7 @@ pub(crate) fn send(mut command: Command, port: u16, host: &str, arguments: &[&st
     command.output().expect("stream_copy send starts")
 }
 
-/// The checksum that the sender printed; it must have ended well.
+/// The checksum that the sender printed. Its exit status must be success.
 pub(crate) fn sent_checksum(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

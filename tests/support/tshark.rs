@@ -1,19 +1,19 @@
-//! What Wireshark's dissectors say of a capture.
+//! Decodes a capture with Wireshark's dissectors.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What tshark is asked not to try: dissectors for two users of RDMAP sends that guess, and that
-/// take a 4-byte send for a damaged message of theirs.
-const NO_GUESSING: [&str; 4] =
+/// Disables the heuristic dissectors of two protocols over RDMAP sends, which take a 4-byte send for a
+/// damaged message.
+const NO_HEURISTICS: [&str; 4] =
     ["--disable-heuristic", "rpcrdma_iwarp", "--disable-heuristic", "smb_direct_iwarp"];
 
-/// What tshark prints about the capture.
+/// The output of tshark for the capture.
 fn tshark(file: &Path, arguments: &[&str]) -> String {
     let output = Command::new("tshark")
         .arg("-r")
         .arg(file)
-        .args(NO_GUESSING)
+        .args(NO_HEURISTICS)
         .args(arguments)
         .output()
         .expect("tshark starts");
@@ -21,12 +21,12 @@ fn tshark(file: &Path, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Packets that a display filter finds.
+/// The number of packets that match a display filter.
 pub(crate) fn packets(file: &Path, filter: &str) -> usize {
     tshark(file, &["-Y", filter, "-T", "fields", "-e", "frame.number"]).lines().count()
 }
 
-/// Values of a field, each occurrence one.
+/// The values of a field, one for each occurrence.
 pub(crate) fn values(file: &Path, filter: &str, field: &str) -> Vec<String> {
     let text = tshark(file, &["-Y", filter, "-T", "fields", "-e", field]);
     text.lines()
@@ -36,7 +36,7 @@ pub(crate) fn values(file: &Path, filter: &str, field: &str) -> Vec<String> {
         .collect()
 }
 
-/// Checksums that tshark computed again: good ones and bad ones.
+/// The numbers of valid and invalid CRCs.
 pub(crate) fn checksums(file: &Path) -> (usize, usize) {
     let text = tshark(file, &["-V", "-Y", "iwarp_mpa.fpdu"]);
     (text.matches("(Good CRC32)").count(), text.matches("(Bad CRC32").count())
