@@ -57,7 +57,7 @@ void check_range_at(const char *file, int line, const char *what, long long got,
         fail_at(file, line, "%s is %lld, should be at most %lld", what, got, most);
 }
 
-/* A count, or an error with its text. */
+/* Formats a count, or an error with its text. */
 static const char *describe(long long value, char *text, size_t size)
 {
     if (value < 0)
@@ -94,7 +94,7 @@ void check_bytes_at(const char *file, int line, const char *what, const void *go
             fail_at(file, line, "%s: byte %zu of %zu is 0x%02x, should be 0x%02x", what, i, length, a[i], b[i]);
 }
 
-/* ---- what a process holds -------------------------------------------------------------------- */
+/* ---- resources of a process ------------------------------------------------------------------ */
 
 size_t open_descriptors(void)
 {
@@ -105,7 +105,7 @@ size_t open_descriptors(void)
     while (readdir(folder) != NULL)
         count++;
     closedir(folder);
-    /* Less the folder's own, and its two links to folders. */
+    /* Not counted: the descriptor of the folder itself, and the entries "." and "..". */
     return count - 3;
 }
 
@@ -150,8 +150,8 @@ void sleep_ms(int ms)
 
 /* ---- content ------------------------------------------------------------------------------ */
 
-/* A prime, so that no ring, call or segment size divides it: content that moves by any of them is
- * seen. */
+/* A prime, so that it is no multiple of a ring, call or segment size: bytes that are shifted by such a
+ * size differ from the pattern. */
 #define PATTERN_PERIOD 1048583
 
 static uint8_t pattern_bytes[PATTERN_PERIOD + PATTERN_MAX];
@@ -256,7 +256,7 @@ void peer_kill(struct peer *peer)
     CHECK(WIFSIGNALED(peer_wait(peer)));
 }
 
-/* ---- where the tests run -------------------------------------------------------------------- */
+/* ---- addresses and devices of the tests ----------------------------------------------------- */
 
 static const char *setting(const char *name, const char *standard)
 {
@@ -302,7 +302,7 @@ void needs_rdma_device(void)
         skip("TEST_FAULT names no command that lets something befall the device");
 }
 
-/* A process that waits until its input ends, and mends. It outlives this one. */
+/* A process that repairs the device when its input ends. It outlives this process. */
 static FILE *mender;
 
 void fault(const char *what)

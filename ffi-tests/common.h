@@ -1,9 +1,9 @@
 /*
- * What all the programs here share: checks that print both values, opening and connecting stream
+ * Shared by all the programs here: checks that print both values, functions that open and connect stream
  * endpoints through libfabric's public calls only, and a second process as a peer.
  *
- * A failed check prints FILE:LINE with both values and ends the process with status 1; nothing
- * here returns an error. Every wait has a limit, so that no program hangs.
+ * A failed check prints FILE:LINE with both values and ends the process with status 1; no function returns
+ * an error. Every wait has a limit, so that no program hangs.
  */
 #ifndef RSTREAM_TESTS_COMMON_H
 #define RSTREAM_TESTS_COMMON_H
@@ -27,20 +27,20 @@
 
 #include "rstream.h"
 
-/* The oldest interface that the provider serves; newer libraries accept it. */
+/* The oldest API version that the provider supports. Newer libraries accept it. */
 #define TEST_API FI_VERSION(1, 17)
 
-/* The name under which libfabric knows the provider. */
+/* The provider's name in libfabric. */
 #define PROVIDER "rstream"
 
 /* The two address families of most tests. */
 #define IPV4 ipv4()
 #define IPV6 ipv6()
 
-/* Long enough for anything that is not a time-out under test, also on a busy machine. */
+/* Long enough on a busy machine for anything that is not a time-out under test. */
 #define PATIENCE_MS 10000
 
-/* Exit status of a test that cannot run here; the reason was printed. */
+/* Exit status of a test that cannot run here. It has printed the reason. */
 #define EXIT_SKIPPED 77
 
 /* ---- checks ------------------------------------------------------------------------------- */
@@ -51,28 +51,29 @@
             fail_at(__FILE__, __LINE__, "%s does not hold", #condition);                            \
     } while (0)
 
-/* Two numbers. */
+/* Compares two numbers. */
 #define CHECK_INT(expression, wanted)                                                               \
     check_int_at(__FILE__, __LINE__, #expression, (long long)(expression), (long long)(wanted))
 
-/* At least, at most. */
+/* Lower and upper bounds. */
 #define CHECK_AT_LEAST(expression, least)                                                           \
     check_range_at(__FILE__, __LINE__, #expression, (long long)(expression), (long long)(least), INT64_MAX)
 #define CHECK_BETWEEN(expression, least, most)                                                      \
     check_range_at(__FILE__, __LINE__, #expression, (long long)(expression), (long long)(least),    \
                    (long long)(most))
 
-/* What a libfabric call returned: a count, or a negative error that is shown with its text. */
+/* Checks the return value of a libfabric call: a count, or a negative error, which is printed with its
+ * text. */
 #define CHECK_RET(call, wanted)                                                                     \
     check_ret_at(__FILE__, __LINE__, #call, (long long)(call), (long long)(wanted))
 
-/* A call that must succeed, and a call whose system error matters. */
+/* A call that must succeed, and a call whose errno is printed if it fails. */
 #define CHECK_OK(call) CHECK_RET(call, 0)
 #define CHECK_SYS(call) check_sys_at(__FILE__, __LINE__, #call, (long)(call))
 
 #define CHECK_BYTES(got, wanted, length) check_bytes_at(__FILE__, __LINE__, #got, got, wanted, length)
 
-/* Waits until a condition holds, driving all sides that are open; fails after `ms`. */
+/* Waits until a condition holds, and drives all open sides meanwhile. Fails after `ms`. */
 #define AWAIT(ms, condition)                                                                        \
     do {                                                                                            \
         int64_t await_until_ = now_ms() + (ms);                                                     \
@@ -92,10 +93,10 @@ void check_ret_at(const char *file, int line, const char *what, long long got, l
 long check_sys_at(const char *file, int line, const char *what, long got);
 void check_bytes_at(const char *file, int line, const char *what, const void *got, const void *wanted, size_t length);
 
-/* ---- what a process holds -------------------------------------------------------------------- */
+/* ---- resources of a process ------------------------------------------------------------------ */
 
-/* Open descriptors; bytes from the heap, 0 where that is not counted (AddressSanitizer); processor
- * time in milliseconds. */
+/* The number of open descriptors; the bytes in use on the heap, or 0 if they cannot be counted
+ * (AddressSanitizer); the processor time in milliseconds. */
 size_t open_descriptors(void);
 size_t heap_in_use(void);
 int64_t cpu_ms(void);
@@ -106,28 +107,27 @@ int64_t now_ms(void);
 int64_t now_us(void);
 void sleep_ms(int ms);
 
-/* Endpoints make progress only inside calls. While a helper here waits, it drives every side that
- * this thread has open, so that the other end of a connection in the same thread moves too, and
- * gives up the processor for a moment. */
+/* Endpoints make progress only in calls. While a helper waits, it drives every side that this thread has
+ * open, so that both ends of a connection in one thread make progress, and yields the processor. */
 void drive(void);
 
 /* ---- finding and opening ------------------------------------------------------------------ */
 
-/* Ring sizes in bytes, queue sizes in entries, protocol; 0 leaves the default. */
+/* Ring sizes in bytes, queue sizes in entries, and the protocol. 0 stands for the default. */
 struct settings {
     size_t send_ring, recv_ring;
     size_t tx_size, rx_size;
     uint32_t protocol;
 };
 
-/* Hints for this provider's stream endpoints and nothing more. Free with fi_freeinfo. */
+/* Hints that request this provider's stream endpoints. Free them with fi_freeinfo. */
 struct fi_info *stream_hints(void);
-/* fi_getinfo that must succeed. */
+/* Calls fi_getinfo, which must succeed. */
 struct fi_info *find(const char *node, const char *service, uint64_t flags, const struct fi_info *hints);
 /* Whether the info is from this provider. */
 bool is_ours(const struct fi_info *info);
 
-/* One side of a connection. A field that is not in use is NULL. */
+/* One side of a connection. An unused field is NULL. */
 struct side {
     struct fi_info *info;
     struct fid_fabric *fabric;
@@ -135,32 +135,32 @@ struct side {
     struct fid_eq *eq;
     struct fid_pep *pep;
     struct fid_ep *ep;
-    /* Fabric and event queue belong to another side. */
+    /* The fabric and the event queue belong to another side. */
     bool borrows;
 };
 
-/* Opens fabric, domain and event queue of `info`, which the side owns from now on. */
+/* Opens the fabric, domain and event queue of `info`, which the side owns afterwards. */
 void side_open(struct side *side, struct fi_info *info);
-/* The same with another side's fabric and event queue. */
+/* Like side_open, with another side's fabric and event queue. */
 void side_share(struct side *side, struct side *owner, struct fi_info *info);
-/* Lets drive() drive a side that was put together by hand, until it is closed. */
+/* Makes drive() drive a side that a test has assembled, until it is closed. */
 void side_remember(struct side *side);
-/* Closes what is open, innermost first. */
+/* Closes what is open, the endpoint first and the fabric last. */
 void side_close(struct side *side);
-/* Closes one object that must close without complaint. */
+/* Closes one object, which must succeed. */
 void close_fid(struct fid *fid);
 
-/* Opens an event queue with a descriptor to wait on. */
+/* Opens an event queue with a descriptor. */
 struct fid_eq *open_eq(struct fid_fabric *fabric);
-/* An endpoint of the side, bound to its event queue, with these settings (NULL: defaults). */
+/* Opens an endpoint of the side, bound to its event queue, with these settings (NULL: defaults). */
 void side_endpoint(struct side *side, const struct settings *settings);
-/* A side that listens on `host`, on a port that the system chooses. */
+/* Opens a side that listens on `host`, on a port that the system chooses. */
 void side_listen(struct side *side, const char *host, const struct settings *settings);
-/* fi_getinfo for an endpoint that connects to `host` and `port`. */
+/* Calls fi_getinfo for an endpoint that connects to `host` and `port`. */
 struct fi_info *find_peer(const char *host, unsigned port, const struct settings *settings);
-/* A side with an endpoint that can connect to `host` and `port`. */
+/* Opens a side with an endpoint that can connect to `host` and `port`. */
 void side_active(struct side *side, const char *host, unsigned port, const struct settings *settings);
-/* Sets what the settings name, on an active or passive endpoint. */
+/* Sets the options of an active or passive endpoint to these settings. */
 void apply_settings(struct fid *fid, const struct settings *settings);
 
 unsigned address_port(const void *address);
@@ -169,7 +169,7 @@ unsigned fid_port(struct fid *fid);
 
 /* ---- connecting --------------------------------------------------------------------------- */
 
-/* An event as it was read. `data` is the connection data that came with it. */
+/* An event, with the connection data that came with it. */
 struct event {
     uint32_t kind;
     struct fid *fid;
@@ -178,19 +178,19 @@ struct event {
     size_t data_length;
 };
 
-/* Reads an event if there is one; fails if an error is queued. */
+/* Reads an event if there is one. Fails if an error is queued. */
 bool read_event(struct fid_eq *eq, struct event *event);
-/* Reads the next event; fails if there is none in time or an error is queued. */
+/* Waits for the next event. Fails on a time-out, or if an error is queued. */
 struct event next_event(struct fid_eq *eq);
-/* The same, and it must be of this kind. */
+/* Waits for the next event, which must be of this kind. */
 struct event await_event(struct fid_eq *eq, uint32_t kind);
-/* Reads the next event, which must be an error; `data` gets what came with it, exactly. */
+/* Waits for the next event, which must be an error. `data` gets its error data. */
 struct fi_eq_err_entry await_error(struct fid_eq *eq, void *data, size_t size);
-/* Nothing is queued. */
+/* Checks that no event is queued. */
 void check_no_event(struct fid_eq *eq);
 
-/* Two connected endpoints in one process. The server's endpoint was accepted by `listener`, and
- * shares its event queue. */
+/* Two connected endpoints in one process. `listener` accepted the server's endpoint, which shares its
+ * event queue. */
 struct pair {
     struct side listener;
     struct side client;
@@ -198,35 +198,35 @@ struct pair {
 };
 
 void pair_open(struct pair *pair, const char *host, const struct settings *settings);
-/* Different settings for the two ends. */
+/* Like pair_open, with different settings for the two ends. */
 void pair_open_with(struct pair *pair, const char *host, const struct settings *client,
                     const struct settings *server);
 void pair_close(struct pair *pair);
-/* An endpoint for what `request` asks, in `server`, which borrows the listener's objects. */
+/* Opens an endpoint in `server` for this connection request. `server` shares the listener's objects. */
 void side_for_request(struct side *listener, struct side *server, const struct event *request);
-/* The same, and accepts with this connection data. */
+/* Like side_for_request, and accepts with this connection data. */
 void accept_request(struct side *listener, struct side *server, const struct event *request,
                     const void *data, size_t length);
 
-/* ---- moving bytes ------------------------------------------------------------------------- */
+/* ---- sending and receiving ---------------------------------------------------------------- */
 
 ssize_t send_once(struct fid_ep *ep, const void *data, size_t length);
 ssize_t recv_once(struct fid_ep *ep, void *data, size_t length);
-/* What the next receive answers once it is no longer -FI_EAGAIN. */
+/* Repeats a receive until it no longer returns -FI_EAGAIN, and returns its result. */
 ssize_t recv_wait(struct fid_ep *ep, void *data, size_t length);
-/* All of it, in as many calls as it takes. */
+/* Sends all bytes, in as many calls as necessary. */
 void send_all(struct fid_ep *ep, const void *data, size_t length);
 void recv_all(struct fid_ep *ep, void *data, size_t length);
-/* Receives `length` bytes and checks that they are pattern(offset ...). */
+/* Receives `length` bytes, and checks that they are pattern(offset ...). */
 void recv_pattern(struct fid_ep *ep, uint64_t offset, size_t length);
-/* Sends until nothing is taken any more although the other end was driven; answers how many bytes
- * of the pattern from `offset` went. */
+/* Sends the pattern from `offset` until the endpoint takes no more bytes although the other end is driven.
+ * Returns the number of bytes sent. */
 size_t fill(struct fid_ep *ep, uint64_t offset);
-/* Sends `length` bytes of the pattern one way while reading them at the other end. */
+/* Sends `length` bytes of the pattern in one direction, and reads them at the other end meanwhile. */
 void transfer(struct fid_ep *from, struct fid_ep *to, size_t length);
 
-/* Reproducible content: where in a stream a byte stands decides its value. The answer points to
- * `length` bytes (at most PATTERN_MAX) that belong at `offset`. */
+/* Reproducible content: the value of a byte depends on its offset in the stream. Returns a pointer to the
+ * `length` bytes (at most PATTERN_MAX) at `offset`. */
 #define PATTERN_MAX ((size_t)(4 << 20))
 const uint8_t *pattern(uint64_t offset, size_t length);
 
@@ -234,55 +234,55 @@ const uint8_t *pattern(uint64_t offset, size_t length);
 
 /* The descriptor of an endpoint or event queue. */
 int wait_fd(struct fid *fid);
-/* Whether it is readable within `ms`. Drives nothing. */
+/* Whether the descriptor is readable within `ms`. Drives nothing. */
 bool readable(int fd, int ms);
 
-/* ---- where the tests run -------------------------------------------------------------------- */
+/* ---- addresses and devices of the tests ----------------------------------------------------- */
 
-/* The addresses to listen on, those of the loopback interface or of TEST_IPV4 and TEST_IPV6. Their device is
- * the first that the provider names for them: the embedded one, or an RDMA device. */
+/* The addresses to listen on: those of the loopback interface, or TEST_IPV4 and TEST_IPV6. Their device is
+ * the first that the provider reports for them: the embedded one, or an RDMA device. */
 const char *ipv4(void);
 const char *ipv6(void);
-/* The address as connecting calls take it, with this port. */
+/* The address with this port, for calls that connect. */
 struct sockaddr_in ipv4_address(unsigned port);
-/* Ends the test as skipped unless the device there is the embedded one: a test that makes its handshake by
- * hand is about that device's. */
+/* Skips the test unless the device is the embedded one. For tests that speak MPA over a plain socket. */
 void needs_embedded_device(void);
-/* The contrary. */
+/* Skips the test unless the device is an RDMA device. */
 void needs_rdma_device(void);
 bool on_rdma_device(void);
-/* Lets something befall the RDMA device, as scripts/vm/fault.sh calls it. It is mended on demand, or when the
- * process ends. */
+/* Causes a fault of the RDMA device, with the name that scripts/vm/fault.sh gives it. mend() or the end of
+ * the process repairs the device. */
 void fault(const char *what);
 void mend(void);
 
 /* ---- other processes and plain sockets ----------------------------------------------------- */
 
-/* A process started by a test; it is killed with the test. */
+/* A process that a test started. It is killed with the test. */
 struct peer {
     pid_t pid;
     int to_peer;
     int from_peer;
 };
 
-/* Runs `body` in a new process. Call it before any libfabric call. `body` ends by returning. */
+/* Runs `body` in a new process, which ends when `body` returns. Must be called before any libfabric call. */
 void peer_start(struct peer *peer, void (*body)(struct peer *self, void *argument), void *argument);
-/* Tells the other process one number, and waits for one. */
+/* Sends one number to the other process, and receives one from it. */
 void peer_tell(struct peer *peer, uint64_t number);
 uint64_t peer_hear(struct peer *peer);
-/* Waits for its end, which must be a good one. */
+/* Waits until the process ends, which must be with status 0. */
 void peer_join(struct peer *peer);
-/* Waits for its end, whatever that is, and leaves the rest to peer_join or peer_kill. */
+/* Waits until the process ends, with any status. peer_join or peer_kill must follow. */
 void peer_gone(const struct peer *peer);
-/* kill -9, and waits until it is gone. */
+/* Kills the process with SIGKILL, and waits until it ends. */
 void peer_kill(struct peer *peer);
 
-/* A listening TCP socket on ipv4() and its port; a TCP connection to a port there. */
+/* Opens a listening TCP socket on ipv4() and returns its port; opens a TCP connection to a port there. */
 int tcp_listen(unsigned *port);
 int tcp_connect(unsigned port);
-/* Waits for a connection to a listening socket, and drives what is open meanwhile. */
+/* Waits for a connection to a listening socket, and drives the open sides meanwhile. */
 int tcp_accept(int fd);
-/* Reads until the other end closes or resets, or `ms` have passed: then it answers -1. */
+/* Reads until the other end closes or resets the connection. Returns -1 if that does not happen within
+ * `ms`. */
 ssize_t tcp_read_to_end(int fd, void *data, size_t size, int ms);
 
 #endif

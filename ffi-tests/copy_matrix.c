@@ -1,11 +1,11 @@
 /*
- * Copies in both directions at once between two processes, over many call sizes, ring sizes and
- * queue sizes, both address families and both protocols. Every byte is compared as it arrives.
+ * Copies in both directions at once between two processes, with many call sizes, ring sizes and queue
+ * sizes, both address families and both protocols. Every byte is compared when it arrives.
  *
  *   copy_matrix [--large] [NAME]...
  *
- * One line a case, and "N passed, N failed" at the end. --large moves 1 GiB each way through the
- * larger call sizes instead.
+ * Prints one line for each case, and "N passed, N failed" at the end. --large moves 1 GiB in each
+ * direction with the larger call sizes instead.
  */
 #include "common.h"
 
@@ -20,7 +20,7 @@
 #define MIB (1024u * 1024u)
 #define GIB ((uint64_t)1 << 30)
 
-/* A case that takes longer hangs. */
+/* A case that takes longer counts as hanging. */
 #define LIMIT_S 60
 #define LARGE_LIMIT_S 300
 
@@ -29,20 +29,20 @@ struct copy_case {
     const char *host;
     size_t send_size, recv_size;
     struct settings settings;
-    /* Bytes each way. */
+    /* Bytes in each direction. */
     uint64_t length;
 };
 
-/* ---- one direction each way ------------------------------------------------------------------ */
+/* ---- both directions of one end -------------------------------------------------------------- */
 
 struct direction {
     uint64_t done;
     size_t part;
-    /* The other end said that it is over. */
+    /* The peer has ended its direction. */
     bool ended;
 };
 
-/* Answers whether something moved. */
+/* Returns whether bytes moved. */
 static bool send_step(struct fid_ep *ep, struct direction *out, const struct copy_case *one)
 {
     size_t part = one->length - out->done < out->part ? (size_t)(one->length - out->done) : out->part;
@@ -83,7 +83,7 @@ static bool recv_step(struct fid_ep *ep, struct direction *in, const struct copy
     return true;
 }
 
-/* Both directions of one end, asleep in poll whenever neither moves. */
+/* Both directions of one end. Sleeps in poll when neither moves bytes. */
 static void copy_both_ways(struct fid_ep *ep, const struct copy_case *one)
 {
     struct direction out = {.part = one->send_size}, in = {.part = one->recv_size};
@@ -153,7 +153,7 @@ static struct copy_case *add(struct matrix *matrix, const char *group, size_t se
     one->host = IPV4;
     one->send_size = send_size;
     one->recv_size = recv_size;
-    /* About as long for every size: some ten thousand calls, or some ten MiB. */
+    /* The cases take about the same time: some ten thousand calls, or some ten MiB. */
     one->length = (uint64_t)smaller * 20000;
     if (one->length > 48 * MIB)
         one->length = 48 * MIB;
@@ -162,7 +162,7 @@ static struct copy_case *add(struct matrix *matrix, const char *group, size_t se
     return one;
 }
 
-/* What is peculiar to a case follows its name. */
+/* Appends the case's own value to its name. */
 static void extend_name(struct copy_case *one, const char *what, size_t value)
 {
     size_t length = strlen(one->name);
@@ -221,7 +221,7 @@ static void add_queue_sizes(struct matrix *matrix)
     }
 }
 
-/* A peer that grants many times the send ring: the ring is used again while TCP still has what it held. */
+/* A peer that grants many times the send ring: the ring is used again while TCP still holds its bytes. */
 static void add_uneven_rings(struct matrix *matrix)
 {
     static const size_t rings[] = {8 * KIB, 32 * KIB};
@@ -250,7 +250,7 @@ static void add_large(struct matrix *matrix)
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* In a process of its own, so that a crash or a hang is one failed case. */
+/* Each case runs in its own process, so that a crash or a hang fails only this case. */
 static bool run_case(struct copy_case *one, int limit)
 {
     int64_t start = now_us(), took;

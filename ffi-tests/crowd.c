@@ -1,10 +1,10 @@
-/* Many connections over one event queue, and threads on them. */
+/* Many connections with one event queue, used by several threads. */
 #include "crowd.h"
 
 #include <sched.h>
 #include <stdlib.h>
 
-/* ---- bytes one way -------------------------------------------------------------------------- */
+/* ---- one direction -------------------------------------------------------------------------- */
 
 static size_t next_part(const struct flow *flow)
 {
@@ -221,7 +221,7 @@ void crowd_close(struct crowd *crowd)
     free(crowd->links);
 }
 
-/* ---- bytes of all links --------------------------------------------------------------------- */
+/* ---- the bytes of all connections ----------------------------------------------------------- */
 
 void crowd_load(struct crowd *crowd, unsigned link, uint64_t length, size_t part)
 {
@@ -233,7 +233,7 @@ void crowd_load(struct crowd *crowd, unsigned link, uint64_t length, size_t part
     }
 }
 
-/* One call each way. Answers whether bytes moved. */
+/* One call in each direction. Returns whether bytes moved. */
 static bool carry_end(struct end *end)
 {
     bool sent = flow_send(&end->out), received = flow_recv(&end->in);
@@ -241,7 +241,7 @@ static bool carry_end(struct end *end)
     return sent || received;
 }
 
-/* Takes a link a bit further. Answers whether it is done. */
+/* Moves some bytes of a connection. Returns whether all are moved. */
 static bool carry_link(struct link *link, int64_t *until)
 {
     bool done = true;
@@ -265,7 +265,7 @@ static void *carry(void *argument)
     int64_t until = now_ms() + PATIENCE_MS;
     unsigned done = 0;
 
-    /* Done when all of them were, one after the other. */
+    /* The loop ends when each connection in turn is done. */
     for (unsigned link = 0; done < crowd->count; link = (link + 1) % crowd->count) {
         done = carry_link(&crowd->links[link], &until) ? done + 1 : 0;
         CHECK(now_ms() < until);

@@ -1,6 +1,6 @@
 /*
- * Many connections over one listener and one event queue, which several threads read, and bytes
- * that any thread can move on.
+ * Many connections of one listener with one event queue, which several threads read. Any thread can move
+ * bytes on any connection.
  */
 #ifndef RSTREAM_TESTS_CROWD_H
 #define RSTREAM_TESTS_CROWD_H
@@ -10,10 +10,10 @@
 
 #include "common.h"
 
-/* ---- bytes one way -------------------------------------------------------------------------- */
+/* ---- one direction -------------------------------------------------------------------------- */
 
-/* One direction of one endpoint: `length` bytes of the pattern, in calls of at most `part`. One
- * thread at a time may move it on. */
+/* One direction of one endpoint: `length` bytes of the pattern, in calls of at most `part`. Only one
+ * thread at a time may use it. */
 struct flow {
     struct fid_ep *ep;
     uint64_t length;
@@ -21,13 +21,13 @@ struct flow {
     uint64_t done;
 };
 
-/* One call, which checks what it receives. Answers whether bytes moved. */
+/* Makes one call, and checks received bytes. Returns whether bytes moved. */
 bool flow_send(struct flow *flow);
 bool flow_recv(struct flow *flow);
-/* The whole of a flow, by trying again and again. */
+/* Moves all bytes of a flow, and repeats calls until they succeed. */
 void flow_send_all(struct flow *flow);
 void flow_recv_all(struct flow *flow);
-/* `length` bytes in both directions at once, a thread for each direction of each endpoint. */
+/* Moves `length` bytes in both directions at once, with a thread for each direction of each endpoint. */
 void flows_cross(struct fid_ep *one, struct fid_ep *other, uint64_t length);
 
 /* ---- connections ---------------------------------------------------------------------------- */
@@ -36,9 +36,9 @@ struct end {
     struct fi_info *info;
     struct fid_domain *domain;
     _Atomic(struct fid_ep *) ep;
-    /* How often the event queue told of it. */
+    /* How often the event queue reported these events. */
     atomic_uint connected, shut;
-    /* Which of the closes it was; 0: it is open. */
+    /* The number of its close, or 0 while it is open. */
     atomic_uint closed;
     struct flow out, in;
 };
@@ -46,7 +46,7 @@ struct end {
 /* The active end and the accepted one. */
 struct link {
     struct end ends[2];
-    /* Held by the thread that carries it. */
+    /* Held by the thread that moves its bytes. */
     atomic_flag taken;
 };
 
@@ -61,27 +61,27 @@ struct crowd {
     atomic_uint closes;
 };
 
-/* Listens, and reads the event queue in `readers` threads, which accept whoever asks. They fail if
- * an event tells of an endpoint whose close had returned before the read began. */
+/* Listens, and reads the event queue in `readers` threads, which accept every request. They fail if an
+ * event names an endpoint whose close had returned before the read began. */
 void crowd_open(struct crowd *crowd, unsigned links, unsigned readers);
-/* Connects one link; any thread may. Both ends have told of it when this returns. */
+/* Connects one link, from any thread. Returns when the event queue has reported both ends connected. */
 void crowd_connect(struct crowd *crowd, unsigned link);
-/* Gives both directions of a link this much to carry, in calls of odd sizes of about `part`. */
+/* Sets the bytes to move in both directions of a link, in calls of odd sizes of about `part`. */
 void crowd_load(struct crowd *crowd, unsigned link, uint64_t length, size_t part);
-/* Carries everything in `threads` threads, each link handed from thread to thread. */
+/* Moves all bytes in `threads` threads, which pass the links to each other. */
 void crowd_carry(struct crowd *crowd, unsigned threads);
-/* Does something with every link, in `threads` threads. */
+/* Calls `body` for every link, in `threads` threads. */
 void crowd_each(struct crowd *crowd, unsigned threads, void (*body)(struct crowd *, unsigned link));
-/* Closes one end; any thread may. */
+/* Closes one end, from any thread. */
 void crowd_close_end(struct crowd *crowd, struct end *end);
-/* Closes what is open and ends the readers. */
+/* Closes all open objects and ends the readers. */
 void crowd_close(struct crowd *crowd);
 
-/* Waits until the event queue has told `count` times of something, without driving anything; told
- * more often is a failure. */
+/* Waits until the event queue has reported something `count` times, without driving anything. Fails if it
+ * is reported more often. */
 void await_count(atomic_uint *counter, unsigned count);
 
-/* Starts `count` threads with one body, each with its element of `arguments`; waits for their end. */
+/* Starts `count` threads with one body, each with its element of `arguments`, and waits until they end. */
 void threads_run(unsigned count, void *(*body)(void *), void *arguments, size_t size);
 
 #endif

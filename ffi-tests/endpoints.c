@@ -1,4 +1,5 @@
-/* Stream endpoints through libfabric's public calls: finding, opening, connecting, moving bytes. */
+/* Stream endpoints through libfabric's public calls: discovery, opening, connecting, sending and
+ * receiving. */
 #include "common.h"
 
 #include <stdlib.h>
@@ -47,7 +48,7 @@ struct fid_eq *open_eq(struct fid_fabric *fabric)
     return eq;
 }
 
-/* The sides that this thread has open: what drive() drives. */
+/* The open sides of this thread, which drive() drives. */
 #define SIDES_MAX 64
 static _Thread_local struct side *open_sides[SIDES_MAX];
 
@@ -187,13 +188,13 @@ unsigned fid_port(struct fid *fid)
 
 /* ---- events and progress ------------------------------------------------------------------ */
 
-/* Room for an entry and its data; the entry has to be aligned. */
+/* Room for an entry and its data. The entry must be aligned. */
 union event_buffer {
     struct fi_eq_cm_entry entry;
     uint8_t bytes[sizeof(struct fi_eq_cm_entry) + 1024];
 };
 
-/* Any call drives an object: a look at an event queue, and a question whether waiting makes sense. */
+/* Any call drives an object. These read the event queue, and call fi_trywait. */
 static void drive_side(struct side *side)
 {
     union event_buffer buffer;
@@ -319,7 +320,7 @@ void pair_close(struct pair *pair)
     side_close(&pair->listener);
 }
 
-/* ---- moving bytes ------------------------------------------------------------------------- */
+/* ---- sending and receiving ---------------------------------------------------------------- */
 
 ssize_t send_once(struct fid_ep *ep, const void *data, size_t length)
 {
@@ -384,7 +385,7 @@ size_t fill(struct fid_ep *ep, uint64_t offset)
     size_t total = 0;
     int refused = 0;
 
-    /* What is in flight may still come back as room; a while of refusals is the end. */
+    /* Bytes in flight may still become room, so the end is a time without success. */
     while (refused < 200) {
         ssize_t took = send_once(ep, pattern(offset + total, part), part);
 

@@ -1,6 +1,6 @@
 /*
- * To be preloaded: lets dlopen() find no rdma-core, as on a host that has none. libfabric of some
- * distributions links it, so it cannot be taken away.
+ * To be preloaded: makes dlopen() fail for rdma-core, as on a host without it. It cannot be uninstalled,
+ * because libfabric of some distributions is linked with it.
  */
 #include <dlfcn.h>
 #include <string.h>

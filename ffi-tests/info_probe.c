@@ -1,6 +1,6 @@
 /*
- * Lists this provider's stream endpoints, one line each: what fi_info shows for types that it
- * knows. fi_info of libfabric 1.17 cannot ask for FI_EP_SOCK_STREAM.
+ * Lists this provider's stream endpoints, one in a line, as fi_info does for other types. fi_info of
+ * libfabric 1.17 cannot request FI_EP_SOCK_STREAM.
  *
  *   info_probe [unspec|rstream|iwarp] [NODE [SERVICE]]
  */

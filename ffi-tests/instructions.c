@@ -1,6 +1,7 @@
 /*
- * What callgrind counts: one message of 64 bytes and its receipt, again and again, between two endpoints in one
- * thread. Only `exchange` is to be counted (--toggle-collect=exchange): connecting and warming up are over by then.
+ * The program that callgrind counts: it sends and receives messages of 64 bytes between two endpoints in
+ * one thread. Only `exchange` is to be counted (--toggle-collect=exchange), which runs after connecting
+ * and warming up.
  *
  *   instructions MESSAGES
  */
@@ -9,10 +10,10 @@
 #include <stdlib.h>
 
 #define MESSAGE 64
-/* Every place of both rings and every entry of both queues has been used by then. */
+/* Messages after which every place of both rings and every entry of both queues has been used. */
 #define WARMING 4096
 
-/* Sends a message and takes it at the other end, however often that has to be asked for. */
+/* Sends a message and receives it at the other end. Repeats calls that return -FI_EAGAIN. */
 __attribute__((noinline)) void exchange(struct fid_ep *from, struct fid_ep *to, uint8_t *data)
 {
     ssize_t took, gave = 0;

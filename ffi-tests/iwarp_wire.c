@@ -21,7 +21,7 @@ uint64_t get_be(const uint8_t *at, size_t bytes)
     return value;
 }
 
-/* Reads exactly so many bytes; false at an end before the first of them. */
+/* Reads exactly this many bytes. Returns false if the connection ends before the first of them. */
 static bool read_exactly(int fd, uint8_t *at, size_t length)
 {
     int64_t until = now_ms() + PATIENCE_MS;
@@ -56,7 +56,7 @@ static void write_all(int fd, const uint8_t *data, size_t length)
 
 /* ---- the handshake --------------------------------------------------------------------------- */
 
-/* Bytes before the private data that revision 2 adds. */
+/* Bytes that revision 2 adds before the private data. */
 static size_t enhanced_length(const uint8_t *frame)
 {
     return frame[MPA_REVISION] == 2 && frame[MPA_FLAGS] & MPA_ENHANCED ? 4 : 0;
@@ -108,13 +108,14 @@ const uint8_t *mpa_data(const uint8_t *frame, size_t *length)
 #define UNTAGGED_HEADER 18
 #define MPA_CRC 4
 
-/* Bytes that follow a length field: the ULPDU, padding to a multiple of four with the field, CRC. */
+/* Bytes after a length field: the ULPDU, padding so that ULPDU and field are a multiple of four, and the
+ * CRC. */
 static size_t after_length(size_t ulpdu)
 {
     return (2 + ulpdu + 3) / 4 * 4 - 2 + MPA_CRC;
 }
 
-/* Fills in the length field, padding and CRC of an FPDU whose ULPDU is in place, and sends it. */
+/* Fills in the length field, padding and CRC of an FPDU that contains its ULPDU, and sends it. */
 static void send_fpdu(int fd, uint8_t *fpdu, size_t ulpdu)
 {
     size_t rest = after_length(ulpdu);

@@ -1,6 +1,6 @@
 /*
- * To be preloaded: RDMA devices refuse requests for as long as the program wants, as one does that has no memory
- * for them. Of a list of requests they take the first half.
+ * To be preloaded: RDMA devices refuse requests while the program wants it, as if they had no memory for
+ * them. Of a list of requests they take the first half.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,7 @@ bool refuse_receives, refuse_sends;
 static int (*take_recv)(struct ibv_qp *, struct ibv_recv_wr *, struct ibv_recv_wr **);
 static int (*take_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
 
-/* The link behind the first half of a list. */
+/* The pointer that ends the first half of a list. */
 #define MIDDLE(list)                                                                                \
     ({                                                                                              \
         __typeof__(list) *middle_ = &(list);                                                        \
@@ -74,7 +74,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attribu
     return create(pd, attributes);
 }
 
-/* Who looks for libibverbs finds this file, behind which it stands. */
+/* Returns this library for libibverbs, so that its functions are found before those of libibverbs. */
 void *dlopen(const char *name, int flags)
 {
     static void *(*next)(const char *, int);

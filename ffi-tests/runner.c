@@ -1,4 +1,4 @@
-/* Runs the tests, each in a process of its own, and counts. */
+/* Runs the tests, each in its own process, and counts the results. */
 #include "runner.h"
 
 #include <signal.h>
@@ -9,19 +9,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* After this many seconds, or as many since it last said that it gets on, a test counts as hanging. */
+/* A test that runs this many seconds, or this long after its last call of still_moving(), counts as
+ * hanging. */
 #define LIMIT_S 90
 
 struct counts {
     unsigned passed, failed, skipped;
 };
 
-/* A test that is to run, runs or has run. */
+/* A test that waits to run, runs or has run. */
 #define NOTE_MAX 256
 struct job {
     const struct section *section;
     const struct test *test;
-    /* What the test noted, in memory that it shares with the process that reports. */
+    /* The test's note, in memory that it shares with the process that reports. */
     char *noted;
     FILE *output;
     pid_t pid;
@@ -33,7 +34,7 @@ struct job {
 /* Most tests that run at the same time. */
 #define JOBS_MAX 64
 
-/* The note of the test that runs in this process. */
+/* The note of the test in this process. */
 static char *noted;
 
 void note(const char *format, ...)
@@ -54,13 +55,13 @@ static void run_child(const struct job *job)
 {
     int output = fileno(job->output);
 
-    /* A group of its own, so that what the test started can be ended with it. */
+    /* The test gets its own process group, so that the processes that it starts can be killed with it. */
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGPIPE, SIG_IGN);
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    /* Those of other tests as well: a test may count what it has. */
+    /* Closes the descriptors of other tests too, because a test may count its descriptors. */
     close_range(STDERR_FILENO + 1, ~0U, 0);
     noted = job->noted;
     still_moving();
@@ -88,7 +89,7 @@ static void start(struct job *job)
         run_child(job);
 }
 
-/* Waits until one of the jobs that run has ended. */
+/* Waits until one of the running jobs has ended. */
 static void await_one(struct job *jobs, size_t count)
 {
     int status = 0;
@@ -97,7 +98,7 @@ static void await_one(struct job *jobs, size_t count)
     for (size_t i = 0; i < count; i++) {
         if (jobs[i].pid != pid)
             continue;
-        /* Whatever the test left behind in its group; usually nothing. */
+        /* Kills the processes that the test left in its group, if there are any. */
         kill(-pid, SIGKILL);
         jobs[i].ended = true;
         jobs[i].status = status;
@@ -132,7 +133,7 @@ static void report(const struct job *job, struct counts *counts)
     fclose(job->output);
 }
 
-/* Whether the next job may start beside those that run. */
+/* Whether the next job may start while others run. */
 static bool may_start(const struct job *jobs, size_t next, size_t at_a_time)
 {
     bool alone = jobs[next].test->faults;
@@ -147,7 +148,7 @@ static bool may_start(const struct job *jobs, size_t next, size_t at_a_time)
     return running < (alone && getenv("TEST_FAULT") ? 1 : at_a_time);
 }
 
-/* Runs the jobs, so many at a time, and reports on them in their order. */
+/* Runs the jobs, at most `at_a_time` at once, and reports them in their order. */
 static struct counts run_jobs(struct job *jobs, size_t count, size_t at_a_time)
 {
     struct counts counts = {0};
@@ -167,7 +168,7 @@ static struct counts run_jobs(struct job *jobs, size_t count, size_t at_a_time)
     return counts;
 }
 
-/* Named are tests or whole sections; nothing named means all. */
+/* `names` are tests or sections. No names mean all tests. */
 static bool wanted(const struct section *section, const struct test *test, char **names, int count)
 {
     for (int i = 0; i < count; i++)

@@ -1,19 +1,19 @@
 /*
- * Named tests in sections, each run in a process of its own: what a test program's main() is made of.
+ * Named tests in sections, each run in its own process: the main() of a test program.
  */
 #ifndef RSTREAM_TESTS_RUNNER_H
 #define RSTREAM_TESTS_RUNNER_H
 
 #include "common.h"
 
-/* One test. It runs in a process of its own: it ends by returning, by a failed check or by
- * skip(), and a crash or a hang is its own failure only. */
+/* One test. It runs in its own process and ends by returning, by a failed check or by skip(). A crash or a
+ * hang fails only this test. */
 struct test {
     const char *name;
     /* What it shows. */
     const char *line;
     void (*run)(void);
-    /* It calls fault(): no other test runs at the same time where that has a device to take away. */
+    /* It calls fault(). If that affects a device, no other test runs at the same time. */
     bool faults;
 };
 
@@ -28,14 +28,14 @@ struct section {
 
 #define SECTION(title, table) {title, table, sizeof table / sizeof table[0]}
 
-/* Says where the test is: printed if it fails, crashes or hangs. */
+/* Sets the test's note, which is printed if the test fails, crashes or hangs. */
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Says that the test gets on: its limit counts from here. For a test that moves much. */
+/* Restarts the test's time limit. For a test that moves many bytes. */
 void still_moving(void);
 
-/* main() of a test program: reads the command line, runs what it names, prints a line for each test
- * and the counts, and answers the exit status. */
+/* main() of a test program: parses the command line, runs the named tests, prints a line for each and the
+ * counts, and returns the exit status. */
 int run_sections(int argc, char **argv, const struct section *const *sections, size_t count);
 
 #endif

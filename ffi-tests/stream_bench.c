@@ -1,9 +1,9 @@
 /*
- * Throughput and latency of a stream over loopback, beside plain TCP with the same calls: the
- * candidates take turns in one run, each between two processes that poll. Prints the median of the
- * rounds with their least and greatest, and the ratio to TCP.
+ * Throughput and latency of a stream over loopback, compared with plain TCP with the same calls. The
+ * candidates take turns in one run, each between two processes that poll. Prints the median, the least and
+ * the greatest result of the rounds, and the ratio to TCP.
  *
- *   stream_bench [ROUNDS [MIB [TRIPS]]]     5, 1024 and 20000 unless given
+ *   stream_bench [ROUNDS [MIB [TRIPS]]]     default: 5, 1024 and 20000
  */
 #include "common.h"
 
@@ -16,11 +16,11 @@
 #define MESSAGE 64
 #define ROUNDS_MOST 99
 
-/* Bytes one way, and messages there and back. */
+/* Bytes in one direction, and the number of round trips. */
 static uint64_t amount = 1ULL << 30;
 static int trips_made = 20000;
 
-/* One end of a stream, whatever carries it. */
+/* One end of a stream over any transport. */
 struct end {
     struct fid_ep *ep;
     int fd;
@@ -86,7 +86,7 @@ static void all_in(const struct end *end, uint8_t *data, size_t length)
     }
 }
 
-/* The other process: takes the bulk, says so, and answers every message. */
+/* The other process: receives the bytes, acknowledges them, and answers every message. */
 static void serve(const struct end *end)
 {
     static uint8_t data[CALL];
@@ -204,7 +204,7 @@ static int ascending(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Each round is a process of its own, so that every endpoint begins with a fresh library. */
+/* Each round runs in its own process, so that every endpoint starts with a newly loaded library. */
 static void one_round(struct peer *self, void *argument)
 {
     struct results results = run(argument);

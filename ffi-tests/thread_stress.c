@@ -1,7 +1,7 @@
 /*
- * Connections that come and go in many threads: rounds of a seed, each with its own number of
- * connections, event queue readers and threads, and its own way to end. Meanwhile one thread asks
- * every endpoint everything. Every byte is compared, every event counted.
+ * Connections that are made and closed in many threads: each round has a seed that determines its number
+ * of connections, event queue readers and threads, and how it ends. Meanwhile one thread makes every query
+ * on every endpoint. Every byte is compared, every event counted.
  *
  * The seed of a round is printed before it, and -s runs it again.
  */
@@ -14,7 +14,7 @@
 
 enum ending { SHUT_BOTH, SHUT_IN_TURN, CLOSE_ONE, CLOSE_BOTH, ENDINGS };
 
-/* What this round does. */
+/* How this round ends. */
 static enum ending ending;
 
 static uint64_t state;
@@ -27,7 +27,7 @@ static unsigned below(unsigned bound)
     return (unsigned)(state >> 33) % bound;
 }
 
-/* ---- questions ------------------------------------------------------------------------------ */
+/* ---- queries -------------------------------------------------------------------------------- */
 
 struct asker {
     struct crowd *crowd;
@@ -120,7 +120,7 @@ static void run_round(uint64_t seed)
     unsigned threads;
 
     state = seed;
-    /* The first numbers of a small seed are small. */
+    /* The first random numbers of a small seed are small. */
     for (unsigned i = 0; i < 16; i++)
         (void)below(2);
     ending = below(ENDINGS);

@@ -1,8 +1,8 @@
 /*
- * Takes libfabric in by dlopen, as MPI libraries do, moves bytes over a stream, and lets it go.
- * Run it under valgrind: what is left behind, by the program's end at the latest, shows there.
+ * Loads libfabric by dlopen, as MPI libraries do, moves bytes over a stream, and unloads it. Run it under
+ * valgrind, which reports what is not freed when the program ends.
  *
- *   unload close    close everything and unload libfabric, twice over, then end
+ *   unload close    close everything and unload libfabric, twice, then end
  *   unload leave    end with the connection open and libfabric loaded
  */
 #include "common.h"
@@ -10,8 +10,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* The program is not linked with libfabric: the calls that are functions of the library, rather
- * than of its headers, go to what was loaded last. */
+/* The program is not linked with libfabric. Calls of the library's functions, rather than of the inline
+ * functions of its headers, go to the library that was loaded last. */
 static void *library;
 
 #define LOADED(name) ((__typeof__(&name))symbol(#name))
@@ -58,7 +58,7 @@ static void load(void)
         fail_at(__FILE__, __LINE__, "%s", dlerror());
 }
 
-/* More than a ring holds, both ways, and something that is never read. */
+/* Moves more bytes than a ring holds in both directions, and sends some that are never read. */
 static void use(struct pair *pair)
 {
     pair_open(pair, "127.0.0.1", NULL);

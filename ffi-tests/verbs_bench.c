@@ -30,7 +30,7 @@ static void stay_on(int processor)
     CHECK_SYS(sched_setaffinity(0, sizeof set, &set));
 }
 
-/* Microseconds. */
+/* The time in microseconds. */
 static double now(void)
 {
     struct timespec time;
@@ -39,7 +39,7 @@ static double now(void)
     return (double)time.tv_sec * 1e6 + (double)time.tv_nsec / 1e3;
 }
 
-/* A clock of any unit that costs little also where reading the system's is a system call. */
+/* A cheap clock of any unit, for systems where reading the time is a system call. */
 static double ticks(void)
 {
 #ifdef __x86_64__

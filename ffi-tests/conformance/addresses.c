@@ -1,11 +1,11 @@
-/* Contract, section Discovery: the addresses that fi_getinfo takes and answers. */
+/* Contract, section Discovery: the addresses in the hints and in the results of fi_getinfo. */
 #include "conformance.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* An address as getinfo gives it, compared with what was asked. */
+/* Compares an address in a result of fi_getinfo with the requested one. */
 static void check_address(const void *address, size_t length, int family, unsigned port)
 {
     CHECK(address != NULL);
@@ -24,7 +24,7 @@ static void node_and_service(void)
     CHECK_INT(((struct sockaddr_in *)info->dest_addr)->sin_addr.s_addr, ipv4_address(0).sin_addr.s_addr);
     fi_freeinfo(info);
 
-    /* What leads there: an address of this host, on any port. */
+    /* The source is an address of this host that reaches the destination, with any port. */
     info = find(IPV4, "7471", 0, hints);
     check_address(info->src_addr, info->src_addrlen, AF_INET, 0);
     fi_freeinfo(info);
@@ -67,7 +67,7 @@ static void numeric_host(void)
     fi_freeinfo(hints);
 }
 
-/* Puts the address with this port into hints. */
+/* Stores the address with this port in hints. */
 static void hint_address(void **field, size_t *length, unsigned port)
 {
     struct sockaddr_in address = ipv4_address(port);
@@ -87,7 +87,7 @@ static void hinted_addresses(void)
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7471);
     fi_freeinfo(info);
 
-    /* A node wins over the hint. */
+    /* The node takes precedence over the destination hint. */
     info = find(IPV4, "7472", 0, hints);
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7472);
     fi_freeinfo(info);
@@ -98,7 +98,7 @@ static void hinted_addresses(void)
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7471);
     fi_freeinfo(info);
 
-    /* With FI_SOURCE the node wins over the source hint, and the destination hint counts. */
+    /* With FI_SOURCE the node takes precedence over the source hint, and the destination hint is used. */
     info = find(IPV4, "7474", FI_SOURCE, hints);
     check_address(info->src_addr, info->src_addrlen, AF_INET, 7474);
     check_address(info->dest_addr, info->dest_addrlen, AF_INET, 7471);
@@ -130,14 +130,14 @@ static void wildcard(void)
     CHECK(IN6_IS_ADDR_UNSPECIFIED(&((struct sockaddr_in6 *)info->src_addr)->sin6_addr));
     fi_freeinfo(info);
 
-    /* A service alone is a port on every address. */
+    /* A service without a node means a port on every address. */
     info = find(NULL, "7471", FI_SOURCE, hints);
     CHECK_INT(address_port(info->src_addr), 7471);
     fi_freeinfo(info);
     fi_freeinfo(hints);
 }
 
-/* An RDMA device answers with each of its addresses, and whoever listens there is reached. */
+/* An RDMA device reports each of its addresses, and a listener on any of them can be reached. */
 static void wildcard_of_rdma_device(void)
 {
     struct sockaddr_in wanted = ipv4_address(7475), *found;

@@ -1,4 +1,4 @@
-/* Contract, section Bad input: what an application gets wrong changes nothing else. */
+/* Contract, section Bad input: a wrong argument fails the call and changes nothing else. */
 #include "conformance.h"
 
 #define UNKNOWN_FLAG (1ULL << 61)
@@ -35,7 +35,7 @@ static void nonsense_lengths(void)
     struct iovec huge[2] = {{(void *)(uintptr_t)"x", SIZE_MAX}, {(void *)(uintptr_t)"y", SIZE_MAX}};
     struct pair pair;
 
-    /* Lengths whose sum does not fit. */
+    /* The sum of the lengths overflows. */
     pair_open(&pair, IPV4, NULL);
     CHECK_RET(fi_sendv(pair.client.ep, huge, NULL, 2, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
     CHECK_RET(fi_recvv(pair.client.ep, huge, NULL, 2, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
@@ -101,7 +101,7 @@ static void wrong_handle(void)
     struct side listener;
     struct fi_info *info;
 
-    /* Something that is not a connection request. */
+    /* Handles that are no connection requests. */
     side_listen(&listener, IPV4, NULL);
     CHECK_RET(fi_reject(listener.pep, &listener.eq->fid, NULL, 0), -FI_EINVAL);
     CHECK_RET(fi_reject(listener.pep, NULL, NULL, 0), -FI_EINVAL);
@@ -114,7 +114,7 @@ static void wrong_handle(void)
     side_close(&listener);
 }
 
-/* The error is the provider's choice; that there is one, and that nothing changes, is not. */
+/* The provider may choose the error, but the call must fail and change nothing. */
 #define CHECK_REFUSED(call) CHECK_BETWEEN(call, -FI_ERRNO_MAX, -1)
 
 static void wrong_state(void)

@@ -1,7 +1,8 @@
 /*
- * A stream with a peer that knows only the base protocol: connection data without extension, with garbage in
- * the reserved byte; at most 32 KiB a call; credits given back only when its application reads; nothing sent at
- * two credits or fewer; no word for the end of a stream. Played here by hand, from docs/protocol.md.
+ * A stream with a peer of the base protocol: its connection data has no extension and an arbitrary
+ * reserved byte; it sends at most 32 KiB in a call; it returns credits only when its application reads; it
+ * sends nothing at two credits or fewer; it sends no word for the end of a stream. Implemented here from
+ * docs/protocol.md.
  */
 #include "base_peer.h"
 
@@ -20,11 +21,11 @@ static void offer(const struct base_peer *peer, uint8_t data[OFFER])
     put_be(data + 17, RING, 4);
     put_be(data + 21, RECEIVES, 2);
     data[23] = 2;
-    /* Reserved: whatever was in memory. */
+    /* Reserved: may have any value. */
     data[24] = 0xa5;
 }
 
-/* Reads what the endpoint says of itself; anything behind the first 25 bytes is not looked at. */
+/* Decodes the endpoint's connection data. Bytes after the first 25 are ignored. */
 static void take_offer(struct base_peer *peer, const uint8_t *data, size_t length)
 {
     CHECK_AT_LEAST(length, OFFER);
@@ -53,7 +54,7 @@ void take_data(struct base_peer *peer, size_t length)
 void take_control(struct base_peer *peer, uint32_t word)
 {
     take_receive(peer);
-    /* No bit that the base protocol does not have. */
+    /* The word has no bit that the base protocol does not define. */
     CHECK_INT(word >> 29, 0);
     CHECK(word != 0);
     peer->window += word & BYTES_MASK;
@@ -67,7 +68,7 @@ static void spend_credit(struct base_peer *peer)
     peer->credits--;
 }
 
-/* Its fi_send: takes what there is room for, 0 if there is none. */
+/* The peer's fi_send: takes as many bytes as there is room for, possibly 0. */
 static size_t base_send(struct base_peer *peer, const uint8_t *data, size_t length)
 {
     peer->carrier->take_in(peer);
@@ -88,7 +89,8 @@ static size_t base_send(struct base_peer *peer, const uint8_t *data, size_t leng
     return length;
 }
 
-/* Its fi_recv: gives what there is, and gives back room and receives at half of either. */
+/* The peer's fi_recv: returns the available bytes, and returns room and receives to the endpoint when half
+ * of either is used. */
 static size_t base_recv(struct base_peer *peer, uint8_t *data, size_t length)
 {
     peer->carrier->take_in(peer);
@@ -121,7 +123,7 @@ static void choose_carrier(struct base_peer *peer)
     peer->carrier = on_rdma_device() ? &verbs_carrier : &socket_carrier;
 }
 
-/* The base peer asks the listener for a connection. */
+/* The base peer sends a connection request to the listener. */
 static struct event ask(struct base_peer *peer, struct side *listener, uint8_t revision)
 {
     uint8_t data[OFFER];
@@ -136,7 +138,7 @@ static struct event ask(struct base_peer *peer, struct side *listener, uint8_t r
     return event;
 }
 
-/* Reads the answer, which has no extension, and does what is left to do for the connection to stand. */
+/* Decodes the reply, which has no extension, and finishes connecting. */
 static void hear(struct base_peer *peer, struct side *listener, uint8_t revision)
 {
     uint8_t data[DATA_MAX];
@@ -156,7 +158,7 @@ static void open_active(struct connection *connection, uint8_t revision)
     side_listen(&connection->listener, IPV4, NULL);
     event = ask(&connection->peer, &connection->listener, revision);
     side_for_request(&connection->listener, &connection->side, &event);
-    /* There is no room for the user's data in what a base peer understands. */
+    /* The base protocol has no room for the user's data. */
     CHECK_RET(fi_accept(connection->side.ep, "x", 1), -FI_EINVAL);
     CHECK_OK(fi_accept(connection->side.ep, NULL, 0));
     hear(&connection->peer, &connection->listener, revision);
@@ -204,7 +206,7 @@ static void close_all(struct connection *connection)
 
 #define MUCH ((size_t)3 << 20)
 
-/* Both directions at once, more than any ring holds. */
+/* Both directions at once, with more bytes than any ring holds. */
 static void exchange(struct connection *connection)
 {
     size_t out = 0, back = 0, got = 0, received = 0, before = 0;
@@ -244,7 +246,7 @@ static void both_ways(void)
 {
     static struct connection connection;
 
-    /* An RDMA device has its own mind there. */
+    /* An RDMA device chooses the MPA revision itself. */
     for (uint8_t revision = on_rdma_device() ? 2 : 1; revision <= 2; revision++) {
         open_active(&connection, revision);
         exchange(&connection);
@@ -272,7 +274,7 @@ static void connected_to_revision_2(void)
     connected_to(2);
 }
 
-/* The end of the connection after the last byte is the end of the stream. */
+/* The peer ends the connection after its last byte, which is the end of the stream. */
 static void its_end(void)
 {
     static struct connection connection;
@@ -289,7 +291,8 @@ static void its_end(void)
     close_all(&connection);
 }
 
-/* A half-close acts here only: the peer hears nothing that it does not know, and may go on sending. */
+/* A half-close affects only this side: it sends the peer nothing that the base protocol does not define,
+ * and the peer may continue to send. */
 static void half_close(void)
 {
     static struct connection connection;
@@ -310,7 +313,7 @@ static void half_close(void)
     close_all(&connection);
 }
 
-/* fi_close lets everything go out, and then ends the connection. */
+/* fi_close sends all bytes and then ends the connection. */
 static void our_end(void)
 {
     static struct connection connection;
@@ -328,7 +331,7 @@ static void our_end(void)
     close_all(&connection);
 }
 
-/* A peer that knows where another one's ring is: nothing but its own connection suffers. */
+/* A peer that uses the address of another peer's ring breaks only its own connection. */
 static void key_of_another(void)
 {
     static struct connection first;
@@ -340,7 +343,7 @@ static void key_of_another(void)
     needs_embedded_device();
     open_active(&first, 2);
     event = ask(&second, &first.listener, 2);
-    /* In the domain of the first. */
+    /* Opened in the first connection's domain. */
     CHECK_OK(fi_endpoint(first.side.domain, event.info, &ep, NULL));
     CHECK_OK(fi_ep_bind(ep, &first.listener.eq->fid, 0));
     CHECK_OK(fi_accept(ep, NULL, 0));

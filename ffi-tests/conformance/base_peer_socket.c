@@ -1,4 +1,4 @@
-/* The base peer by frames over a plain socket: what the embedded device has at its other end. */
+/* The base peer over a plain socket, for the embedded device. */
 #include "base_peer.h"
 
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #define STAG 0x4711
 #define ADDRESS 0x7f0000001000
 
-/* IRD and ORD of 1, between peers of which either may send first: after a write of no bytes from the
- * side that connected (RFC 6581, section 4). With revision 1, that side has to send first. */
+/* IRD and ORD of 1, and peer-to-peer mode with a write of no bytes from the active side (RFC 6581, section
+ * 4). In revision 1 the active side must send first. */
 #define RTR_WRITE 0x80018001u
 
 static void name_ring(struct base_peer *peer)
@@ -62,7 +62,7 @@ static size_t answer(struct base_peer *peer, uint8_t *data, uint8_t revision)
     return length;
 }
 
-/* The listener's place is the socket's until there is one. */
+/* Until the connection is accepted, `fd` is the listening socket. */
 static unsigned begin_listening(struct base_peer *peer)
 {
     unsigned port;
@@ -86,7 +86,7 @@ static void accept_request_with(struct base_peer *peer, const uint8_t *offer, ui
     write_frame(peer, MPA_REPLY, offer, revision);
 }
 
-/* A segment of a write: into the ring, behind what was written before. */
+/* Copies a segment of a write to the ring, after the segments before it. */
 static void place(struct base_peer *peer, const struct segment *segment)
 {
     size_t at = (peer->read_at + peer->unread + peer->placed) % RING;

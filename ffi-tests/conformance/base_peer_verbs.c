@@ -1,4 +1,5 @@
-/* The base peer on rdma-core: immediate data on InfiniBand and RoCE; words on iWARP, which has none. */
+/* The base peer over rdma-core, with immediate data on InfiniBand and RoCE, and with words on iWARP, which
+ * has no immediate data. */
 #include "base_peer.h"
 
 #include <arpa/inet.h>
@@ -15,7 +16,7 @@ struct verbs_end {
     struct ibv_cq *send_cq, *recv_cq;
     struct ibv_mr *ring, *words, *outbox;
     bool is_iwarp, disconnected;
-    /* Where words arrive, and what is being sent. */
+    /* The buffers of received words, and of the message to send. */
     uint8_t word[RECEIVES][4];
     uint8_t out[CALL_MAX];
 };
@@ -37,7 +38,7 @@ static void open_end(struct base_peer *peer)
     peer->verbs->channel = CHECK_POINTER(rdma_create_event_channel());
 }
 
-/* The next event; the endpoints of this thread are driven meanwhile. */
+/* Waits for the next event, and drives the endpoints of this thread meanwhile. */
 static struct rdma_cm_event *next_cm(struct verbs_end *end)
 {
     struct rdma_cm_event *event;
@@ -47,7 +48,7 @@ static struct rdma_cm_event *next_cm(struct verbs_end *end)
     return event;
 }
 
-/* The same, and it must be of this kind. */
+/* Waits for the next event, which must be of this kind. */
 static struct rdma_cm_event *await_cm(struct verbs_end *end, enum rdma_cm_event_type kind)
 {
     struct rdma_cm_event *event = next_cm(end);
@@ -66,7 +67,7 @@ static void post_receive(struct verbs_end *end, uint64_t at)
     CHECK_INT(ibv_post_recv(end->id->qp, &receive, &bad), 0);
 }
 
-/* Once the device is known: a queue pair with its receives, and the ring. */
+/* Creates the queue pair with its receives, and registers the ring. The device must be known. */
 static void make_queue_pair(struct base_peer *peer)
 {
     struct verbs_end *end = peer->verbs;
@@ -97,7 +98,7 @@ static struct rdma_conn_param parameters(const uint8_t *offer)
                                     .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7};
 }
 
-/* The private data of an event, which is acknowledged. */
+/* Copies the private data of an event, and acknowledges the event. */
 static size_t take_private_data(struct rdma_cm_event *event, uint8_t *data)
 {
     size_t length = event->param.conn.private_data_len;
@@ -107,7 +108,8 @@ static size_t take_private_data(struct rdma_cm_event *event, uint8_t *data)
     return length;
 }
 
-/* Linux 6.1 may find an answer that came only when the time for it is over: it gets little, and again. */
+/* Resolves an address. Linux 6.1 may notice the result only when the attempt times out, so the time-outs
+ * are short and there are several attempts. */
 static void resolve(struct verbs_end *end, struct sockaddr_in *address)
 {
     int64_t until = now_ms() + PATIENCE_MS;
@@ -234,7 +236,7 @@ static bool take_in(struct base_peer *peer)
     struct verbs_end *end = peer->verbs;
     struct ibv_wc done;
     bool any = false;
-    /* Asked first: what came before the end is there when the end is. */
+    /* Read before polling: if the connection has ended, every earlier message has arrived. */
     bool ended = has_ended(end);
 
     while (ibv_poll_cq(end->recv_cq, 1, &done) > 0) {
@@ -248,7 +250,7 @@ static bool take_in(struct base_peer *peer)
     return any;
 }
 
-/* Posts one request and waits until it is done, so that its buffer is free again. */
+/* Posts one request and waits for its completion, after which its buffer is free. */
 static void post(struct verbs_end *end, struct ibv_send_wr *work, size_t length)
 {
     struct ibv_sge place = {(uintptr_t)end->out, (uint32_t)length, end->outbox->lkey};

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* A flag that no call of a stream endpoint knows. */
+/* A flag that no call of a stream endpoint supports. */
 #define UNKNOWN_FLAG (1ULL << 61)
 
 static ssize_t send_message(struct fid_ep *ep, const void *data, size_t length, uint64_t flags)
@@ -22,7 +22,7 @@ static ssize_t recv_message(struct fid_ep *ep, void *data, size_t length, uint64
     return fi_recvmsg(ep, &message, flags);
 }
 
-/* FI_PEEK without an iovec: how much there is, or room for how much. */
+/* FI_PEEK without an iovec: the number of bytes that can be received, or sent. */
 static ssize_t peek_send(struct fid_ep *ep)
 {
     struct fi_msg message = {.addr = FI_ADDR_UNSPEC};
@@ -65,7 +65,7 @@ static void buffer_is_the_callers(void)
     struct pair pair;
     uint8_t buffer[5000];
 
-    /* What is written over after the call must not change what was sent. */
+    /* Overwriting the buffer after the call must not change what is sent. */
     pair_open(&pair, IPV4, NULL);
     for (unsigned i = 0; i < 5; i++) {
         memcpy(buffer, pattern(i * sizeof buffer, sizeof buffer), sizeof buffer);
@@ -92,7 +92,7 @@ static void sendv_gathers(void)
 
         CHECK(count <= 64);
         for (size_t i = 0; i < count; i++) {
-            /* One of them empty, each of another length. */
+            /* The buffers have different lengths, and one is empty. */
             iov[i].iov_len = i == 1 ? 0 : 10 + 7 * i;
             iov[i].iov_base = (void *)(uintptr_t)pattern(length, iov[i].iov_len);
             length += iov[i].iov_len;
@@ -152,7 +152,7 @@ static void iov_limit(void)
     CHECK_RET(fi_sendmsg(pair.client.ep, &message, 0), -FI_EINVAL);
     message.iov_count = recv_count;
     CHECK_RET(fi_recvmsg(pair.client.ep, &message, 0), -FI_EINVAL);
-    /* Nothing of it went out. */
+    /* Nothing was sent. */
     sleep_ms(20);
     CHECK_RET(recv_once(pair.server.ep, &byte, 1), -FI_EAGAIN);
     pair_close(&pair);
@@ -285,7 +285,7 @@ static void peek_across_the_wrap(void)
     struct pair pair;
     uint8_t buffer[800];
 
-    /* The second lot lies at the end and at the beginning of the ring. */
+    /* The second message is at the end and at the beginning of the ring. */
     pair_open_with(&pair, IPV4, NULL, &server);
     send_all(pair.client.ep, pattern(0, 700), 700);
     recv_pattern(pair.server.ep, 0, 700);
@@ -304,7 +304,7 @@ static void more_is_held_then_sent(void)
     struct fid *fid;
 
     pair_open(&pair, IPV4, NULL);
-    /* Whatever call comes next sends what was held: a send, a receive, a question. */
+    /* Any later call sends what FI_MORE held back: a send, a receive, a peek. */
     CHECK_RET(send_message(pair.client.ep, pattern(0, 10), 10, FI_MORE), 10);
     CHECK_RET(send_message(pair.client.ep, pattern(10, 10), 10, 0), 10);
     await_bytes(pair.server.ep, 20);
@@ -349,7 +349,7 @@ static void unknown_flags(void)
     CHECK_RET(send_message(pair.client.ep, "x", 1, FI_REMOTE_CQ_DATA), -FI_EBADFLAGS);
     CHECK_RET(recv_message(pair.client.ep, &byte, 1, UNKNOWN_FLAG), -FI_EBADFLAGS);
     CHECK_RET(recv_message(pair.client.ep, &byte, 1, FI_MULTI_RECV), -FI_EBADFLAGS);
-    /* Nothing was sent by them. */
+    /* These calls sent nothing. */
     CHECK_RET(send_once(pair.client.ep, "y", 1), 1);
     recv_all(pair.server.ep, &byte, 1);
     CHECK_INT(byte, 'y');
@@ -386,7 +386,7 @@ static void empty_requests(void)
 
     pair_open(&pair, IPV4, NULL);
     check_empty(pair.client.ep, 0, 0);
-    /* Full: an empty request still answers 0. */
+    /* The stream is full. A request of no bytes still returns 0. */
     fill(pair.client.ep, 0);
     check_empty(pair.client.ep, 0, 0);
     CHECK_OK(fi_shutdown(pair.client.ep, FI_SEND));
@@ -403,14 +403,15 @@ static void room_is_granted(void)
         struct pair pair;
         size_t took;
 
-        /* With nobody reading, what is taken is what the peer's ring holds, and all of it comes. */
+        /* If the peer does not read, the endpoint takes as many bytes as the peer's ring holds, and all of
+         * them arrive. */
         pair_open(&pair, IPV4, &settings);
         took = fill(pair.client.ep, 0);
         CHECK_BETWEEN(took, 1, rings[i]);
         CHECK_RET(send_once(pair.client.ep, "x", 1), -FI_EAGAIN);
         recv_pattern(pair.server.ep, 0, took);
         CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
-        /* And the room comes back. */
+        /* The room becomes free again. */
         AWAIT(PATIENCE_MS, send_once(pair.client.ep, pattern(took, 1), 1) == 1);
         recv_pattern(pair.server.ep, took, 1);
         pair_close(&pair);

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* ---- a call that waits --------------------------------------------------------------------- */
+/* ---- a blocking call ----------------------------------------------------------------------- */
 
-/* Makes a call that waits, and is cancelled meanwhile. */
+/* A thread that makes a blocking call and is cancelled during it. */
 struct waiter {
     pthread_t thread;
     long long (*call)(struct fid *fid);
@@ -36,7 +36,7 @@ static void waiter_start(struct waiter *waiter, long long (*call)(struct fid *fi
     sleep_ms(100);
 }
 
-/* The call has come to its end, and the thread was cancelled after it. */
+/* The call must have finished, and the thread must have been cancelled after it. */
 static void waiter_end(struct waiter *waiter, long long answer)
 {
     void *result;
@@ -54,7 +54,7 @@ static long long close_it(struct fid *fid)
 
 static void in_close(void)
 {
-    /* What the socket does not take keeps the close waiting, until the peer is driven. */
+    /* With these rings the socket does not take all bytes, so the close waits until the peer is driven. */
     const struct settings settings = {.send_ring = 16 << 20, .recv_ring = 16 << 20};
     const size_t part = 1 << 20;
     struct waiter waiter;
@@ -100,8 +100,8 @@ static void in_sread(void)
 
 /* ---- every other call ----------------------------------------------------------------------- */
 
-/* Answers what a call answers while a cancellation of this thread is pending and may act. All the rest of
- * these threads runs with cancellation disabled. */
+/* Returns the result of a call that is made while a cancellation of this thread is pending and enabled.
+ * Otherwise these threads run with cancellation disabled. */
 #define PENDING(call)                                                                               \
     ({                                                                                              \
         int state_;                                                                                 \
@@ -117,7 +117,8 @@ struct ends {
     struct side listener, client, server;
 };
 
-/* libfabric's own parts of fi_getinfo and fi_fabric may be cancelled; every other call is the provider's alone. */
+/* The code of libfabric itself in fi_getinfo and fi_fabric may be cancelled, so these calls are not
+ * tested. Every other call runs only the provider's code. */
 static void open_pending(struct side *side, struct fi_info *info)
 {
     struct fi_eq_attr attributes = {.wait_obj = FI_WAIT_FD};
@@ -138,8 +139,8 @@ static void endpoint_pending(struct side *side, struct side *owner)
     CHECK_OK(PENDING(fi_control(&side->ep->fid, FI_GETWAIT, &fd)));
 }
 
-/* The next event of `kind`, read by both calls in turn. The client's queue is driven as well: a side that connects
- * over an RDMA device goes on only where it is looked at. */
+/* Waits for the next event of `kind`, with both calls in turn. The client's queue is driven as well,
+ * because an RDMA device continues to connect only when it is driven. */
 static struct fi_info *event_pending(struct ends *ends, struct fid_eq *eq, uint32_t kind)
 {
     struct fi_eq_cm_entry entry, peeked;
@@ -199,7 +200,7 @@ static void connect_pending(struct ends *ends, struct fi_info *listens, struct f
     ends->server = (struct side){.info = event_pending(ends, ends->listener.eq, FI_CONNREQ)};
     endpoint_pending(&ends->server, &ends->listener);
     CHECK_OK(PENDING(fi_accept(ends->server.ep, NULL, 0)));
-    /* A data call is the one that finds the client connected. */
+    /* This data call is the one that finds the client connected. */
     while (PENDING(fi_recv(ends->client.ep, &address, 1, NULL, 0, NULL)) == -FI_ENOTCONN)
         CHECK_RET(PENDING(fi_trywait(ends->listener.fabric, &(struct fid *){&ends->server.ep->fid}, 1)), 0);
     (void)event_pending(ends, ends->client.eq, FI_CONNECTED);
@@ -265,7 +266,7 @@ static void pending_in_any_call(void)
     live();
 }
 
-/* Log lines are written within calls. They go where a failed check would not be seen. */
+/* Calls write log lines. These go to /dev/null, and so does the text of a failed check. */
 static void with_log(void)
 {
     int output = CHECK_SYS(open("/dev/null", O_WRONLY));

@@ -1,6 +1,6 @@
 /*
  * The conformance program: one test for every line of the contract of a stream endpoint, which
- * docs/fi_rstream.7.md publishes. A section of the contract is a file with a table of its tests.
+ * docs/fi_rstream.7.md publishes. Each section of the contract has a file with a table of its tests.
  */
 #ifndef RSTREAM_TESTS_CONFORMANCE_H
 #define RSTREAM_TESTS_CONFORMANCE_H
@@ -32,7 +32,8 @@ extern const struct section sharing_section;
 extern const struct section rdma_section;
 extern const struct section headers_section;
 
-/* A TCP connection to a listener, for a handshake by hand: only the embedded device's is made in this process. */
+/* Opens a TCP connection to a listener, on which the test makes the handshake. Only the embedded device's
+ * handshake runs in this process. */
 static inline int stranger_connect(unsigned port)
 {
     needs_embedded_device();

@@ -136,7 +136,7 @@ static void request_opens_endpoint(void)
     CHECK(request.info != NULL);
     CHECK(request.info->handle != NULL);
     CHECK_INT(request.info->ep_attr->type, FI_EP_SOCK_STREAM);
-    /* Complete, as one that fi_getinfo answers. */
+    /* The info is complete, like a result of fi_getinfo. */
     CHECK(is_ours(request.info));
     CHECK(request.info->fabric_attr->name != NULL);
     CHECK(request.info->domain_attr->name != NULL);
@@ -152,7 +152,7 @@ static void request_opens_endpoint(void)
     side_close(&listener);
 }
 
-/* One connection with this much data each way; what arrives is exactly that. */
+/* Connects with this much data in each direction, and checks that exactly this data arrives. */
 static void exchange_data(struct side *listener, size_t request_length, size_t reply_length)
 {
     struct side client, server;
@@ -220,7 +220,7 @@ static void user_data_too_long(void)
     CHECK_RET(fi_reject(listener.pep, request.info->handle, pattern(0, most + 1), most + 1), -FI_EINVAL);
     side_for_request(&listener, &server, &request);
     CHECK_RET(fi_accept(server.ep, pattern(0, most + 1), most + 1), -FI_EINVAL);
-    /* The refusals changed nothing. */
+    /* The failed calls changed nothing. */
     CHECK_OK(fi_accept(server.ep, pattern(0, most), most));
     CHECK_INT(await_event(client.eq, FI_CONNECTED).data_length, most);
     side_close(&client);
@@ -236,7 +236,7 @@ static void setname_binds(void)
     struct event request;
     unsigned free_port, client_port;
 
-    /* Passive: the name decides where it listens. */
+    /* The passive side: the name determines where it listens. */
     CHECK_SYS(close(tcp_listen(&free_port)));
     side_open(&listener, find(IPV4, "0", FI_SOURCE, hints));
     CHECK_OK(fi_passive_ep(listener.fabric, listener.info, &listener.pep, NULL));
@@ -246,7 +246,7 @@ static void setname_binds(void)
     CHECK_OK(fi_listen(listener.pep));
     CHECK_INT(fid_port(&listener.pep->fid), free_port);
 
-    /* Active: the peer sees the name. */
+    /* The active side: the peer sees the name. */
     CHECK_SYS(close(tcp_listen(&client_port)));
     side_active(&client, IPV4, free_port, NULL);
     memcpy(&address, client.info->src_addr, sizeof address);
@@ -320,7 +320,7 @@ static void names(void)
     names_of(IPV6);
 }
 
-/* A buffer of 5 bytes gets 5 bytes, and nothing behind them is touched. */
+/* A buffer of 5 bytes gets 5 bytes, and nothing after them changes. */
 static void check_short_name(const uint8_t *buffer, size_t length, const struct sockaddr_in *whole)
 {
     const uint8_t untouched[3] = {0xaa, 0xaa, 0xaa};
@@ -371,7 +371,7 @@ static void many_connections(void)
     static struct side clients[COUNT / 2], servers[COUNT / 2];
     struct side listener;
 
-    /* Twice, so that what the first lot used is used again. */
+    /* Twice, so that the resources of the first endpoints are used again. */
     side_listen(&listener, IPV4, NULL);
     for (unsigned round = 0; round < 2; round++) {
         for (unsigned i = 0; i < COUNT / 2; i++) {
@@ -396,8 +396,9 @@ static void many_connections(void)
     side_close(&listener);
 }
 
-/* Queues as short as they can be: whatever the device gives each of them is as small as it can be, down to one
- * page, so that no number of endpoints and no place of a queue is left out. */
+/* The queues are as short as possible, so that the device's memory for each of them is as small as
+ * possible, down to one page. The test then covers every number of endpoints and every position of a
+ * queue. */
 static void many_endpoints(void)
 {
     enum { COUNT = 60 };

@@ -1,11 +1,11 @@
-/* Contract, section Discovery: what fi_getinfo answers. */
+/* Contract, section Discovery: the results of fi_getinfo. */
 #include "conformance.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What fi_getinfo answers for these hints; an answer is looked at and freed. */
+/* Calls fi_getinfo with these hints. Checks and frees the results. */
 static int ask(const struct fi_info *hints)
 {
     struct fi_info *info = NULL;
@@ -82,7 +82,8 @@ static void caps_of_each_side(void)
 {
     struct fi_info *hints = stream_hints(), *info = find(IPV4, "7471", 0, hints);
 
-    /* A sending side sends, a receiving side receives, and where to is the domain's affair. */
+    /* The sending side has FI_SEND, the receiving side FI_RECV. The domain alone determines local and
+     * remote communication. */
     CHECK_INT(info->tx_attr->caps, FI_MSG | FI_SEND);
     CHECK_INT(info->rx_attr->caps, FI_MSG | FI_RECV);
     CHECK_INT(info->domain_attr->caps & (FI_LOCAL_COMM | FI_REMOTE_COMM), FI_LOCAL_COMM | FI_REMOTE_COMM);
@@ -95,7 +96,7 @@ static void caps_refused(void)
     const uint64_t offered = FI_MSG | FI_SEND | FI_RECV | FI_LOCAL_COMM | FI_REMOTE_COMM;
     struct fi_info *hints = stream_hints();
 
-    /* By bit, not by name: which bits have names depends on the headers. */
+    /* Compares bits, not names, because the headers determine which bits have names. */
     for (unsigned bit = 0; bit < 64; bit++) {
         hints->caps = FI_MSG | UINT64_C(1) << bit;
         CHECK_RET(ask(hints), hints->caps & ~offered ? -FI_ENODATA : 0);
@@ -354,7 +355,7 @@ static void info_opens(void)
     fi_freeinfo(hints);
 }
 
-/* RDMA devices answer for their own addresses, before the embedded device for all. */
+/* RDMA devices are reported for their own addresses, and before the embedded device for all addresses. */
 static void rdma_devices_first(void)
 {
     struct fi_info *hints = stream_hints(), *list, *one;
@@ -378,7 +379,7 @@ static void rdma_devices_first(void)
 
     list = find(IPV4, "7471", FI_SOURCE, hints);
     CHECK_INT(strcmp(list->fabric_attr->name, devices > 0 ? "ibv" : "iwarp"), 0);
-    /* The embedded device listens there as well. */
+    /* The embedded device listens on such an address as well. */
     CHECK_INT(list->next != NULL, devices > 0);
     fi_freeinfo(list);
     fi_freeinfo(hints);

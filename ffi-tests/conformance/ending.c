@@ -37,7 +37,7 @@ static void event_once_with(uint64_t first, uint64_t second)
         CHECK_OK(fi_shutdown(pair.server.ep, second));
     CHECK(await_event(pair.client.eq, FI_SHUTDOWN).fid == &pair.client.ep->fid);
     CHECK(await_event(pair.server.eq, FI_SHUTDOWN).fid == &pair.server.ep->fid);
-    /* A second shutdown, reading, waiting: no second event. */
+    /* A second shutdown, reads and waits cause no second event. */
     (void)fi_shutdown(pair.client.ep, 0);
     (void)fi_shutdown(pair.server.ep, 0);
     CHECK_RET(recv_wait(pair.client.ep, &(uint8_t){0}, 1), 0);
@@ -75,7 +75,7 @@ static void bytes_after_event(void)
 {
     struct pair pair;
 
-    /* The event may come before the last bytes are read; they stay readable. */
+    /* The event may come before the last bytes are read, which stay readable. */
     pair_open(&pair, IPV4, NULL);
     send_all(pair.client.ep, pattern(0, 25000), 25000);
     CHECK_OK(fi_shutdown(pair.client.ep, 0));
@@ -106,8 +106,8 @@ static void shut_after_accept(void)
     ssize_t got = -FI_EAGAIN;
     int64_t until;
 
-    /* The accepting side ends before the other side has come further, and then reads its event
-     * queue only; the other side hears of the end. */
+    /* The accepting side ends the connection before the other side has established it, and afterwards
+     * reads only its event queue. The other side gets the end. */
     side_listen(&listener, IPV4, NULL);
     side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
@@ -131,7 +131,7 @@ static void shut_after_accept(void)
 
 /* ---- fi_close delivers ---------------------------------------------------------------------- */
 
-/* The other process reads slowly, and reports how much it got before the end. */
+/* The other process reads slowly, and reports how many bytes it got before the end. */
 static void read_slowly(struct peer *self, void *argument)
 {
     const struct settings *settings = argument;
@@ -161,7 +161,7 @@ static void read_slowly(struct peer *self, void *argument)
     side_close(&listener);
 }
 
-/* However slow the machine: the reader gets the time that it takes. */
+/* The reader needs more time on a slow machine. */
 #define LINGER_MS 60000
 
 static void close_delivers(void)
@@ -177,7 +177,7 @@ static void close_delivers(void)
 
         still_moving();
         CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "60000", 1));
-        /* More than the sockets in between hold, with a reader that sleeps while we close. */
+        /* More bytes than the sockets hold, to a reader that sleeps while the endpoint is closed. */
         peer_start(&peer, read_slowly, &settings);
         side_active(&client, IPV4, (unsigned)peer_hear(&peer), &settings);
         CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
@@ -199,7 +199,7 @@ static void close_at_once(void)
     struct peer peer;
     struct settings settings = {0};
 
-    /* Connected, one send, closed: the bytes and the end arrive. */
+    /* Connects, sends once and closes: the bytes and the end arrive. */
     peer_start(&peer, read_slowly, &settings);
     side_active(&client, IPV4, (unsigned)peer_hear(&peer), NULL);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
@@ -215,7 +215,7 @@ static void close_order(void)
 {
     struct pair pair;
 
-    /* What others still use does not close. */
+    /* An object that others use cannot be closed. */
     pair_open(&pair, IPV4, NULL);
     CHECK_RET(fi_close(&pair.client.fabric->fid), -FI_EBUSY);
     CHECK_RET(fi_close(&pair.client.domain->fid), -FI_EBUSY);

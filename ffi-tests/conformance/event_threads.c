@@ -1,5 +1,5 @@
-/* Contract, section Threads: event queues read, connections made and ended, and endpoints handed on
- * between threads. */
+/* Contract, section Threads: threads that read event queues, that make and end connections, and that pass
+ * endpoints to other threads. */
 #include "conformance.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void third_thread(void)
     crowd_close(&crowd);
 }
 
-/* ---- many links ----------------------------------------------------------------------------- */
+/* ---- many connections ----------------------------------------------------------------------- */
 
 static void moved_between_threads(void)
 {
@@ -51,7 +51,7 @@ static void connects_and_accepts(void)
 {
     struct crowd crowd;
 
-    /* Every event goes to one of the readers: the counts say so. */
+    /* Each event goes to exactly one of the readers, which the counts show. */
     crowd_open(&crowd, LINKS, 3);
     crowd_each(&crowd, 4, crowd_connect);
     for (unsigned i = 0; i < LINKS; i++)
@@ -64,7 +64,7 @@ static void one_shutdown_event(void)
     struct crowd crowd;
     struct end *ends;
 
-    /* Both ends shut at the same moment, while bytes are on their way. */
+    /* Both ends shut down at the same time, while bytes are in flight. */
     crowd_open(&crowd, LINKS, 3);
     crowd_each(&crowd, 4, crowd_connect);
     for (unsigned i = 0; i < LINKS; i++) {
@@ -82,7 +82,7 @@ static void one_shutdown_event(void)
     crowd_close(&crowd);
 }
 
-/* Closes one end after its last bytes; the other end reads them, hears of the end and is closed. */
+/* Closes one end after its last bytes. The other end reads them, gets the end, and is closed. */
 static void end_link(struct crowd *crowd, unsigned link)
 {
     struct end *first = &crowd->links[link].ends[link % 2], *second = &crowd->links[link].ends[1 - link % 2];
@@ -111,8 +111,8 @@ static void silent_among_readers(void)
     struct crowd crowd;
     unsigned port;
 
-    /* Peers that come and go keep the readers busy; then one stays and says nothing. Whichever thread
-     * looks at the listener last, its time-out is not forgotten. */
+    /* Peers that connect and leave keep the readers busy, then one peer stays and sends nothing. Its
+     * time-out must not be lost, whichever thread drives the listener last. */
     setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", "100", 1);
     crowd_open(&crowd, 0, READERS_MAX);
     port = fid_port(&crowd.listener.pep->fid);
@@ -131,19 +131,20 @@ static void silent_among_readers(void)
 
 /* ---- fairness ------------------------------------------------------------------------------- */
 
-#define ENOUGH (128 << 10) /* bytes: several rings' worth */
+#define ENOUGH (128 << 10) /* several times the size of a ring */
 
-/* What the single thread and the others have moved. */
+/* Bytes that the single thread and the other threads have moved. */
 struct moved {
     atomic_ullong lone, flood;
 };
 
-/* A thread that calls as fast as it can on an endpoint that others call as well, until enough was moved both ways. */
+/* A thread that makes calls continuously on an endpoint that other threads use too, until enough bytes
+ * were moved in both directions. */
 struct racer {
     struct fid_ep *ep;
     bool sends;
     struct moved *moved;
-    atomic_ullong *tally; /* of `moved`, or of bytes that nobody counts */
+    atomic_ullong *tally; /* its counter in `moved`, or one that is not used */
 };
 
 static void *race(void *argument)
@@ -163,7 +164,8 @@ static void *race(void *argument)
     return NULL;
 }
 
-/* Three threads flood one way; a single one goes the other way on the same two endpoints. */
+/* Three threads send many bytes in one direction. A single thread uses the other direction of the same two
+ * endpoints. */
 static void check_fair(bool flood_sends)
 {
     struct crowd crowd;

@@ -1,4 +1,4 @@
-/* Contract, section Connecting: how event queues are read. */
+/* Contract, section Connecting: reading event queues. */
 #include "conformance.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@ static void open_with_request(struct side *listener, struct side *client)
     AWAIT(PATIENCE_MS, readable(wait_fd(&listener->eq->fid), 0));
 }
 
-/* Looks at the next event without taking it, once there is one. */
+/* Waits for the next event, and reads it without removing it. */
 static ssize_t peek(struct fid_eq *eq, uint32_t *kind, void *buffer, size_t size)
 {
     ssize_t got = -FI_EAGAIN;
@@ -79,7 +79,7 @@ static void peek_leaves(void)
     side_close(&listener);
 }
 
-/* A client that was refused: its event queue holds an error with `length` bytes of data. */
+/* A client whose request was rejected. Its event queue holds an error with `length` bytes of data. */
 static void open_with_error(struct side *listener, struct side *client, size_t length)
 {
     struct event request;
@@ -179,8 +179,8 @@ static void sread_time_out(void)
     for (unsigned i = 0; i < sizeof timeouts / sizeof timeouts[0]; i++) {
         int64_t best = INT64_MAX;
 
-        /* Never early. At most 5 ms late on an idle machine: the best of several, as this one may
-         * be busy. */
+        /* Never too early. At most 5 ms too late on an idle machine: the best of several rounds counts,
+         * because this machine may be busy. */
         for (unsigned round = 0; round < 5; round++) {
             int64_t start = now_us(), took;
 
@@ -195,7 +195,7 @@ static void sread_time_out(void)
     side_close(&listener);
 }
 
-/* Connects to the port after a while and waits for the end of the stream, from a thread of its own. */
+/* A thread that connects to the port after some time, and then waits for the end of the stream. */
 static void *connect_later(void *argument)
 {
     unsigned port = *(const unsigned *)argument;
@@ -222,7 +222,7 @@ static void sread_wakes(void)
     side_listen(&listener, IPV4, NULL);
     port = fid_port(&listener.pep->fid);
     CHECK_INT(pthread_create(&thread, NULL, connect_later, &port), 0);
-    /* For ever, and with a limit: each wakes for the event, not at a time-out. */
+    /* Without a limit, and with one. Each wait ends with the event, not with a time-out. */
     CHECK_RET(fi_eq_sread(listener.eq, &request.kind, &buffer, sizeof buffer, -1, 0), sizeof buffer.entry);
     CHECK_INT(request.kind, FI_CONNREQ);
     CHECK_AT_LEAST(now_ms() - start, 100);
@@ -243,8 +243,8 @@ static void requests_never_taken(void)
 {
     struct side listener, client;
 
-    /* The request dies with the listener and its queue; the client hears of it. A leak would show
-     * under AddressSanitizer. */
+    /* Closing the listener and its queue drops the request, and the client gets an error. AddressSanitizer
+     * would report a leak. */
     open_with_request(&listener, &client);
     side_close(&listener);
     CHECK_INT(await_error(client.eq, NULL, 0).err > 0, true);

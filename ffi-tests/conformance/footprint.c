@@ -1,4 +1,4 @@
-/* Contract, section Footprint: what an endpoint costs while nothing happens on it. */
+/* Contract, section Footprint: the memory of an idle endpoint. */
 #include "conformance.h"
 
 #define PAIRS 16
@@ -13,14 +13,14 @@ static void idle_endpoint(void)
     size_t before, each;
 
     needs_embedded_device();
-    /* The first connection pays for what all share. */
+    /* The first connection allocates what all connections share. */
     pair_open(&pairs[PAIRS], IPV4, NULL);
     before = heap_in_use();
     if (before == 0)
         skip("the heap cannot be measured");
     for (unsigned i = 0; i < PAIRS; i++)
         pair_open(&pairs[i], IPV4, NULL);
-    /* Each pair has two endpoints, and a listener, fabrics, domains and infos on top. */
+    /* Each pair has two endpoints. Its listener, fabrics, domains and infos count as well. */
     each = (heap_in_use() - before) / (2 * PAIRS);
     printf("    %zu bytes an endpoint\n", each);
     CHECK_BETWEEN(each, RECEIVES * WORD, BESIDES_RINGS);

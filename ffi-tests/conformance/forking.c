@@ -1,5 +1,5 @@
-/* Contract, section Processes: a child of fork has copies of its parent's objects, which it may close, and uses
- * objects of its own. */
+/* Contract, section Processes: a child of fork has copies of its parent's objects, which it may close, and
+ * can use its own objects. */
 #include "conformance.h"
 
 #include <poll.h>
@@ -9,10 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What the parent's objects are in a child. */
+/* The result of calls on the parent's objects in a child. */
 #define REFUSED (-FI_EOPBADSTATE)
 
-/* The process ends as a child does that has nothing more to do: either way. */
+/* Ends the child, with exit() or with _exit(). */
 _Noreturn static void leave(bool orderly)
 {
     if (orderly)
@@ -20,7 +20,7 @@ _Noreturn static void leave(bool orderly)
     _exit(0);
 }
 
-/* Waits for a child, which must end well. Nothing here is driven meanwhile. */
+/* Waits for a child, which must end with status 0. Drives nothing meanwhile. */
 static void join(pid_t child)
 {
     int status;
@@ -32,7 +32,8 @@ static void join(pid_t child)
 
 /* ---- a parent's connection ---------------------------------------------------------------- */
 
-/* Both ends of a pair sleep in epoll, as an event loop has them. */
+/* Gets the descriptors of both ends of a pair, and makes calls until none of them is readable, like an
+ * event loop before it sleeps. */
 static void settle(struct pair *pair)
 {
     struct fid *fids[] = {&pair->client.ep->fid, &pair->server.ep->fid, &pair->client.eq->fid, &pair->server.eq->fid};
@@ -41,12 +42,12 @@ static void settle(struct pair *pair)
         (void)wait_fd(fids[i]);
     CHECK_RET(recv_once(pair->client.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
     CHECK_RET(recv_once(pair->server.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
-    /* A wake-up may turn out empty; a call ends it. */
+    /* A wake-up may be spurious. A call consumes it. */
     for (size_t i = 0; i < sizeof fids / sizeof fids[0]; i++)
         AWAIT(PATIENCE_MS, !readable(wait_fd(fids[i]), 20));
 }
 
-/* What one end sends wakes the other. */
+/* Checks that a send at one end wakes the other end. */
 static void wakes(struct fid_ep *from, struct fid_ep *to)
 {
     uint8_t got[100];
@@ -67,7 +68,7 @@ static void wakes(struct fid_ep *from, struct fid_ep *to)
     CHECK_BYTES(got, pattern(0, sizeof got), sizeof got);
 }
 
-/* Room wakes who waits for it. */
+/* Checks that room wakes an end that waits for it. */
 static void wakes_for_room(struct fid_ep *from, struct fid_ep *to)
 {
     size_t sent = fill(from, 0);
@@ -78,7 +79,7 @@ static void wakes_for_room(struct fid_ep *from, struct fid_ep *to)
     recv_pattern(to, sent, 1);
 }
 
-/* The connection is as whole as if there had been no child. */
+/* Checks that the connection works as if there had been no child. */
 static void check_whole(struct pair *pair)
 {
     check_no_event(pair->client.eq);
@@ -91,7 +92,7 @@ static void check_whole(struct pair *pair)
     wakes_for_room(pair->server.ep, pair->client.ep);
 }
 
-/* It ends in order, and the event queues wake for that. */
+/* Checks that the connection ends in an orderly way, and that the event queues are woken for that. */
 static void check_end(struct pair *pair)
 {
     CHECK_OK(fi_shutdown(pair->client.ep, 0));
@@ -133,7 +134,7 @@ static void child_exits(void)
     with_child(false, false);
 }
 
-/* What a send took and the socket did not: neither child nor parent loses it. */
+/* Bytes that a send took and the socket did not: neither the child's close nor the parent loses them. */
 static void child_closes_full(void)
 {
     struct pair pair;
@@ -147,7 +148,7 @@ static void child_closes_full(void)
         int64_t start = now_ms();
 
         pair_close(&pair);
-        /* It has nothing to wait for. */
+        /* The child's close has nothing to wait for. */
         CHECK_BETWEEN(now_ms() - start, 0, 2000);
         leave(false);
     }
@@ -186,7 +187,7 @@ static void child_closes_listener(void)
             CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
         }
     }
-    /* A client on an RDMA device goes on only where it is driven. */
+    /* A client on an RDMA device continues to connect only when it is driven. */
     AWAIT(PATIENCE_MS, readable(wait_fd(&listener.eq->fid), 10));
     request = await_event(listener.eq, FI_CONNREQ);
     accept_request(&listener, &server, &request, NULL, 0);
@@ -198,9 +199,9 @@ static void child_closes_listener(void)
     side_close(&listener);
 }
 
-/* ---- what a parent ends while a child lives -------------------------------------------------- */
+/* ---- objects that a parent closes while a child lives ---------------------------------------- */
 
-/* A child that does nothing, for as long as the test runs: it has a copy of every descriptor. */
+/* Leaves a child that does nothing until the test ends and has a copy of every descriptor. */
 static void leave_behind(void)
 {
     if (CHECK_SYS(fork()) == 0)
@@ -257,7 +258,7 @@ static void living_child_listener(void)
     CHECK_BETWEEN(now_ms() - started, 0, 5000);
     side_close(&client);
 
-    /* Nobody listens there any more, and somebody can. */
+    /* The address has no listener any more, and can be listened on again. */
     side_active(&client, IPV4, (unsigned)atoi(port), NULL);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     CHECK_INT(await_error(client.eq, NULL, 0).err, FI_ECONNREFUSED);
@@ -271,7 +272,7 @@ static void living_child_listener(void)
     fi_freeinfo(hints);
 }
 
-/* ---- what a child may do ------------------------------------------------------------------- */
+/* ---- what a child can do ------------------------------------------------------------------- */
 
 static void child_is_refused(void)
 {
@@ -311,7 +312,7 @@ static void child_is_refused(void)
     check_end(&pair);
 }
 
-/* A whole life in the child, and one in the parent. */
+/* Uses a stream from opening to closing, in the child and then in the parent. */
 static void own_stream(void)
 {
     struct pair pair;
@@ -337,7 +338,8 @@ static void child_has_own(void)
     struct side side;
     struct pair pair;
 
-    /* Before libfabric was used, after discovery, with open objects, with a connection. */
+    /* In a child forked before libfabric was used, after discovery, with open objects, and with a
+     * connection. */
     own_stream_in_child();
     fi_freeinfo(find_peer(IPV4, 1, NULL));
     own_stream_in_child();
@@ -352,7 +354,7 @@ static void child_has_own(void)
     own_stream();
 }
 
-/* A child's children are as good as the parent's. */
+/* A child's child can do the same. */
 static void grandchild(void)
 {
     struct pair pair;
@@ -388,7 +390,8 @@ static void grandchild(void)
 
 static atomic_bool stop;
 
-/* Not fi_fabric: libfabric has a lock of its own there, which a child may find taken for ever. */
+/* fi_fabric is not called: libfabric itself has a lock there, which another thread may hold during the
+ * fork, and then the child waits forever. */
 static void *open_and_close(void *argument)
 {
     struct side *side = argument;

@@ -1,6 +1,6 @@
-/* Names of the endpoint type: libfabric's headers have it up to 1.20, later ones do not. */
+/* Names of the endpoint type, which libfabric's headers define up to 1.20. */
 
-/* Before rstream.h: an enumerator, or the macro for FI_EP_UNSPEC that newer headers have. */
+/* Before rstream.h: an enumerator, or the macro for FI_EP_UNSPEC of newer headers. */
 #include <rdma/fabric.h>
 
 static const enum fi_ep_type type_in_headers = FI_EP_SOCK_STREAM;

@@ -1,27 +1,27 @@
-/* Contract, section Waiting: a descriptor on which nothing is to be had lets its sleeper sleep, in whatever order
- * an application came to sleep there. */
+/* Contract, section Waiting: a thread sleeps on a descriptor as long as there is nothing to do, whatever
+ * calls it made before. */
 #include "../sleeper.h"
 #include "conformance.h"
 
-/* What happens once on a connection, in every order. */
+/* Steps that each happen once on a connection, in every order. */
 enum step {
-    GETWAIT, /* the endpoint's descriptor is asked for, at the latest now */
+    GETWAIT, /* gets the endpoint's descriptor, if no earlier step did */
     TRYWAIT,
-    POLL,    /* sleeps on the descriptor, if it was asked for */
+    POLL,    /* sleeps on the descriptor, if there is one */
     MESSAGE, /* the peer sends MESSAGE_BYTES */
-    RECEIVE, /* PART_BYTES of it, or nothing yet */
-    SHUT,    /* the own sending side ends */
+    RECEIVE, /* receives PART_BYTES of it, or nothing yet */
+    SHUT,    /* shuts down the own sending direction */
     STEPS
 };
 
 #define MESSAGE_BYTES 5
 #define PART_BYTES 2
-/* A sleep that nothing ends. */
+/* Duration of a sleep without an event. */
 #define SLEEP_US 6000
-/* A notification that came late may end one sleep; here come two messages. */
+/* A late notification may end one sleep, and there are two messages. */
 #define MOST_WAKES 2
 
-/* What the sleeps of all connections took together. */
+/* The sleeps of all connections together. */
 static struct sleeper total;
 
 static void take(struct pair *pair, enum step step, bool *has_descriptor)
@@ -53,7 +53,7 @@ static void take(struct pair *pair, enum step step, bool *has_descriptor)
     }
 }
 
-/* Takes what there is; the connection has nothing more to say then. */
+/* Receives everything, after which the connection has nothing to report. */
 static void drain(struct pair *pair)
 {
     uint8_t bytes[MESSAGE_BYTES];
@@ -63,8 +63,8 @@ static void drain(struct pair *pair)
     while (recv_once(pair->server.ep, bytes, sizeof bytes) > 0 || must_not_wait(&pair->server));
 }
 
-/* One connection: the steps in this order; afterwards it sleeps, is woken by a message, sleeps again, and is woken by
- * the end. */
+/* Makes one connection, with the steps in this order. Afterwards it sleeps, is woken by a message, sleeps
+ * again, and is woken by the end. */
 static void live(const enum step *order)
 {
     struct pair pair;
@@ -86,7 +86,7 @@ static void live(const enum step *order)
     pair_close(&pair);
 }
 
-/* Lives through every order of the steps from `at` on. */
+/* Tests every order of the steps from `at` on. */
 static void permute(enum step *order, unsigned at)
 {
     if (at == STEPS)

@@ -205,7 +205,7 @@ static void short_buffer(void)
         CHECK_BETWEEN(length, 2, sizeof buffer);
         CHECK_OK(fi_getopt(&side.ep->fid, FI_OPT_ENDPOINT, all_options[o], buffer, &length));
     }
-    /* Two bytes cannot hold a ring's size. */
+    /* Two bytes are too short for a ring's size. */
     for (size_t o = 0; o < 2; o++) {
         size_t length = 2;
 
@@ -261,7 +261,7 @@ static void inherited_from_passive(void)
     CHECK_INT(get(&pair.server.ep->fid, FI_OPT_TX_SIZE), 31);
     CHECK_INT(get(&pair.server.ep->fid, FI_OPT_RX_SIZE), 37);
     CHECK_INT(get(&pair.client.ep->fid, FI_OPT_RECV_BUF_SIZE), 32768);
-    /* In force, not only read back: this is all that fits the accepted endpoint's ring. */
+    /* The option takes effect: the accepted endpoint's ring holds no more than this. */
     CHECK_INT(fill(pair.client.ep, 0), 10007);
     recv_pattern(pair.server.ep, 0, 10007);
     pair_close(&pair);

@@ -1,4 +1,4 @@
-/* Contract, section Waiting: looking again for a while before a caller that sleeps on the descriptor goes to sleep. */
+/* Contract, section Waiting: the adaptive spin before a caller sleeps on the descriptor. */
 #include "conformance.h"
 
 #include <pthread.h>
@@ -8,10 +8,10 @@
 #define SOON_MS 50
 #define LATE_MS 400
 
-/* The first calls in vain on a connection do not look again. */
+/* The first calls of a connection that find nothing do not spin. */
 #define FIRST_CALLS 7
 
-/* Receives in vain; answers for how many milliseconds. */
+/* Receives that find nothing. Returns their duration in milliseconds. */
 static int64_t receive_in_vain(struct fid_ep *ep, unsigned calls)
 {
     int64_t started = now_ms();
@@ -22,7 +22,7 @@ static int64_t receive_in_vain(struct fid_ep *ep, unsigned calls)
     return now_ms() - started;
 }
 
-/* A pair whose client has a descriptor, in a process whose calls look again for `us`. */
+/* A pair whose client has a descriptor, in a process whose calls spin for `us`. */
 static void pair_open_patient(struct pair *pair, const char *us)
 {
     CHECK_SYS(setenv("FI_RSTREAM_SPIN_US", us, 1));
@@ -79,7 +79,7 @@ static void seldom_in_vain(void)
 {
     struct pair pair;
 
-    /* Each time would be 10 ms. */
+    /* Each spin would take 10 ms. */
     pair_open_patient(&pair, "10000");
     CHECK_BETWEEN(receive_in_vain(pair.client.ep, 640), 60, 2000);
     pair_close(&pair);
@@ -98,7 +98,7 @@ static void others_are_let_in(void)
     struct pair pair;
     pthread_t thread;
 
-    /* Twice as long as the other call may take. */
+    /* Twice the longest duration of the other call. */
     pair_open_patient(&pair, "800000");
     CHECK_INT(pthread_create(&thread, NULL, receive_late, pair.client.ep), 0);
     usleep(SOON_MS * 1000);

@@ -1,16 +1,16 @@
-/* Contract, section RDMA devices: what befalls a device, and that it can be used again afterwards. */
+/* Contract, section RDMA devices: faults of a device, and that it can be used again afterwards. */
 #include "conformance.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* Whoever reads the event queue hears within a second of what befell its device, and of a peer's within twice the
- * keep-alive time; an emulated machine takes longer. */
+/* A process that reads the event queue notices a fault of its own device within a second, and of the
+ * peer's device within twice the keep-alive time. An emulated machine takes longer. */
 #define NOTICED_MS 1500
 #define KEEPALIVE_MS 1000
 
-/* What processes tell each other. */
+/* Numbers that the processes send each other. */
 #define READY 1
 
 static void use_rdma_device(void)
@@ -19,7 +19,7 @@ static void use_rdma_device(void)
     setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
 }
 
-/* One side of a connection that breaks at the latest after `ms`. */
+/* Checks that the side's connection breaks within `ms`. */
 static void check_broken(struct side *side, int ms)
 {
     struct event event = {0};
@@ -32,7 +32,7 @@ static void check_broken(struct side *side, int ms)
     check_no_event(side->eq);
 }
 
-/* What befell the device of the server breaks both ends. */
+/* Checks that a fault of the server's device breaks both ends. */
 static void check_both_broken(struct pair *pair)
 {
     check_broken(&pair->server, NOTICED_MS);
@@ -45,7 +45,7 @@ static void check_works(struct pair *pair)
     transfer(pair->server.ep, pair->client.ep, 100000);
 }
 
-/* The same process connects on the device. */
+/* Checks that the same process can connect on the device. */
 static void check_usable(void)
 {
     struct pair pair;
@@ -55,7 +55,7 @@ static void check_usable(void)
     pair_close(&pair);
 }
 
-/* What becomes of an attempt to connect. */
+/* Connects, and returns the error of the failed attempt. */
 static int failed_attempt(unsigned port)
 {
     struct fi_eq_err_entry error;
@@ -68,8 +68,9 @@ static int failed_attempt(unsigned port)
     return error.err;
 }
 
-/* Soft iWARP and soft RoCE of Linux 6.1 go only when every process has closed them, and librdmacm does so when its
- * process ends: what befalls a device is watched by a process that ends before the device comes back. */
+/* Soft iWARP and soft RoCE of Linux 6.1 are removed only when every process has closed them, and librdmacm
+ * closes them when its process ends. The process that watches the fault therefore ends before the device
+ * is added again. */
 static void befalls(const char *what, void (*watch)(struct peer *self, void *argument))
 {
     struct peer watcher;
@@ -84,14 +85,14 @@ static void befalls(const char *what, void (*watch)(struct peer *self, void *arg
     check_usable();
 }
 
-/* Both have done what goes before the fault; the fault is there. */
+/* Reports that everything before the fault is done, and waits for the fault. */
 static void await_fault(struct peer *self)
 {
     peer_tell(self, READY);
     CHECK_INT(peer_hear(self), READY);
 }
 
-/* A connection that works, and that the fault breaks. */
+/* Opens a connection that works, and checks that the fault breaks it. */
 static void open_and_break(struct peer *self, struct pair *pair)
 {
     pair_open(pair, IPV4, NULL);
@@ -130,7 +131,7 @@ static void port_up_again(void)
     accept_request(&listener, &server, &request, NULL, 0);
     await_event(client.eq, FI_CONNECTED);
     await_event(server.eq, FI_CONNECTED);
-    /* Longer than it takes to look at the device. */
+    /* Longer than the interval between two checks of the device. */
     for (int64_t until = now_ms() + NOTICED_MS; now_ms() < until;)
         drive();
     transfer(client.ep, server.ep, 100000);
@@ -154,7 +155,7 @@ static void device_removed(void)
     befalls("remove", watch_device);
 }
 
-/* The address of the first device, from which the second is reached. */
+/* The address of the first device, which the second device can reach. */
 static void first_address(char *text, socklen_t size)
 {
     struct sockaddr_in address;
@@ -167,7 +168,7 @@ static void first_address(char *text, socklen_t size)
     CHECK(inet_ntop(AF_INET, &address.sin_addr, text, size) != NULL);
 }
 
-/* From the second device, without an answer. */
+/* Connects from the second device, and gets no reply. */
 static void watch_attempt(struct peer *self, void *argument)
 {
     struct side listener, client;
@@ -192,7 +193,7 @@ static void removed_while_connecting(void)
     befalls("remove", watch_attempt);
 }
 
-/* Nothing is read but the endpoint, and nothing waited for but its descriptor. */
+/* The test reads only the endpoint, and waits only for its descriptor. */
 static void asleep(bool sending)
 {
     struct pair pair;
@@ -226,7 +227,7 @@ static void asleep_sending(void)
 
 /* ---- a device that refuses requests ---------------------------------------------------------- */
 
-/* What ffi-tests/refuse_posts.c goes by. */
+/* Variables of ffi-tests/refuse_posts.c. */
 static bool *refusal(const char *name)
 {
     bool *refuses = dlsym(RTLD_DEFAULT, name);
@@ -237,7 +238,7 @@ static bool *refusal(const char *name)
     return refuses;
 }
 
-/* What of `sent` bytes arrived, and then the loss; the same process can connect again. */
+/* Checks that at most `sent` bytes arrive before the reset, and that the same process can connect again. */
 static void check_lost(struct pair *pair, size_t sent)
 {
     size_t received = 0;
@@ -261,7 +262,7 @@ static void refused_receives(void)
 
     pair_open(&pair, IPV4, NULL);
     *refuses = true;
-    /* More than the receiving side has receives. */
+    /* More messages than the receiving side has receives. */
     for (ssize_t took = 1; sent < 1000 && took == 1; sent += took == 1) {
         AWAIT(PATIENCE_MS, (took = send_once(pair.client.ep, pattern(sent, 1), 1)) != -FI_EAGAIN);
         (void)fi_recvmsg(pair.server.ep, &(struct fi_msg){0}, FI_PEEK);

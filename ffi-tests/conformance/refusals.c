@@ -1,4 +1,4 @@
-/* Contract, section Connecting: connections that do not come about. */
+/* Contract, section Connecting: connection attempts that fail. */
 #include "conformance.h"
 
 #include <poll.h>
@@ -9,7 +9,7 @@
 
 #define TIMEOUT_MS 600
 
-/* Takes the error of a failed connect: it names the endpoint, and a text says what happened. */
+/* Reads the error of a failed attempt: it names the endpoint, and a text says what happened. */
 static int failure(struct side *side)
 {
     struct fi_eq_err_entry error = await_error(side->eq, NULL, 0);
@@ -56,7 +56,7 @@ static void reject_with(size_t length)
     check_no_event(client.eq);
     CHECK_RET(send_once(client.ep, "x", 1), -FI_ENOTCONN);
     side_close(&client);
-    /* The listener takes the next one. */
+    /* The listener takes the next request. */
     start_connect(&client, fid_port(&listener.pep->fid));
     fi_freeinfo(await_event(listener.eq, FI_CONNREQ).info);
     side_close(&client);
@@ -110,7 +110,7 @@ static void no_route(void)
     struct side client;
     int error;
 
-    /* A group address: the system refuses to connect to it, and sends nothing. */
+    /* A multicast address: the system refuses to connect to it, and sends nothing. */
     set_time_out();
     side_active(&client, "224.0.0.1", 7471, NULL);
     error = fi_connect(client.ep, client.info->dest_addr, NULL, 0);
@@ -153,7 +153,7 @@ static void silent_active(void)
         silent[i] = stranger_connect(port);
     CHECK_INT(write(silent[7], "MPA ID", 6), 6);
 
-    /* A peer that speaks is served at once. */
+    /* A peer that sends a request is served at once. */
     start = now_ms();
     start_connect(&client, port);
     request = await_event(listener.eq, FI_CONNREQ);
@@ -161,7 +161,7 @@ static void silent_active(void)
     await_event(client.eq, FI_CONNECTED);
     CHECK(now_ms() - start < TIMEOUT_MS / 2);
 
-    /* The silent ones are dropped when their time is over. */
+    /* Silent peers are dropped when their time-out has passed. */
     for (unsigned i = 0; i < 8; i++) {
         CHECK_INT(tcp_read_to_end(silent[i], &byte, 1, TIMEOUT_MS + 2000), 0);
         CHECK_SYS(close(silent[i]));
@@ -236,7 +236,7 @@ static void garbage_from_active(void)
 /* Offset of the version in the stream protocol's connection data. */
 #define VERSION_OFFSET 23
 
-/* Connection data as this protocol has it, but for the version. */
+/* Connection data of this protocol with a different version. */
 static void stranger_data(uint8_t data[25])
 {
     memset(data, 0, 25);
@@ -297,7 +297,7 @@ static void refused_can_close(void)
     unsigned port;
     int fd = tcp_listen(&port);
 
-    /* Closing in the middle of connecting takes no time-out. */
+    /* Closing during a connection attempt does not wait for a time-out. */
     start_connect(&client, port);
     CHECK_INT(tcp_accept(fd) >= 0, true);
     sleep_ms(20);
@@ -307,7 +307,7 @@ static void refused_can_close(void)
     CHECK_SYS(close(fd));
 }
 
-/* ---- a listener whose application does not answer -------------------------------------------- */
+/* ---- a listener whose application does not accept or reject ---------------------------------- */
 
 static void unanswered(void)
 {
@@ -343,7 +343,7 @@ static void unanswered_can_close(void)
     side_close(&listener);
 }
 
-/* ---- requests that are given up --------------------------------------------------------------- */
+/* ---- requests that are dropped ---------------------------------------------------------------- */
 
 static void endpoint_gives_up(void)
 {
@@ -371,7 +371,7 @@ static void listener_gives_up(void)
     close_fid(&listener.pep->fid);
     listener.pep = NULL;
     CHECK(failure(&client) != FI_ETIMEDOUT);
-    /* Nothing names it any more. */
+    /* No object refers to the request any more. */
     CHECK_RET(fi_endpoint(listener.domain, request.info, &listener.ep, NULL), -FI_EINVAL);
     fi_freeinfo(request.info);
     side_close(&client);

@@ -1,5 +1,5 @@
-/* Contract, section Shared memory: two processes of one host move their bytes through memory that both
- * have, unless something is in the way; a program sees no difference but the speed. */
+/* Contract, section Shared memory: two processes of one host exchange their bytes through shared memory,
+ * unless something prevents that. A program sees no difference but the speed. */
 #include "conformance.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #define BYTES 300000
 
-/* Mappings of memory that this process shares with a peer. */
+/* The number of mappings of memory that this process shares with a peer. */
 static unsigned shared_mappings(void)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -23,7 +23,8 @@ static unsigned shared_mappings(void)
     return count;
 }
 
-/* Bytes go both ways whole on a connection that does or does not share memory, and an end gives it back. */
+/* Checks that bytes go both ways on a connection that shares memory or does not, and that closing unmaps
+ * it. */
 static void check(const struct settings *settings, bool shares)
 {
     struct pair pair;
@@ -58,7 +59,7 @@ static void not_with_iwarp_words(void)
     check(&iwarp, false);
 }
 
-/* Rings of a few bytes are no pages of their own. */
+/* Rings of a few bytes do not have pages of their own. */
 static void small_rings(void)
 {
     struct settings small = {.recv_ring = 4096, .send_ring = 4096};
@@ -76,7 +77,7 @@ static void few_descriptors(void)
     check(NULL, false);
 }
 
-/* A file that is longer than the process may write would end it by SIGXFSZ. */
+/* A file longer than RLIMIT_FSIZE would end the process by SIGXFSZ. */
 static void file_size_limit(void)
 {
     struct rlimit limit, low;
@@ -91,7 +92,7 @@ static void file_size_limit(void)
     check(NULL, true);
 }
 
-/* The user whom the system names where a process has one of another user namespace. */
+/* The user id that the system shows for users of another user namespace. */
 static uid_t overflow_user(void)
 {
     FILE *file = fopen("/proc/sys/kernel/overflowuid", "r");
@@ -115,7 +116,7 @@ static void serve(struct peer *self, void *argument)
     struct event request;
 
     (void)argument;
-    /* It may not be able to load libraries afterwards. */
+    /* The process may not be able to load libraries afterwards. */
     fi_freeinfo(find_peer(IPV4, 1, NULL));
     become_overflow_user();
     side_listen(&listener, IPV4, NULL);
@@ -132,7 +133,7 @@ static void serve(struct peer *self, void *argument)
     side_close(&listener);
 }
 
-/* A peer with the overflow user, and a client with its own or with that. */
+/* A peer with the overflow user id, and a client with its own user id or with that. */
 static void share_nothing_with_overflow_user(bool both)
 {
     struct side client;

@@ -14,7 +14,7 @@ static void check_send(struct fid_ep *ep, ssize_t answer)
     CHECK_RET(fi_inject(ep, "x", 1, FI_ADDR_UNSPEC), answer);
 }
 
-/* What a receive answers, not once but for good. */
+/* Checks that a receive returns this, and returns it again. */
 static void check_recv(struct fid_ep *ep, ssize_t answer)
 {
     uint8_t byte;
@@ -60,7 +60,8 @@ static void half_close(void)
 {
     struct pair pair;
 
-    /* What was accepted before the shutdown arrives, then 0 for ever; the other way goes on. */
+    /* Bytes that were accepted before the shutdown arrive, then receives return 0. The other direction
+     * continues. */
     pair_open(&pair, IPV4, NULL);
     send_all(pair.client.ep, pattern(0, 20000), 20000);
     CHECK_OK(fi_shutdown(pair.client.ep, FI_SEND));
@@ -83,7 +84,7 @@ static void half_close_when_full(void)
     struct pair pair;
     size_t sent;
 
-    /* The end follows the last byte although there is no room for anything when it is said. */
+    /* The end follows the last byte, although the peer has no room when the sender shuts down. */
     pair_open(&pair, IPV4, &settings);
     sent = fill(pair.client.ep, 0);
     CHECK_OK(fi_shutdown(pair.client.ep, FI_SEND));
@@ -151,7 +152,7 @@ static void receive_side_shut(void)
     size_t sent = 0;
     int64_t until;
 
-    /* What came and what comes is discarded; the peer never stalls. */
+    /* Bytes that have arrived and bytes that still arrive are dropped, and the peer never stalls. */
     pair_open(&pair, IPV4, NULL);
     send_all(pair.client.ep, pattern(0, 1000), 1000);
     sleep_ms(20);
@@ -171,7 +172,7 @@ static void receive_side_shut(void)
         until = now_ms() + PATIENCE_MS;
     }
     check_recv(pair.server.ep, 0);
-    /* The other way is as before. */
+    /* The other direction works as before. */
     transfer(pair.server.ep, pair.client.ep, 100000);
     pair_close(&pair);
 }
@@ -179,12 +180,13 @@ static void receive_side_shut(void)
 /* ---- a peer that dies ----------------------------------------------------------------------- */
 
 struct dying_peer {
-    /* Bytes of the pattern that it sends before it tells that it did. */
+    /* Bytes of the pattern that it sends before it reports. */
     size_t sends;
     bool ends_stream;
 };
 
-/* The other process: connects to the port that it hears, does what it should, and waits to be killed. */
+/* The other process: connects to the port that it is sent, does what the plan says, and waits to be
+ * killed. */
 static void connect_and_linger(struct peer *self, void *argument)
 {
     const struct dying_peer *plan = argument;
@@ -231,7 +233,7 @@ static void killed_with(size_t sends, bool read_before)
         recv_pattern(server.ep, 0, sends);
     peer_kill(&peer);
     died = now_ms();
-    /* Everything had reached this host. */
+    /* All bytes had reached this host. */
     if (!read_before)
         recv_pattern(server.ep, 0, sends);
     got = recv_wait(server.ep, &byte, 1);
@@ -269,7 +271,7 @@ static void peer_ended_then_killed(void)
 
     open_with_peer(&listener, &server, &peer, &plan);
     CHECK_INT(peer_hear(&peer), 1);
-    /* Seen before the kill or not: its stream had ended properly. */
+    /* Whether or not the end was read before the kill, the peer's stream had ended properly. */
     recv_pattern(server.ep, 0, 2000);
     peer_kill(&peer);
     recv_pattern(server.ep, 2000, 3000);
@@ -290,7 +292,7 @@ static void killed_while_sending(void)
     struct peer peer;
     ssize_t took = 1;
 
-    /* A full send side learns of it too. */
+    /* An endpoint that waits for room gets the error too. */
     open_with_peer(&listener, &server, &peer, &plan);
     CHECK_INT(peer_hear(&peer), 1);
     fill(server.ep, 0);
@@ -313,8 +315,8 @@ static void loopback(const char *state)
         skip("%s does not work", command);
 }
 
-/* Hosts that can be parted so that nothing arrives and nobody says so: RDMA devices, or a network of its own,
- * whose one device can go down. */
+/* Hosts that can be separated so that nothing arrives and no error is reported: RDMA devices, or a network
+ * namespace whose only device can be taken down. */
 static void partable_hosts(void)
 {
     setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
@@ -383,7 +385,7 @@ static void host_vanished_while_polling(void)
     join();
 }
 
-/* A pair whose client learns from a data call alone that the connection stands. */
+/* A pair whose client learns only from a data call that the connection is established. */
 static void pair_open_by_receiving(struct pair *pair)
 {
     struct event request;
@@ -394,7 +396,7 @@ static void pair_open_by_receiving(struct pair *pair)
     side_listen(&pair->listener, IPV4, NULL);
     side_active(&pair->client, IPV4, fid_port(&pair->listener.pep->fid), NULL);
     CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
-    /* The first look at an event queue sets the timer to the end of the attempt. */
+    /* The first read of an event queue sets the timer to the end of the attempt. */
     request = await_event(pair->listener.eq, FI_CONNREQ);
     accept_request(&pair->listener, &pair->server, &request, NULL, 0);
     while (recv_once(pair->client.ep, &got, 1) != -FI_EAGAIN) {

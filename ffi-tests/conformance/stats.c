@@ -1,4 +1,4 @@
-/* Contract, section Statistics: what a connection counted, by fi_open_ops and in the log. */
+/* Contract, section Statistics: the statistics of a connection, through fi_open_ops and in the log. */
 #include "conformance.h"
 
 #include <stddef.h>
@@ -90,7 +90,7 @@ static void waits_and_updates(void)
     CHECK(sender.send_waits >= 1);
     CHECK_INT(sender.bytes_sent, filled);
     CHECK_INT(sender.updates_received, 0);
-    /* The room of what is read goes back in at least one update. */
+    /* At least one update returns the room of the bytes that were read. */
     recv_pattern(pair.server.ep, 0, filled);
     AWAIT(2000, stats_of(pair.client.ep).updates_received > 0);
     sender = stats_of(pair.client.ep);
@@ -100,8 +100,8 @@ static void waits_and_updates(void)
     pair_close(&pair);
 }
 
-/* A raw peer that connects as it should, with a ring of 4096 bytes and 16 receives, and then sends
- * what no protocol knows. */
+/* A raw peer that connects correctly, with a ring of 4096 bytes and 16 receives, and then sends what the
+ * protocol does not allow. */
 static void refused_input(void)
 {
     uint8_t frame[128], offer[25] = {24, [19] = 0x10, [22] = 16, [23] = 2}, garbage[24];
@@ -142,13 +142,13 @@ static void other_sizes(void)
     transfer(pair.client.ep, pair.server.ep, 1000);
     stats = stats_of(pair.client.ep);
 
-    /* Built against an earlier header: the fields that it knows. */
+    /* A program built with an earlier header gets the fields that it has. */
     memset(longer, 0xee, sizeof longer);
     CHECK_OK(open_ops(pair.client.ep)->stats(pair.client.ep, (struct rstream_stats *)longer, 8));
     CHECK_BYTES(longer, &stats, 8);
     CHECK_INT(longer[8], 0xee);
 
-    /* Built against a later one: 0 in those that the provider does not have. */
+    /* A program built with a later header gets 0 in the fields that the provider does not have. */
     memset(longer, 0xee, sizeof longer);
     CHECK_OK(open_ops(pair.client.ep)->stats(pair.client.ep, (struct rstream_stats *)longer, sizeof longer));
     CHECK_BYTES(longer, &stats, offsetof(struct rstream_stats, refused));
@@ -176,7 +176,7 @@ static void refused_names(void)
     pair_close(&pair);
 }
 
-/* What the process writes to its error output from here on. */
+/* Captures what the process writes to standard error from now on. */
 static int capture_errors(void)
 {
     int ends[2];

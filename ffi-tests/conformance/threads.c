@@ -14,7 +14,7 @@ static void both_ways(void)
     pair_close(&pair);
 }
 
-/* Sends and receives of one endpoint, and questions about it from a third thread. */
+/* Sends and receives on one endpoint, while a third thread queries it. */
 static atomic_bool stop_asking;
 
 static void *ask(void *argument)
@@ -72,7 +72,7 @@ static void any_call(void)
     pair_close(&pair);
 }
 
-/* Many connections made and closed at the same time, each thread for itself. */
+/* Many connections, made and closed at the same time, each by its own thread. */
 static void *connect_repeatedly(void *argument)
 {
     (void)argument;
@@ -115,7 +115,7 @@ static void shutdown_wakes_reader(void)
     pthread_t thread;
     ssize_t got;
 
-    /* One thread sleeps on an endpoint that another shuts down. */
+    /* One thread sleeps on an endpoint that another thread shuts down. */
     pair_open(&pair, IPV4, NULL);
     CHECK_INT(pthread_create(&thread, NULL, shut_later, &pair), 0);
     while ((got = recv_once(pair.server.ep, &(uint8_t){0}, 1)) == -FI_EAGAIN)
@@ -128,11 +128,11 @@ static void shutdown_wakes_reader(void)
     pair_close(&pair);
 }
 
-/* One direction of an endpoint, served by a thread that sleeps on the endpoint's descriptor. */
+/* One direction of an endpoint, used by a thread that sleeps on the endpoint's descriptor. */
 struct course {
     struct side *side;
     bool sends;
-    /* Calls that moved bytes, and rounds of sleeping after which a call moved none. */
+    /* Calls that moved bytes, and sleeps after which a call moved none. */
     uint64_t transfers, empty;
 };
 
@@ -203,7 +203,7 @@ static void asleep_both_ways(void)
     }
 }
 
-/* Sends until nothing is taken, and never comes back for the room that it waits for. */
+/* Sends until the endpoint takes no more bytes, and does not try again when there is room. */
 static void *fill_and_leave(void *argument)
 {
     static const uint8_t bytes[4096];
@@ -235,7 +235,7 @@ static void sender_leaves(void)
     for (size_t i = 0; i < (size_t)sent; i++)
         CHECK_RET(recv_wait(pair.server.ep, &byte, 1), 1);
 
-    /* The descriptor stays readable: there is room for the sender. */
+    /* The descriptor stays readable, because there is room for the sender. */
     until = now_ms() + 400;
     while (now_ms() < until) {
         CHECK_RET(recv_once(pair.client.ep, &byte, 1), -FI_EAGAIN);
@@ -255,7 +255,7 @@ static void *close_once(void *argument)
 
 static void closed_by_several(void)
 {
-    /* What the socket does not take keeps the close waiting, until the peer is driven. */
+    /* With these rings the socket does not take all bytes, so the close waits until the peer is driven. */
     const struct settings settings = {.send_ring = 16 << 20, .recv_ring = 16 << 20};
     const size_t part = 1 << 20;
     struct pair pair;

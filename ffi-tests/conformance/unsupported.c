@@ -1,4 +1,4 @@
-/* Contract, section Moving bytes: the calls that stream endpoints do not have. */
+/* Contract, section Moving bytes: calls that stream endpoints do not support. */
 #include "conformance.h"
 
 #include <rdma/fi_atomic.h>

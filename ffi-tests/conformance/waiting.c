@@ -8,7 +8,7 @@
 #include <sys/select.h>
 #include <unistd.h>
 
-/* A message is there after this time, also in an emulated machine; one that is not makes no test fail. */
+/* A message arrives within this time, also in an emulated machine. If one is later, no test fails. */
 #define ARRIVAL_MS 200
 
 static int trywait(struct side *side, struct fid *fid)
@@ -16,7 +16,7 @@ static int trywait(struct side *side, struct fid *fid)
     return fi_trywait(side->fabric, &fid, 1);
 }
 
-/* Until there is nothing to do: fi_trywait says so, and then the descriptor is quiet. */
+/* Calls fi_trywait until there is nothing to do. Then the descriptor is not readable. */
 static void settle(struct side *side)
 {
     AWAIT(PATIENCE_MS, trywait(side, &side->ep->fid) == 0 && !readable(wait_fd(&side->ep->fid), 5));
@@ -75,7 +75,7 @@ static void trywait_bytes(void)
     settle(&pair.server);
     send_all(pair.client.ep, "x", 1);
     AWAIT(PATIENCE_MS, trywait(&pair.server, &pair.server.ep->fid) == -FI_EAGAIN);
-    /* As long as it is there, not once. */
+    /* As long as the bytes are there, not only once. */
     CHECK_RET(trywait(&pair.server, &pair.server.ep->fid), -FI_EAGAIN);
     CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 1);
     settle(&pair.server);
@@ -112,7 +112,7 @@ static void trywait_room(void)
     recv_pattern(pair.server.ep, 0, sent);
     AWAIT(PATIENCE_MS, trywait(&pair.client, &pair.client.ep->fid) == -FI_EAGAIN);
     CHECK_RET(send_once(pair.client.ep, pattern(sent, 1), 1), 1);
-    /* The last send was not refused: being writable is nothing to tell. */
+    /* The last send succeeded, so room for another one makes the descriptor not readable. */
     recv_pattern(pair.server.ep, sent, 1);
     settle(&pair.client);
     pair_close(&pair);
@@ -160,7 +160,7 @@ static void writable_is_quiet(void)
 
 /* ---- without fi_trywait ---------------------------------------------------------------------- */
 
-/* Receives by sleeping on the descriptor only: every refusal is followed by a wait, nothing else
+/* Receives by sleeping only on the descriptor: each -FI_EAGAIN is followed by a wait, and nothing else
  * drives the endpoint. A lost wake-up shows as a time-out. */
 static ssize_t recv_sleeping(struct fid_ep *ep, void *data, size_t length)
 {
@@ -206,13 +206,14 @@ static void wakes_for_bytes(void)
     pair_close(&pair);
 }
 
-/* No timer of the provider's wakes a sleeper by chance. */
+/* No timer of the provider wakes a sleeping thread by chance. */
 static void no_keepalive(void)
 {
     setenv("FI_RSTREAM_KEEPALIVE_S", "3600", 1);
 }
 
-/* What comes after a refusal and before the first FI_GETWAIT: nothing drives the endpoint in between. */
+/* A message that arrives between an -FI_EAGAIN and the first FI_GETWAIT. Nothing drives the endpoint in
+ * between. */
 static void descriptor_later(void)
 {
     static uint8_t buffer[4096];
@@ -267,7 +268,7 @@ static void wakes_for_enough_room(void)
     struct pair pair;
     int fd;
 
-    /* Room for some of it is no reason to wake a sender that wants all or nothing. */
+    /* An inject waits for room for all its bytes, so less room does not wake its sender. */
     pair_open(&pair, IPV4, &settings);
     fd = wait_fd(&pair.client.ep->fid);
     CHECK_RET(fi_inject(pair.client.ep, pattern(0, 1000), 1000, FI_ADDR_UNSPEC), 1000);
@@ -307,7 +308,7 @@ static void sleeping_reader(struct peer *self, void *argument)
     side_close(&listener);
 }
 
-/* Both processes sleep on their descriptors only, through a ring that is always full or empty. */
+/* Both processes sleep only on their descriptors, with a ring that is always full or empty. */
 static void sleeping_stream(size_t ring, uint32_t protocol, uint64_t length)
 {
     struct settings settings = {.send_ring = ring, .recv_ring = ring, .protocol = protocol};
@@ -452,7 +453,7 @@ static void shared_descriptor(void)
     pthread_t threads[4];
     struct stream_job jobs[4];
 
-    /* Four threads, two on each endpoint's descriptor, all asleep whenever they are refused. */
+    /* Four threads, two on each endpoint's descriptor, which sleep after each -FI_EAGAIN. */
     pair_open(&pair, IPV4, &settings);
     jobs[0] = (struct stream_job){pair.client.ep, 4 << 20, 3001};
     jobs[1] = (struct stream_job){pair.client.ep, 4 << 20, 2003};
@@ -473,7 +474,7 @@ static void queue_descriptor(void)
     struct event request = {0};
     struct fi_eq_cm_entry entry;
 
-    /* Nothing but poll on the descriptor and reads of the queue. */
+    /* Only poll on the descriptor and reads of the queue. */
     side_listen(&listener, IPV4, NULL);
     check_no_event(listener.eq);
     CHECK(!readable(wait_fd(&listener.eq->fid), 50));
@@ -539,7 +540,7 @@ static void queue_tells_of_loss(void)
     check_no_event(server.eq);
     peer_kill(&peer);
     died = now_ms();
-    /* Only the event queue is read, and its descriptor waited on. */
+    /* The test reads only the event queue, and waits only for its descriptor. */
     for (;;) {
         ssize_t got = fi_eq_read(server.eq, &lost.kind, &entry, sizeof entry, 0);
 
@@ -589,7 +590,7 @@ static void queue_is_quiet(void)
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     error = await_error(client.eq, NULL, 0);
     CHECK_INT(error.err, FI_ETIMEDOUT);
-    /* The time-out was the last thing to wait for. */
+    /* After the time-out there is nothing to wait for. */
     CHECK(!readable(wait_fd(&client.eq->fid), 100));
     side_close(&client);
     CHECK_SYS(close(fd));
@@ -597,14 +598,14 @@ static void queue_is_quiet(void)
 
 /* ---- edge-triggered waiting ----------------------------------------------------------------- */
 
-/* A call without progress for this long is a lost wake-up. */
+/* A thread that makes no progress for this long has lost a wake-up. */
 #define STALL_MS 5000
 
-/* One thread that waits edge-triggered for one endpoint, and moves bytes both ways with it. */
+/* A thread that waits edge-triggered for one endpoint, and moves bytes in both directions with it. */
 struct edge {
     struct fid_ep *ep;
-    /* Bytes to send and to receive, those of the longest receive, and how long the thread is busy elsewhere
-     * before it answers a wake-up. */
+    /* Bytes to send and to receive, the length of the longest receive, and the time that the thread takes
+     * before it handles a wake-up. */
     uint64_t output, input;
     size_t longest;
     int busy_ms;
@@ -613,7 +614,7 @@ struct edge {
     struct edge *peer;
 };
 
-/* Calls in both directions until both answer -FI_EAGAIN, or there is no more to do. */
+/* Calls in both directions until both return -FI_EAGAIN, or there is no more to do. */
 static void edge_calls(struct edge *edge, uint8_t *buffer)
 {
     bool blocked[2] = {false, false};
@@ -651,7 +652,8 @@ static void *edge_loop(void *argument)
     CHECK(buffer != NULL);
     CHECK_SYS(epoll_ctl(set, EPOLL_CTL_ADD, wait_fd(&edge->ep->fid), &event));
     edge_calls(edge, buffer);
-    /* What a send took may still wait for the socket: until the peer has it, wake-ups are answered. */
+    /* The socket may not have taken all bytes of a send, so wake-ups are handled until the peer has all
+     * bytes. */
     while (!edge->over || !edge->peer->over) {
         if (epoll_wait(set, &event, 1, 100) == 1) {
             sleep_ms(edge->busy_ms);
@@ -696,7 +698,7 @@ static void edge_triggered(void)
 {
     static const size_t rings[] = {32768, 4 << 20, 16 << 20, 64 << 20};
 
-    /* A call that looks again could find what no wake-up tells. */
+    /* Without a spin, which could find bytes that no wake-up reports. */
     CHECK_SYS(setenv("FI_RSTREAM_SPIN_US", "0", 1));
     for (unsigned i = 0; i < sizeof rings / sizeof rings[0]; i++)
         for (unsigned way = 0; way < 2; way++) {
@@ -707,7 +709,7 @@ static void edge_triggered(void)
 
 /* ---- after the end of the stream ------------------------------------------------------------ */
 
-/* A pair whose client has ended its sending, as the server knows. */
+/* A pair whose client has shut down its sending direction, and whose server has noticed that. */
 static void pair_open_half(struct pair *pair, const struct settings *client)
 {
     pair_open_with(pair, IPV4, client, NULL);
@@ -726,12 +728,12 @@ static void half_closed_sleeps(void)
     fd = wait_fd(fid);
     CHECK_AT_LEAST(fill(pair.server.ep, 0), 1);
     AWAIT(PATIENCE_MS, fi_trywait(pair.server.fabric, &fid, 1) == 0 && !readable(fd, 50));
-    /* Room wakes. */
+    /* Room wakes the sender. */
     while (recv_once(pair.client.ep, &(uint8_t){0}, 1) == 1)
         ;
     CHECK(readable(fd, PATIENCE_MS));
     CHECK_AT_LEAST(send_once(pair.server.ep, "x", 1), 1);
-    /* So does the end of both directions, and it stays. */
+    /* The end of both directions wakes it too, and the descriptor stays readable. */
     CHECK_OK(fi_shutdown(pair.client.ep, 0));
     AWAIT(PATIENCE_MS, send_once(pair.server.ep, "x", 1) == -FI_EPIPE);
     CHECK(readable(fd, PATIENCE_MS));
@@ -740,7 +742,8 @@ static void half_closed_sleeps(void)
     pair_close(&pair);
 }
 
-/* Sends until nothing is taken, held back or not, and sleeps edge-triggered; a peer in another thread reads. */
+/* Sends until the endpoint takes no more bytes, with or without FI_MORE, and sleeps edge-triggered. A peer
+ * in another thread reads. */
 #define EDGES_BYTES ((size_t)600 << 10)
 
 static void *read_all(void *argument)
@@ -789,7 +792,7 @@ static void edges_after_the_end(void)
                 sent += (size_t)taken;
             }
         }
-        /* What FI_MORE holds back goes with any call. */
+        /* Any call sends what FI_MORE held back. */
         CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), 0);
         CHECK_INT(pthread_join(thread, NULL), 0);
         close(set);

@@ -1,4 +1,4 @@
-/* Closing many endpoints whose peers hold up the end. */
+/* Closing many endpoints whose peers delay the end. */
 #include "raw.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #define LINGER_MS 1000
 #define PEERS 20
 
-/* A peer that grants as little as it may, and gives nothing back. */
+/* A peer that grants the smallest possible room, and returns none. */
 static const struct grant stingy = {.ring = 32768, .receives = 3, .endings = true};
 
 struct stuck {
@@ -15,7 +15,8 @@ struct stuck {
     int fd;
 };
 
-/* Two messages take what data may have of the peer's receives; with `exhausted` an update takes the last. */
+/* Opens a connection on which two messages use all of the peer's receives that data may use. With
+ * `exhausted` an update uses the last one. */
 static void stuck_open(struct stuck *stuck, bool exhausted)
 {
     static struct raw raw;
@@ -24,7 +25,7 @@ static void stuck_open(struct stuck *stuck, bool exhausted)
     meeting_listen(&stuck->meeting, NULL);
     raw_connect(&raw, &stuck->meeting, &stingy);
     stuck->fd = raw.fd;
-    /* The active side speaks first; an empty write uses no receive. */
+    /* The active side sends first. An empty write uses no receive. */
     put_tagged(&raw, DDP_TAGGED, RDMAP | WIRE_WRITE, raw.stag, raw.address, 0);
     raw_flush(&raw);
     send_all(stuck->meeting.server.ep, "a", 1);
@@ -37,7 +38,7 @@ static void stuck_open(struct stuck *stuck, bool exhausted)
     recv_pattern(stuck->meeting.server.ep, 0, half);
 }
 
-/* The peer reads both bytes and an orderly end, not a reset. Answers the last word. */
+/* Reads both bytes and an orderly end, not a reset. Returns the last word. */
 static uint32_t stuck_read(struct stuck *stuck)
 {
     uint8_t got[4096];
@@ -48,7 +49,7 @@ static uint32_t stuck_read(struct stuck *stuck)
         length += (size_t)part;
     CHECK_AT_LEAST(length, 8);
     CHECK(memmem(got, length, "a", 1) != NULL && memmem(got, length, "b", 1) != NULL);
-    /* Least significant byte first, before the CRC. */
+    /* The word before the CRC, least significant byte first. */
     return (uint32_t)got[length - 8] | (uint32_t)got[length - 7] << 8 | (uint32_t)got[length - 6] << 16
         | (uint32_t)got[length - 5] << 24;
 }
@@ -59,7 +60,7 @@ static void stuck_close(struct stuck *stuck)
     meeting_close(&stuck->meeting);
 }
 
-/* Closes the endpoints one after the other; answers how long that took. */
+/* Closes the endpoints one after the other. Returns how long that took. */
 static int64_t close_all(struct stuck *stuck, unsigned count)
 {
     int64_t start = now_ms();
@@ -91,7 +92,8 @@ static void last_receive(void)
     bystander_close(&bystander);
 }
 
-/* As many closes as there are peers that let nobody say the end, after fi_shutdown or without. */
+/* Closes as many endpoints as there are peers that leave no receive for the end, after fi_shutdown or
+ * without it. */
 static void in_a_row(bool shut_first, int64_t most_ms)
 {
     static struct stuck stuck[PEERS];

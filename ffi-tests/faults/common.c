@@ -1,4 +1,4 @@
-/* Chance, and what must not change whatever happens elsewhere. */
+/* Random numbers, and a connection that faults elsewhere must not affect. */
 #include "faults.h"
 
 #include <stdlib.h>
@@ -27,8 +27,8 @@ void each_seed(unsigned count, void (*run)(struct dice *dice, uint64_t seed, voi
     }
 }
 
-/* Bytes that the wait set made last shares with those made next, and that stay until these are made; and
- * what the heap adds to a piece that fits its hole nearly. */
+/* Memory of the newest wait set that is shared with the next ones and stays until these are made, and the
+ * padding that the heap adds to a block. */
 #define SHARED (32 + 32)
 
 /* ---- the bystander ------------------------------------------------------------------------ */

@@ -1,14 +1,14 @@
-/* A process that runs out of descriptors: every call that needs one fails once in its turn, and works
- * when there are some again. */
+/* A process without free descriptors: every call that needs one fails once in turn, and succeeds when
+ * there are descriptors again. */
 #include "faults.h"
 
-/* More than one whole life of a connection needs. */
+/* More descriptors than a connection needs from opening to closing. */
 #define ENOUGH 64
 
-/* What failed for want of a descriptor in the present life of a connection; NULL: nothing. */
+/* The call that failed for lack of a descriptor during the present connection, or NULL. */
 static const char *failed;
 
-/* A call that works, or answers `refusal` once, and works when there are descriptors again. */
+/* A call that succeeds, or returns `refusal` once and succeeds when there are descriptors again. */
 #define TRY(call, refusal)                                                                          \
     do {                                                                                            \
         int try_got_ = (call);                                                                      \
@@ -21,7 +21,7 @@ static const char *failed;
         }                                                                                           \
     } while (0)
 
-/* The next event of `eq`. A listener that cannot accept has none until there are descriptors. */
+/* Waits for the next event of `eq`. A listener that cannot accept gets none until there are descriptors. */
 static struct event event_at_last(struct fid_eq *eq, uint32_t kind)
 {
     int64_t until = now_ms() + 300;
@@ -39,7 +39,7 @@ static struct event event_at_last(struct fid_eq *eq, uint32_t kind)
     return await_event(eq, kind);
 }
 
-/* ---- one life of a connection -------------------------------------------------------------- */
+/* ---- a connection from opening to closing -------------------------------------------------- */
 
 static void open_side(struct side *side, const char *port, uint64_t flags)
 {
@@ -63,7 +63,7 @@ static void open_endpoint(struct side *side, int *wait)
     TRY(fi_enable(side->ep), -FI_EMFILE);
 }
 
-/* Bytes wake whoever sleeps on the descriptor: what is left unread, and what comes. */
+/* Checks that bytes wake a thread that sleeps on the descriptor: unread bytes, and arriving bytes. */
 static void check_wakes(struct side *from, struct side *to, int wait)
 {
     uint8_t got[4];
@@ -78,8 +78,8 @@ static void check_wakes(struct side *from, struct side *to, int wait)
     CHECK_RET(recv_wait(to->ep, got, 4), 3);
 }
 
-/* Opens everything, connects, moves bytes and closes, with `left` descriptors; answers whether they
- * were enough. */
+/* Opens all objects, connects, moves bytes and closes, with `left` free descriptors. Returns whether they
+ * sufficed. */
 static bool live(unsigned left)
 {
     struct side listener, client, server;

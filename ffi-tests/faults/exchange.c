@@ -1,4 +1,4 @@
-/* One connection and the bytes on it, whatever becomes of it. */
+/* One connection and its bytes, under any fault. */
 #include "faults.h"
 
 #define CALL 8192
@@ -103,7 +103,7 @@ void meeting_listen(struct meeting *meeting, const struct settings *settings)
     side_listen(&meeting->listener, IPV4, settings);
 }
 
-/* Reads one event of `eq`; the one that it is about is the client's or the server's endpoint. */
+/* Reads one event of `eq`, which is about the client's or the server's endpoint. */
 static bool take_event(struct meeting *meeting, struct fid_eq *eq)
 {
     struct fi_eq_err_entry error = {0};
@@ -157,7 +157,7 @@ bool meeting_connect(struct meeting *meeting, unsigned port, const struct settin
         CHECK(now_ms() < until);
         meeting_events(meeting);
         client = meeting->client_up || meeting->client_error != 0;
-        /* Nobody asks the server where the client's request was lost. */
+        /* The server gets no event if the client's request was lost. */
         server = meeting->server_up || meeting->server_error != 0 || (client && !meeting->server.ep);
         drive();
     }

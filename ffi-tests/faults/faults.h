@@ -1,8 +1,8 @@
 /*
- * The faults program: what a stream endpoint does when something else goes wrong, seen through stock
- * libfabric. docs/faults.md has the table of what an application sees, which these tests show.
+ * The faults program: how a stream endpoint behaves under faults elsewhere, through stock libfabric.
+ * docs/faults.md has the table of what an application sees, which these tests show.
  *
- * Whatever is random is decided by a seed: a failing one is named, and RSTREAM_TEST_SEED replays it.
+ * A seed determines all random choices. A failing test prints its seed, and RSTREAM_TEST_SEED replays it.
  */
 #ifndef RSTREAM_TESTS_FAULTS_H
 #define RSTREAM_TESTS_FAULTS_H
@@ -20,10 +20,10 @@ extern const struct section closing_section;
 extern const struct section descriptors_section;
 extern const struct section memory_section;
 
-/* After a fault both ends of a connection know of it within this time, on a busy machine too. */
+/* Both ends of a connection notice a fault within this time, also on a busy machine. */
 #define SOON_MS 1000
 
-/* ---- chance ------------------------------------------------------------------------------- */
+/* ---- random numbers ----------------------------------------------------------------------- */
 
 struct dice {
     uint64_t state;
@@ -35,16 +35,16 @@ uint64_t throw_below(struct dice *dice, uint64_t bound);
 /* Calls `run` with the seeds from 0 to count - 1, or with that of RSTREAM_TEST_SEED alone. */
 void each_seed(unsigned count, void (*run)(struct dice *dice, uint64_t seed, void *argument), void *argument);
 
-/* ---- want of descriptors ------------------------------------------------------------------ */
+/* ---- lack of descriptors ------------------------------------------------------------------ */
 
-/* From now on `left` more descriptors can be opened; all again; whether they are short. */
+/* Limits the process to `left` more descriptors; removes the limit; returns whether there is a limit. */
 void shortage_begin(unsigned left);
 void shortage_end(void);
 bool shortage(void);
 
 /* ---- what must not change ----------------------------------------------------------------- */
 
-/* A connection that has nothing to do with the fault, and what the process holds beside it. */
+/* A connection that the fault must not affect, and the resources of the process without the fault. */
 struct bystander {
     struct pair pair;
     size_t descriptors;
@@ -52,50 +52,53 @@ struct bystander {
 };
 
 void bystander_open(struct bystander *bystander);
-/* It still carries bytes both ways. */
+/* Checks that it still moves bytes in both directions. */
 void bystander_check(struct bystander *bystander);
-/* All that was opened since is given back: every descriptor, and the heap to the byte. */
+/* Checks that everything that was opened since is released: every descriptor, and every byte of the heap. */
 void bystander_held(struct bystander *bystander);
 void bystander_close(struct bystander *bystander);
 
-/* ---- one connection, whatever becomes of it ------------------------------------------------ */
+/* ---- one connection under any fault -------------------------------------------------------- */
 
-/* recv_end while the stream has not ended. */
+/* The value of recv_end while the stream has not ended. */
 #define STILL_OPEN 1
 
-/* One end: it sends `total` bytes of the pattern, shuts its sending side, and reads to the end. */
+/* One end: it sends `total` bytes of the pattern, shuts down its sending direction, and reads until the
+ * end. */
 struct end {
     struct fid_ep *ep;
     uint64_t total, sent, received;
     bool shut;
-    /* What ended the sending before it was done; 0: nothing. */
+    /* The error that ended the sending early, or 0. */
     ssize_t send_end;
-    /* What the receiving ended with. */
+    /* The result of the last receive. */
     ssize_t recv_end;
-    /* Wrong bytes are to be expected. */
+    /* Wrong bytes are expected. */
     bool unchecked;
 };
 
 void end_start(struct end *end, struct fid_ep *ep, uint64_t total);
-/* One send and one receive; answers whether something moved. */
+/* Makes one send and one receive. Returns whether bytes moved. */
 bool end_step(struct end *end);
 bool end_is_over(const struct end *end);
-/* Moves bytes both ways until both ends are over (true), or nothing has moved for `quiet_ms`. */
+/* Moves bytes in both directions. Returns true when both ends are done, false when nothing has moved for
+ * `quiet_ms`. */
 bool exchange(struct end *a, struct end *b, int quiet_ms);
-/* What `end` met agrees with what `peer` did: the end of the stream only if everything arrived, and
- * -FI_ECONNRESET otherwise. */
+/* Checks that the results of `end` agree with what `peer` did: the end of the stream only if everything
+ * arrived, and otherwise -FI_ECONNRESET. */
 void end_judge(const struct end *end, const struct end *peer);
 
-/* A listener, a client that connects to it by way of `port`, and what comes of it. */
+/* A listener, a client that connects to it through `port`, and the outcome. */
 struct meeting {
     struct side listener, client, server;
     bool client_up, server_up;
-    /* The error entries: 0 is none. */
+    /* The errors of the error entries, or 0. */
     int client_error, server_error;
 };
 
 void meeting_listen(struct meeting *meeting, const struct settings *settings);
-/* Connects, and follows both sides until each stands or failed; answers whether both stand. */
+/* Connects, and reads the events of both sides until each is connected or has failed. Returns whether both
+ * are connected. */
 bool meeting_connect(struct meeting *meeting, unsigned port, const struct settings *settings);
 /* Reads the events of both sides. */
 void meeting_events(struct meeting *meeting);

@@ -1,4 +1,4 @@
-/* A peer that does the handshake as it should and then anything. */
+/* A peer that makes a correct handshake and then violates the protocol. */
 #include "raw.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 static const struct grant usual = {.ring = 32768, .receives = 4};
 
-/* ---- what it may do ------------------------------------------------------------------------ */
+/* ---- violations ---------------------------------------------------------------------------- */
 
 static void wrong_stag(struct raw *raw)
 {
@@ -116,7 +116,7 @@ static void wrong_versions(struct raw *raw)
 
 static void more_than_receives(struct raw *raw)
 {
-    /* The other side returns some as long as it may send words, for which this side returns nothing. */
+    /* The endpoint returns receives while it may send words, and this peer returns none for these words. */
     for (unsigned i = 0; i < 2000; i++)
         put_data(raw, 1);
 }
@@ -160,15 +160,15 @@ static const struct {
     {"text", text},
 };
 
-/* After `raw` has sent what it should not, the server's endpoint gives out what came before, and then
- * the reset; `raw` is told of the end. */
+/* Checks that after a violation of `raw` the server's endpoint returns the bytes before it and then the
+ * reset, and that `raw` gets the end of the connection. */
 static void check_ended(struct meeting *meeting, struct raw *raw, size_t before)
 {
     uint8_t rest[4096];
     ssize_t got = -FI_EAGAIN;
 
     recv_pattern(meeting->server.ep, 0, before);
-    /* Bytes that were right may have come behind those. */
+    /* Valid bytes may have followed them. */
     do
         AWAIT(SOON_MS, (got = recv_once(meeting->server.ep, rest, sizeof rest)) != -FI_EAGAIN);
     while (got > 0);
@@ -213,7 +213,8 @@ static void garbage_seed(struct dice *dice, uint64_t seed, void *argument)
     for (size_t i = 0; i < count; i++)
         put(&raw, throw_below(dice, 256), 1);
     raw_flush(&raw);
-    /* The length of a frame may be garbage too: then it is the end that says that it is none. */
+    /* The length field of the garbage may announce more bytes than there are. Then the end of the input is
+     * the violation. */
     shutdown(raw.fd, SHUT_WR);
     check_ended(&meeting, &raw, 100);
     close(raw.fd);
@@ -230,7 +231,7 @@ static void garbage(void)
     bystander_close(&bystander);
 }
 
-/* Grants much and never reads: what the sender keeps for it is given back. */
+/* A peer that grants much room and never reads: closing frees the bytes that wait for it. */
 static void never_reads_with(uint32_t ring, size_t most_heap)
 {
     static struct raw raw;
@@ -247,7 +248,7 @@ static void never_reads_with(uint32_t ring, size_t most_heap)
     heap = heap_in_use();
     CHECK_BETWEEN(sent, 1, ring);
     CHECK_BETWEEN(heap, 0, bystander.heap + most_heap);
-    /* Whoever waits for room sleeps. */
+    /* A thread that waits for room sleeps. */
     cpu = cpu_ms();
     CHECK(!readable(wait_fd(&meeting.server.ep->fid), 500));
     CHECK_RET(send_once(meeting.server.ep, "x", 1), -FI_EAGAIN);

@@ -1,22 +1,22 @@
-/* A process that is killed at any moment: what the other one sees. */
+/* A process that is killed at any time, and what its peer sees. */
 #include "faults.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* Processes that are started before the test, because one that has used libfabric cannot fork. */
+/* Processes that are started before the test, because a process that has used libfabric cannot fork. */
 #define VICTIMS 40
-/* They are killed within this time after they were told to begin: some before they are connected, most
- * while bytes move, some while they close. */
+/* They are killed within this time after their start: some before they are connected, most while they move
+ * bytes, some while they close. */
 #define LIFE_US 15000
-/* A victim that closes has sent this much; its peer reads late, so that closing takes a while. */
+/* A victim that closes has sent this many bytes. Its peer reads late, so that the close takes some time. */
 #define BEFORE_CLOSE 20000
 
-/* What a victim shares with the process that kills it. */
+/* Memory that a victim shares with the process that kills it. */
 struct report {
     uint64_t sent;
-    /* It has called fi_close, or ended its stream otherwise. */
+    /* It has called fi_close or ended its stream in another way. */
     bool closing;
 };
 
@@ -26,7 +26,7 @@ struct victim {
     bool closes;
 };
 
-/* Sends the pattern and reads what comes until it is killed, or closes after a while. */
+/* Sends the pattern and reads until it is killed, or closes after some time. */
 static void stream(struct side *side, const struct victim *victim)
 {
     struct end end;
@@ -47,7 +47,7 @@ static void connect_and_stream(struct peer *self, void *argument)
 {
     struct side client;
 
-    /* Loading libraries takes longer than all the rest. */
+    /* Done first, because loading libraries takes longer than everything else. */
     fi_freeinfo(find_peer(IPV4, 1, NULL));
     peer_tell(self, 0);
     side_active(&client, IPV4, (unsigned)peer_hear(self), NULL);
@@ -93,7 +93,7 @@ static void victims_start(struct victim victims[VICTIMS], void (*body)(struct pe
     }
 }
 
-/* Kills the victim, and answers when it was gone: on a busy machine that takes a while. */
+/* Kills the victim, and returns when it ended, which takes some time on a busy machine. */
 static int64_t end_victim(struct victim *victim)
 {
     CHECK_SYS(kill(victim->peer.pid, SIGKILL));
@@ -108,7 +108,7 @@ struct hunt {
     int64_t slowest_ms;
 };
 
-/* Streams with a victim until it is killed, and checks what is heard of that. */
+/* Exchanges bytes with a victim until it is killed, and checks the results. */
 static void survive(struct hunt *hunt, struct victim *victim, struct fid_ep *ep, int64_t moment)
 {
     struct end end;
@@ -118,7 +118,7 @@ static void survive(struct hunt *hunt, struct victim *victim, struct fid_ep *ep,
     while (!end_is_over(&end) || killed == 0) {
         if (killed == 0 && now_us() >= moment)
             killed = end_victim(victim);
-        /* Late, so that what the victim says at its end is still on its way when it is killed. */
+        /* Reads late, so that the victim's last bytes are still in flight when it is killed. */
         if (!victim->closes || killed > 0 || end.received < BEFORE_CLOSE / 4)
             end_step(&end);
         if (killed > 0)
@@ -232,7 +232,7 @@ static void passive_side(void)
     hunt_end(&hunt);
 }
 
-/* ---- a listener dies with requests that nobody answered ------------------------------------- */
+/* ---- a listener dies with unanswered requests ----------------------------------------------- */
 
 static void listener(void)
 {

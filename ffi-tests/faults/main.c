@@ -1,4 +1,4 @@
-/* The sections. */
+/* The sections of the program. */
 #include "faults.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@ static const struct section *const sections[] = {
     &silent_section, &unanswered_section, &closing_section, &descriptors_section, &memory_section,
 };
 
-/* What glibc's allocator caches counts as in use, so that the heap tells nothing to the byte. */
+/* Blocks in the cache of glibc's allocator count as in use, so the cache is switched off to count the heap
+ * exactly. */
 #define NO_CACHE "glibc.malloc.tcache_count=0"
 
 int main(int argc, char **argv)

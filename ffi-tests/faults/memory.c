@@ -1,4 +1,4 @@
-/* A process that runs out of memory: what a call asks for in bulk is refused, and ends no process. */
+/* A process without free memory: a call that needs much memory fails, and the process continues. */
 #include "raw.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Address space that the process may take beyond what it has. */
+/* Limits the address space to what the process has and `more`. */
 static void limit_memory(size_t more)
 {
     FILE *file = fopen("/proc/self/statm", "r");
@@ -41,7 +41,7 @@ static void no_memory_for_the_ring(void)
     side_listen(&listener, IPV4, NULL);
     side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
 
-    /* A smaller one does, at each call that makes it. */
+    /* A smaller size fits, at each call that allocates it. */
     set_ring(client.ep, UINT32_MAX);
     CHECK_RET(fi_enable(client.ep), -FI_ENOMEM);
     CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_ENOMEM);
@@ -72,7 +72,8 @@ static void no_memory_for_what_waits(void)
     ssize_t took;
     size_t sent = 0;
 
-    /* The peer grants a gigabyte and never reads: what the socket does not take has to wait here. */
+    /* The peer grants a gigabyte and never reads, so bytes that the socket does not take must wait in this
+     * process. */
     CHECK_SYS(setenv("FI_RSTREAM_LINGER_MS", "200", 1));
     bystander_open(&bystander);
     raw_connect_greedy(&raw, &meeting, &settings);
@@ -91,7 +92,7 @@ static void no_memory_for_what_waits(void)
     bystander_close(&bystander);
 }
 
-/* Takes all memory that the system still commits to this process, but for `left`. */
+/* Allocates all memory that the system still commits to this process, except `left`. */
 static void commit_all(size_t left)
 {
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -103,7 +104,8 @@ static void commit_all(size_t left)
     CHECK_SYS(munmap(kept, left));
 }
 
-/* A file in memory gets its pages when they are first used. A system that then has none left ends the process. */
+/* A file in memory gets its pages when they are first used. If the system has none left then, it ends the
+ * process. */
 static void no_memory_at_first_use(void)
 {
     const struct settings settings = {.recv_ring = 64 * MIB};

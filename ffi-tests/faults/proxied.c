@@ -1,19 +1,19 @@
-/* Connections by way of the proxy: bytes that come in odd pieces, changed, or not at all. */
+/* Connections through the proxy: bytes that arrive in pieces of any size, or changed, or not at all. */
 #include "proxy.h"
 
 #include <stdlib.h>
 
-/* More than two rings of the default size, so that windows close and open again. */
+/* More than two rings of the default size, so that the windows close and open again. */
 #define BYTES 150000
-/* The longest frame of a handshake, and some bytes of the stream that follows it. */
+/* The longest frame of a handshake, and some bytes of the stream after it. */
 #define HANDSHAKE 80
-/* Nothing has moved for this long: the stream is stuck, which it may be or not. */
+/* If nothing has moved for this long, the stream is stuck. */
 #define STUCK_MS 150
 #define NEVER_STUCK_MS 5000
 
 static const struct settings protocols[] = {{.protocol = FI_PROTO_RSTREAM}, {.protocol = FI_PROTO_IWARP}};
 
-/* What the runs of a test came to. */
+/* The outcomes of the runs of a test. */
 struct tally {
     unsigned complete, broken, refused, stuck;
     int64_t slowest_ms;
@@ -23,9 +23,9 @@ struct course {
     struct proxy proxy;
     struct bystander bystander;
     struct tally tally;
-    /* The stream may get stuck. */
+    /* The stream may become stuck. */
     bool sticky;
-    /* Wrong bytes and odd ends are to be expected. */
+    /* Wrong bytes and any kind of end are expected. */
     bool unchecked;
 };
 
@@ -49,7 +49,7 @@ static void course_end(struct course *course)
     proxy_end(&course->proxy);
 }
 
-/* One connection of `total` bytes each way under `plan`. */
+/* Runs one connection of `total` bytes in each direction under `plan`. */
 static void pass(struct course *course, struct plan *plan, const struct settings *settings, uint64_t total)
 {
     struct meeting meeting;
@@ -85,7 +85,7 @@ static void pass(struct course *course, struct plan *plan, const struct settings
     bystander_held(&course->bystander);
 }
 
-/* ---- odd pieces --------------------------------------------------------------------------- */
+/* ---- pieces of any size ------------------------------------------------------------------- */
 
 static void every_byte_alone_with(bool crc)
 {

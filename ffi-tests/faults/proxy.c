@@ -1,4 +1,4 @@
-/* The proxy: one connection at a time, by its plan. */
+/* The proxy: one connection at a time, with its plan. */
 #include "proxy.h"
 
 #include <errno.h>
@@ -7,14 +7,14 @@
 #include <poll.h>
 #include <unistd.h>
 
-/* What is on its way in one direction. */
+/* The bytes in flight in one direction. */
 struct stream {
     int from, to;
     uint8_t held[65536];
     size_t start, length;
-    /* Bytes that came in, and that went out. */
+    /* Bytes that were received, and that were sent. */
     uint64_t taken, passed;
-    /* The input has ended; the output was told. */
+    /* The input has ended; the end was passed on. */
     bool ended, told;
 };
 
@@ -22,11 +22,11 @@ struct passage {
     const struct plan *plan;
     struct dice dice;
     struct stream streams[2];
-    /* An end is gone, or the plan has cut the connection. */
+    /* One end is gone, or the plan has cut the connection. */
     bool over;
 };
 
-/* ---- the damage ---------------------------------------------------------------------------- */
+/* ---- faults -------------------------------------------------------------------------------- */
 
 static void damage(const struct plan *plan, struct stream *stream, size_t fresh)
 {
@@ -51,7 +51,7 @@ static bool cuts(enum fault fault)
     return fault == FAULT_RESET || fault == FAULT_END || fault == FAULT_STALL;
 }
 
-/* Bytes that may go out of the direction now. */
+/* The number of bytes that may be sent in the direction now. */
 static size_t allowed(struct passage *passage, unsigned direction)
 {
     const struct plan *plan = passage->plan;
@@ -74,7 +74,7 @@ static void reset(int fd)
     CHECK_SYS(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
 }
 
-/* Ends both connections in order: closing what has unread input would reset it. */
+/* Ends both connections in an orderly way. Closing a socket with unread input would reset it. */
 static void end_in_order(struct passage *passage)
 {
     int64_t until = now_ms() + 2000;
@@ -91,7 +91,7 @@ static void end_in_order(struct passage *passage)
     }
 }
 
-/* The offset of the plan has been reached. */
+/* Cuts the connection, because the plan's offset has been reached. */
 static void cut(struct passage *passage)
 {
     struct pollfd ends[2];
@@ -146,7 +146,7 @@ static void give(struct passage *passage, unsigned direction)
             stream->start = stream->length > 0 ? stream->start + (size_t)sent : 0;
             stream->passed += (uint64_t)sent;
         } else if (sent < 0 && errno != EAGAIN) {
-            /* It is gone: what it says last is of no use to anybody any more. */
+            /* The receiver is gone, so further bytes of the sender are useless. */
             reset(stream->from);
             passage->over = true;
         }

@@ -1,4 +1,4 @@
-/* A process between two ends of a TCP connection that passes their bytes on, or does worse. */
+/* A process between the two ends of a TCP connection that forwards their bytes, and injects faults. */
 #ifndef RSTREAM_TESTS_PROXY_H
 #define RSTREAM_TESTS_PROXY_H
 
@@ -6,30 +6,30 @@
 
 enum fault {
     FAULT_NONE,
-    /* The byte at the offset is changed by `value`, or changes places with the next one. */
+    /* The byte at the offset is changed by `value`, or swapped with the next one. */
     FAULT_CORRUPT,
     FAULT_SWAP,
-    /* From the offset on nothing goes through, and both connections are reset or ended in order. */
+    /* Nothing is forwarded from the offset on, and both connections are reset, or ended in an orderly way. */
     FAULT_RESET,
     FAULT_END,
-    /* From the offset on nothing goes through. */
+    /* Nothing is forwarded from the offset on. */
     FAULT_STALL,
 };
 
 enum delivery {
     DELIVER_WHOLE,
-    /* Each byte alone. */
+    /* Every byte is forwarded alone. */
     DELIVER_SINGLE,
-    /* Pieces of any size, now and then late. */
+    /* Pieces of any size, some of them late. */
     DELIVER_PIECES,
 };
 
-/* What happens to one connection. */
+/* The plan of one connection. */
 struct plan {
     unsigned port;
     enum delivery delivery;
     enum fault fault;
-    /* Of which direction: 0 is from who connects. */
+    /* The direction of the fault. 0 is from the active side. */
     unsigned direction;
     uint64_t offset;
     uint8_t value;
@@ -41,12 +41,12 @@ struct proxy {
     unsigned port;
 };
 
-/* Starts it, before any libfabric call, and ends it. */
+/* Starts the proxy, before any libfabric call; ends it. */
 void proxy_start(struct proxy *proxy);
 void proxy_end(struct proxy *proxy);
-/* What happens to the next connection, which leads to `plan->port`. */
+/* Sets the plan of the next connection, which the proxy forwards to `plan->port`. */
 void proxy_expect(struct proxy *proxy, const struct plan *plan);
-/* Bytes that came out of it in each direction, once both ends have closed. */
+/* The bytes that it forwarded in each direction, once both ends have closed. */
 void proxy_passed(struct proxy *proxy, uint64_t passed[2]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Frames of the raw peer, and its handshake. */
+/* The raw peer's frames and handshake. */
 #include "raw.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ void put_bytes(struct raw *raw, const void *bytes, size_t count)
     raw->length += count;
 }
 
-/* Padding and an unused CRC. */
+/* Appends padding and an unused CRC. */
 void put_trailer(struct raw *raw, size_t ulpdu)
 {
     put(raw, 0, (unsigned)(-(2 + ulpdu) & 3));
@@ -65,13 +65,13 @@ void put_data(struct raw *raw, uint32_t length)
 
 void raw_flush(struct raw *raw)
 {
-    /* The other side may have ended the connection in the middle of it. */
+    /* The other side may have ended the connection meanwhile. */
     if (send(raw->fd, raw->out, raw->length, MSG_NOSIGNAL) < 0)
         CHECK(errno == ECONNRESET || errno == EPIPE);
     raw->length = 0;
 }
 
-/* Connection data: where its fields are, and how long it is without and with the extension. */
+/* Connection data: the offsets of its fields, and its length without and with the extension. */
 #define ADDRESS 1
 #define KEY 9
 #define RING 17

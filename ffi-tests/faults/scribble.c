@@ -1,4 +1,4 @@
-/* A peer on the same host that writes nonsense to the memory that it shares: who has the other end. */
+/* A peer on the same host that writes random values to the shared memory, and the effect on the other end. */
 #include "faults.h"
 
 #include <inttypes.h>
@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Processes that are started before the test, because one that has used libfabric cannot fork. */
+/* Processes that are started before the test, because a process that has used libfabric cannot fork. */
 #define SCRIBBLERS 24
-/* For how long one writes. */
+/* How long one of them writes. */
 #define LIFE_MS 60
-/* Words changed between two calls of its provider. */
+/* Words that it changes between two calls of its provider. */
 #define STROKES 20
 
 struct mapping {
@@ -18,7 +18,7 @@ struct mapping {
     size_t count;
 };
 
-/* The mappings of the memory that this process shares with its peer, lanes first. */
+/* The mappings of the memory that this process shares with its peer, with the message rings first. */
 static unsigned shared_mappings(struct mapping *found, unsigned room)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -38,7 +38,7 @@ static unsigned shared_mappings(struct mapping *found, unsigned room)
     return count;
 }
 
-/* What a writer of nonsense would write: a bit of what is there, any word, or a likely number. */
+/* Changes one word: flips a bit, or writes a random or a likely value. */
 static void stroke(struct dice *dice, const struct mapping *mapping)
 {
     volatile uint64_t *word = &mapping->words[throw_below(dice, mapping->count)];
@@ -112,7 +112,7 @@ static void one(struct dice *dice, uint64_t seed, void *argument)
     }
     end_start(&end, meeting.server.ep, UINT64_MAX);
     end.unchecked = true;
-    /* Until it begins to write nonsense, and while it does. */
+    /* Until the peer starts to write random values, and while it does. */
     AWAIT(PATIENCE_MS, (end_step(&end), readable(scribbler->from_peer, 0)));
     for (until = now_ms() + 3 * LIFE_MS; now_ms() < until;) {
         end_step(&end);
@@ -120,7 +120,7 @@ static void one(struct dice *dice, uint64_t seed, void *argument)
     }
     bystander_check(&victims->bystander);
     victims->ended += end_is_over(&end);
-    /* The memory that it wrote was shared. */
+    /* The memory that it wrote to was shared. */
     CHECK_AT_LEAST(peer_hear(scribbler), 1);
     CHECK_SYS(kill(scribbler->pid, SIGKILL));
     peer_gone(scribbler);

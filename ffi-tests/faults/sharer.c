@@ -17,16 +17,16 @@
 #define EXTENSION 25
 #define FEATURES 26
 #define USER_LENGTH 30
-/* Length of the invitation, where there is no user data; the invitation. */
+/* Offset of the offer's length if there is no user data; offset of the offer. */
 #define INVITED 31
 #define INVITATION 32
 #define END_OF_STREAM 1
 #define IMMEDIATE 2
 #define SHARED_MEMORY 4
-/* IRD and ORD of 1, either side may send first, after a write of no bytes (RFC 6581). */
+/* IRD and ORD of 1, and peer-to-peer mode with a write of no bytes (RFC 6581). */
 #define PEER_TO_PEER 0x80018001u
 
-/* What this side says of its receives. */
+/* The number of receives in the own connection data. */
 #define OWN_RECEIVES 2000
 
 /* ---- docs/shared-memory.md ------------------------------------------------------------------- */
@@ -38,11 +38,11 @@
 #define GREETING (SECRET + 2 * ADDRESS + 8)
 
 #define PART ((size_t)64 << 10)
-/* A segment of huge pages is a whole number of them, and the second ring begins with one. */
+/* A segment of huge pages has a whole number of them, and the second ring starts at a huge page. */
 #define HUGE_PAGE ((size_t)2 << 20)
 #define ACTIVE_LANE 128
 #define PASSIVE_LANE (128 + 8448)
-/* In a lane. */
+/* Offsets in a message ring. */
 #define TAKEN 0
 #define ASLEEP 128
 #define SLOTS 256
@@ -54,7 +54,7 @@ static size_t parts(size_t bytes)
     return (bytes + PART - 1) / PART * PART;
 }
 
-/* The connection data of a side with a ring of this size, with or without an invitation. */
+/* The connection data of a side with a ring of this size, with or without an offer to share memory. */
 static size_t offer(uint8_t *data, uint32_t ring, const uint8_t *invitation)
 {
     size_t length = INVITATION + (invitation ? INVITATION_LENGTH : 0);
@@ -85,7 +85,7 @@ static socklen_t meeting_place(struct sockaddr_un *place, const uint8_t *name)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* An address of the TCP connection as the greeting has it. */
+/* Writes an address of the TCP connection in the format of the greeting. */
 static void put_address(uint8_t *at, int fd, int (*name)(int, struct sockaddr *, socklen_t *))
 {
     struct sockaddr_in address;
@@ -133,7 +133,7 @@ static int sealed(int file)
     return file;
 }
 
-/* Makes the gift for a segment of `size` bytes; -1: this system has none of the kind. */
+/* Makes the file for a segment of `size` bytes. Returns -1 if this system does not support the kind. */
 static int make(enum gift gift, size_t size)
 {
     int ends[2];
@@ -162,7 +162,7 @@ static int make(enum gift gift, size_t size)
     }
 }
 
-/* Follows the invitation of the endpoint that asked for the connection. */
+/* Connects to the rendezvous of the endpoint that sent the connection request. */
 static void visit(struct sharer *sharer, enum gift gift, const uint8_t *invitation)
 {
     uint8_t greeting[GREETING];
@@ -181,7 +181,7 @@ static void visit(struct sharer *sharer, enum gift gift, const uint8_t *invitati
     put_address(greeting + SECRET + ADDRESS, sharer->tcp, getsockname);
     put_be(greeting + GREETING - 8, 0x1234, 4);
     put_be(greeting + GREETING - 4, sharer->ring, 4);
-    /* Without it nothing is handed over, which is not shared either. */
+    /* Without the descriptor nothing is passed, and no memory is shared. */
     if (descriptors[0] >= 0)
         greet(sharer->notifier, greeting, descriptors, count);
     if (gift == SEGMENT) {
@@ -229,7 +229,7 @@ void sharer_close(struct sharer *sharer)
         CHECK_SYS(munmap(sharer->segment, sharer->size));
 }
 
-/* ---- the lanes ------------------------------------------------------------------------------- */
+/* ---- the message rings ----------------------------------------------------------------------- */
 
 void sharer_write(struct sharer *sharer, size_t length)
 {
@@ -265,7 +265,7 @@ void sharer_taken(struct sharer *sharer, uint64_t messages)
     __atomic_store_n((uint64_t *)(sharer->segment + ACTIVE_LANE + TAKEN), messages, __ATOMIC_RELEASE);
 }
 
-/* ---- the other role ---------------------------------------------------------------------------- */
+/* ---- the side that offers the rendezvous ------------------------------------------------------- */
 
 bool sharer_invite(struct meeting *meeting, uint32_t ring)
 {

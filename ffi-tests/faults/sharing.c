@@ -1,5 +1,5 @@
-/* A peer on the same host that shares memory and notifies late, always, never, or wrongly, or hands over what is no
- * segment. Nothing of it blocks, ends or wakes the other side for long. */
+/* A peer on the same host that shares memory and notifies late, always, never, or wrongly, or passes an
+ * invalid segment. Nothing of this blocks or ends the other side, or wakes it permanently. */
 #include "../sleeper.h"
 #include "sharer.h"
 
@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A sleep that nothing ends. */
+/* Duration of a sleep without an event. */
 #define SLEEP_US 30000
-/* A call that waits for nobody. */
+/* Longest duration of a call that does not wait. */
 #define AT_ONCE_MS 500
-/* More notifications than wait at a socket. */
+/* More notifications than a socket holds. */
 #define NOTIFICATIONS 100000
 
 static struct sleeper total;
@@ -33,7 +33,7 @@ static void finish(struct sharer *sharer, struct bystander *bystander)
     sleeper_check(&total);
 }
 
-/* Every call of the endpoint returns at once, with what there is. */
+/* Checks that every call of the endpoint returns at once, with the available bytes. */
 static void calls_return(struct sharer *sharer)
 {
     uint8_t bytes[64];
@@ -50,8 +50,8 @@ static void calls_return(struct sharer *sharer)
     CHECK_BETWEEN(now_ms() - start, 0, AT_ONCE_MS);
 }
 
-/* The writer stands still between the flag and the notification. The reader finds the message meanwhile and sleeps
- * again. */
+/* The writer pauses between the flag and the notification. Meanwhile the reader finds the message and
+ * sleeps again. */
 static void late_notifications(void)
 {
     struct bystander bystander;
@@ -91,7 +91,7 @@ static void floods(void)
     calls_return(&sharer);
     sharer_write(&sharer, 8);
     calls_return(&sharer);
-    /* Each ends one sleep. */
+    /* Each notification ends one sleep. */
     CHECK(sleep_idle(&(struct sleeper){0}, &sharer.victim, SLEEP_US, count));
     CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
     finish(&sharer, &bystander);

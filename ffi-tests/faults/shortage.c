@@ -1,16 +1,16 @@
-/* Want of descriptors, made and ended. */
+/* Causes a lack of descriptors, and ends it. */
 #include "faults.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Numbers that may be free below the highest one in use. */
+/* Most descriptor numbers that may be free below the highest one in use. */
 #define FILLERS_MAX 1000
 
 static struct {
     struct rlimit usual;
-    /* Opened so that no low number is free. */
+    /* Opened so that no lower number is free. */
     int fillers[FILLERS_MAX];
     unsigned fillers_count;
     bool on;
@@ -24,7 +24,7 @@ void shortage_begin(unsigned left)
     limit = lack.usual;
     lack.fillers_count = 0;
     for (int fd = -1, count = (int)open_descriptors(); fd != count; lack.fillers_count++) {
-        /* The lowest free number; without a gap it is the count of those that are open. */
+        /* The lowest free number, which is the number of open descriptors if there is no gap. */
         count = (int)open_descriptors();
         fd = (int)CHECK_SYS(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
         CHECK(lack.fillers_count < FILLERS_MAX);

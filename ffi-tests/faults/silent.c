@@ -1,4 +1,4 @@
-/* Peers that connect and say nothing, in crowds. */
+/* Many peers that connect and send nothing. */
 #include "faults.h"
 
 #include <fcntl.h>
@@ -6,12 +6,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Descriptors that the listener's process has left where they are short. */
+/* Free descriptors of the listener's process when it has few. */
 #define SHORT 200
 
 /* ---- other processes ------------------------------------------------------------------------ */
 
-/* Connects as often as it is told, says nothing, and stays until it is told to go. */
+/* Connects as often as requested, sends nothing, and stays until it is told to end. */
 static void crowd(struct peer *self, void *argument)
 {
     struct rlimit limit;
@@ -27,7 +27,7 @@ static void crowd(struct peer *self, void *argument)
     (void)peer_hear(self);
 }
 
-/* Connects as a stream, moves a few bytes, and tells how many milliseconds it took to get in. */
+/* Connects a stream, moves a few bytes, and reports how many milliseconds connecting took. */
 static void visitor(struct peer *self, void *argument)
 {
     unsigned port = (unsigned)peer_hear(self);
@@ -35,7 +35,7 @@ static void visitor(struct peer *self, void *argument)
     int64_t start;
 
     (void)argument;
-    /* Loading libraries takes longer than all the rest. */
+    /* Done first, because loading libraries takes longer than everything else. */
     fi_freeinfo(find_peer(IPV4, port, NULL));
     start = now_ms();
     side_active(&client, IPV4, port, NULL);
@@ -46,16 +46,16 @@ static void visitor(struct peer *self, void *argument)
     side_close(&client);
 }
 
-/* ---- a listener among them ------------------------------------------------------------------ */
+/* ---- a listener with silent peers ----------------------------------------------------------- */
 
-/* What the application opens for itself succeeds, whoever connects. */
+/* Checks that the application can open descriptors of its own, however many peers connect. */
 static void open_something(void)
 {
     CHECK_SYS(close((int)CHECK_SYS(open("/dev/null", O_RDONLY))));
 }
 
-/* Waits on the event queue as a server does, for at most `ms`, until `peer` has told something; accepts
- * who comes. Answers whether it has. */
+/* Waits on the event queue like a server, for at most `ms`, until `peer` has sent a number, and accepts
+ * requests. Returns whether it has. */
 static bool serve_until(struct meeting *meeting, struct peer *peer, int ms)
 {
     struct pollfd fds[2] = {{.fd = wait_fd(&meeting->listener.eq->fid), .events = POLLIN},
@@ -100,7 +100,7 @@ static void among(unsigned count, unsigned descriptors_left, int bound_ms)
     CHECK(serve_until(&meeting, &guest, PATIENCE_MS));
     took = (int64_t)peer_hear(&guest);
     heap = heap_in_use() - heap;
-    /* Nobody moves now. */
+    /* No peer sends anything now. */
     CHECK(!serve_until(&meeting, &silent, 1000));
     cpu = cpu_ms() - cpu;
     printf("one among %u silent peers, %s: in after %lld ms; %zu KiB; %lld ms of processor time in %lld\n", count,
@@ -138,8 +138,8 @@ static void short_of_descriptors(void)
     among(1000, SHORT, 8000);
 }
 
-/* All of a crowd waits at the listener before its event queue is read for the first time: each read takes a
- * part of it, and the descriptor stays readable until there is nobody left. */
+/* Many peers wait at the listener before its event queue is read for the first time. Each read accepts a
+ * part of them, and the descriptor stays readable until all are accepted. */
 static void part_by_part(void)
 {
     const unsigned count = 500, part = 32;

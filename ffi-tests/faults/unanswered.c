@@ -1,5 +1,6 @@
-/* Connection requests that the application reads and does not answer: what they hold is given back when the
- * endpoint or the passive endpoint that they belong to is closed, or the peer leaves. */
+/* Connection requests that the application reads and neither accepts nor rejects: their resources are
+ * released when the endpoint or the passive endpoint that they belong to is closed, or when the peer
+ * leaves. */
 #include "raw.h"
 
 #include <unistd.h>
@@ -8,17 +9,17 @@
 
 static const struct grant usual = {.ring = 32768, .receives = 4};
 
-/* A listener, and peers that wait for its answer. */
+/* A listener, and peers that wait for its reply. */
 struct queue {
     struct bystander bystander;
     struct side listener;
-    /* What is open besides the peers' own descriptors and what their requests hold. */
+    /* Descriptors that are open besides those of the peers and of their requests. */
     size_t descriptors;
     int peers[REQUESTS];
     struct event requests[REQUESTS];
 };
 
-/* One more peer; the application reads its request. */
+/* Connects one more peer. The application reads its request. */
 static int ask(struct side *listener, struct event *request)
 {
     static struct raw raw;
@@ -50,7 +51,7 @@ static void queue_leave(struct queue *queue)
         CHECK_SYS(close(queue->peers[i]));
 }
 
-/* Every peer hears of the end at once. */
+/* Checks that every peer gets the end at once. */
 static void queue_is_told(struct queue *queue)
 {
     for (unsigned i = 0; i < REQUESTS; i++)
@@ -95,7 +96,8 @@ static void listener_closed(void)
     queue_close(&queue);
 }
 
-/* A request for which there is an endpoint belongs to that: it can be accepted after the passive endpoint is closed. */
+/* A request with an endpoint belongs to that endpoint: it can be accepted after the passive endpoint is
+ * closed. */
 static void listener_closed_before_accept(void)
 {
     static struct raw raw;
@@ -130,7 +132,8 @@ static void peers_gone(void)
     queue_open(&queue);
     queue_leave(&queue);
     AWAIT(SOON_MS, open_descriptors() == queue.descriptors);
-    /* Accepting and rejecting what has gone is no error, and an endpoint is told what became of it. */
+    /* Accepting and rejecting a request whose peer left succeeds, and an accepted endpoint gets an error
+     * event. */
     for (unsigned i = 0; i < REQUESTS; i++) {
         if (i % 2) {
             CHECK_OK(fi_reject(queue.listener.pep, queue.requests[i].info->handle, NULL, 0));
@@ -150,7 +153,8 @@ static void peers_gone(void)
     queue_close(&queue);
 }
 
-/* Asks and leaves, again and again, before an application that answers nothing. Answers what the heap holds. */
+/* A peer that sends a request and leaves, repeatedly, while the application answers none. Returns the
+ * bytes in use on the heap. */
 static size_t come_and_go(struct side *listener, size_t descriptors)
 {
     for (unsigned i = 0; i < 3000; i++) {

@@ -1,12 +1,12 @@
 /*
- * A job of two MPI processes: each sends the other messages of many sizes and checks every byte;
- * process 0 prints what both received. What is printed depends on nothing but the messages, so that
- * two runs compare byte for byte.
+ * A job of two MPI processes: each sends messages of many sizes to the other and checks every byte.
+ * Process 0 prints what both received. The output depends only on the messages, so that two runs can be
+ * compared byte for byte.
  *
  *   mpiexec -n 2 exchange LIBRARY...
  *
- * A library must be mapped into both processes once MPI is up ("libfabric.so"), or, after a "!",
- * must not: which of libfabric and its providers the job ran with is no guess.
+ * Each library ("libfabric.so") must be mapped into both processes after MPI is initialized, or must not
+ * if "!" precedes it. This shows with which libfabric and providers the job ran.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,7 +43,7 @@ static bool mapped(const char *library)
     return found;
 }
 
-/* What process `from` sends as its message `number`. */
+/* The content of message `number` from process `from`. */
 static void fill(uint8_t *data, int size, int from, int number)
 {
     uint32_t state = (uint32_t)(from * 1000 + number) * 2654435761u + 1;

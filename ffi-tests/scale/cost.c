@@ -16,7 +16,7 @@ static unsigned count_descriptors(void)
     while (readdir(folder))
         count++;
     closedir(folder);
-    /* Not "." and "..", nor the folder itself. */
+    /* Not counted: "." and "..", and the descriptor of the folder itself. */
     return count - 3;
 }
 

@@ -1,4 +1,4 @@
-/* What this process costs the machine: descriptors, memory, processor time. */
+/* The resources that this process uses: descriptors, memory, processor time. */
 #ifndef RSTREAM_SCALE_COST_H
 #define RSTREAM_SCALE_COST_H
 
@@ -7,15 +7,15 @@
 
 struct cost {
     unsigned descriptors;
-    /* Bytes in use on the heap, and bytes of memory that are there. */
+    /* Bytes in use on the heap, and bytes of resident memory. */
     size_t heap, resident;
-    /* Processor time, and when it was looked at; microseconds. */
+    /* Processor time, and when it was read, in microseconds. */
     int64_t busy, at;
 };
 
 struct cost cost_now(void);
 
-/* Sees to it that the process may have `count` descriptors; skips the test if it may not. */
+/* Raises the limit to `count` descriptors. Skips the test if that is not allowed. */
 void need_descriptors(unsigned count);
 
 #endif

@@ -5,10 +5,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-/* Longer than anything takes here, and shorter than any timer that would hide a lost wake-up. */
+/* Longer than any step takes here, and shorter than any timer that would hide a lost wake-up. */
 #define STALL_MS 10000
 #define BATCH 64
-/* Descriptors that the program and libfabric have anyway. */
+/* Descriptors of the program and of libfabric itself. */
 #define BESIDES 64
 
 bool loop_serves(const struct loop *loop)
@@ -45,7 +45,7 @@ static struct stream *begin(struct loop *loop, struct fi_info *info, unsigned nu
     };
     if (loop->plan->random_amount)
         stream->total = 1 + roll(stream) % loop->plan->bytes;
-    /* From here on the two sides need not agree. */
+    /* From here on the two sides may use different random numbers. */
     stream->dice += loop_serves(loop);
     loop->begun++;
     CHECK_OK(fi_endpoint(loop->side.domain, info, &stream->ep, stream));
@@ -86,7 +86,7 @@ static void close_stream(struct loop *loop, struct stream *stream)
     loop->closed++;
 }
 
-/* The server closes what the client has closed, once it has read the end and the event. */
+/* The server closes a stream that the client has closed, after it has read the end and the event. */
 static void close_if_over(struct loop *loop, struct stream *stream)
 {
     if (stream->met_end && stream->state == STREAM_OVER)
@@ -95,8 +95,8 @@ static void close_if_over(struct loop *loop, struct stream *stream)
 
 /* ---- moving bytes ------------------------------------------------------------------------- */
 
-/* Both directions, until neither moves: what the next wake-up is promised after. A level-triggered
- * set also tells of what is left unread. */
+/* Calls in both directions until neither moves bytes, because only then a wake-up is guaranteed. A
+ * level-triggered set also reports unread bytes. */
 static void serve_stream(struct loop *loop, struct stream *stream)
 {
     bool was_complete = is_complete(stream);
@@ -116,7 +116,7 @@ static void serve_stream(struct loop *loop, struct stream *stream)
     loop->complete += !was_complete && is_complete(stream);
     if (stream->met_end) {
         loop->moved++;
-        /* The end stays there to be read for ever. */
+        /* The end of the stream can be read again and again. */
         if (loop->plan->waiting != WAIT_POLL)
             CHECK_SYS(epoll_ctl(loop->epoll, EPOLL_CTL_DEL, wait_fd(&stream->ep->fid), NULL));
         close_if_over(loop, stream);
@@ -254,8 +254,8 @@ static void run(struct loop *loop, const char *phase, bool (*done)(struct loop *
     }
 }
 
-/* An endpoint has a socket; to sleep, it has an epoll set, and shares an
- * eventfd with seven others; an event queue has these two and a timer. */
+/* An endpoint has a socket. To sleep it has an epoll set, and shares an eventfd with seven others. An
+ * event queue has an epoll set, an eventfd and a timer. */
 unsigned descriptors_of(const struct plan *plan)
 {
     unsigned of_endpoint = plan->waiting == WAIT_POLL ? 8 : 17, of_queue = plan->own_queues ? 17 : 0;
@@ -270,7 +270,7 @@ static bool other_is_here(struct loop *loop)
     return readable(loop->other->from_peer, 0);
 }
 
-/* Goes on serving until the other process has come as far. */
+/* Serves until the other process has reached the same phase. */
 static void meet(struct loop *loop, const char *phase)
 {
     loop->phase++;
@@ -306,7 +306,7 @@ void loop_open(struct loop *loop)
 
 void loop_use(struct loop *loop)
 {
-    /* Nobody tells that a new stream can be written to. */
+    /* The descriptor does not report that a new stream can be written. */
     for (unsigned i = 0; i < loop->plan->connections; i++)
         serve(loop, &loop->streams[i].endpoint);
     run(loop, "moving bytes", all_complete);
@@ -325,8 +325,8 @@ void loop_idle(struct loop *loop)
 void loop_end(struct loop *loop)
 {
     if (!loop_serves(loop)) {
-        /* fi_close waits until the other host has everything: who polls thousands answers late, and
-         * has had the time when all were told before. */
+        /* fi_close waits until the peer's host has everything. A peer that polls thousands of streams
+         * takes long for that. If all streams are shut down first, their peers have had this time. */
         for (unsigned i = 0; i < loop->plan->connections && loop->plan->waiting == WAIT_POLL; i++)
             CHECK_OK(fi_shutdown(loop->streams[i].ep, 0));
         for (unsigned i = 0; i < loop->plan->connections; i++)

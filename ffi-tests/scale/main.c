@@ -1,5 +1,5 @@
 /*
- * Many endpoints: event-driven use, scale, and what it costs. See usage() for the commands.
+ * Many endpoints: event-driven use, scalability, and resources. See usage() for the commands.
  */
 #include <getopt.h>
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 #include "loop.h"
 #include "setup.h"
 
-/* What the heap may have more after many rounds than after the first: hash tables of what is open
- * double once when much was taken out of them. A block that each connection of a soak leaves behind
- * is ten times as much. */
+/* By how much the heap may be larger after many rounds than after the first: the hash tables of open
+ * objects double once after many removals. A block that each connection of a soak leaves would be ten
+ * times as much. */
 #define HEAP_GROWTH(connections) (65536 + 200 * (size_t)(connections))
-/* Of a core, while nothing happens. */
+/* Percent of a processor while nothing happens. */
 #define IDLE_PERCENT_MOST 1.0
-/* The event queue looks after its connections now and then; besides, the clock may be early. */
+/* The event queue checks its connections regularly, and the clock may be early. */
 #define IDLE_WAKEUPS_MOST(seconds) (4 + (seconds))
 
 static const char *const waiting_names[] = {"sleep", "edge", "trywait", "poll"};
@@ -48,7 +48,7 @@ static void idle(struct loop *loop)
     CHECK_BETWEEN(wakeups, 1, IDLE_WAKEUPS_MOST(loop->plan->idle_s));
 }
 
-/* Opens, uses and closes all connections once; tells of each phase if asked to. */
+/* Opens, uses and closes all connections once. Reports each phase if `tell` is set. */
 static void round_of(struct loop *loop, bool tell)
 {
     struct cost start = cost_now(), open, used, closed;
@@ -69,7 +69,7 @@ static void round_of(struct loop *loop, bool tell)
     }
 }
 
-/* All rounds; memory and descriptors come back to what they were after the first. */
+/* Runs all rounds, and checks that memory and descriptors return to their values after the first. */
 static void rounds(struct loop *loop)
 {
     const struct plan *plan = loop->plan;
@@ -110,7 +110,7 @@ static void serve_rounds(struct peer *self, void *argument)
 
 static void run_rounds(struct plan *plan)
 {
-    /* A look after the connections would hide that a wake-up was lost. */
+    /* Checks of the connections by a timer would hide a lost wake-up. */
     const char *keepalive = plan->idle_s ? "30" : "3600";
     struct peer server;
     struct loop loop;

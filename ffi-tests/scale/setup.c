@@ -12,7 +12,7 @@
 #define ROUNDS_MOST 99
 #define BATCH 64
 
-/* Of one candidate in one round; memory is that of the costlier of the two processes. */
+/* The results of one candidate in one round. The memory is that of the process that uses more. */
 struct results {
     double open_ms, busy_us, idle_kib, used_kib, close_ms;
 };
@@ -85,7 +85,7 @@ static void meet(struct peer *other)
     CHECK_INT(peer_hear(other), 1);
 }
 
-/* One side of plain TCP; `port` is 0 for the side that listens. */
+/* One side of plain TCP. `port` is 0 on the side that listens. */
 static struct results tcp_side(struct peer *other, unsigned port, unsigned count)
 {
     int *sockets = calloc(count, sizeof *sockets), set = (int)CHECK_SYS(epoll_create1(EPOLL_CLOEXEC)), listener = -1;
@@ -119,9 +119,9 @@ static struct results tcp_side(struct peer *other, unsigned port, unsigned count
     return results;
 }
 
-/* ---- endpoints ---------------------------------------------------------------------------- */
+/* ---- stream endpoints --------------------------------------------------------------------- */
 
-/* One side of stream endpoints, likewise. */
+/* One side of stream endpoints. `port` is 0 on the side that listens. */
 static struct results stream_side(struct peer *other, unsigned port, const struct plan *plan)
 {
     unsigned count = plan->connections;
@@ -172,7 +172,7 @@ static void server(struct peer *self, void *argument)
     side_of(argument, self, 0);
 }
 
-/* The client of a turn is a process of its own, too, so that no turn inherits another's memory. */
+/* The client of a turn is also a new process, so that no turn inherits memory of another. */
 static void client(struct peer *self, void *argument)
 {
     struct turn *turn = argument;
@@ -204,7 +204,7 @@ static int ascending(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-/* Of the field at `offset` in the results of all rounds: median, least, greatest. */
+/* Summarizes the field at `offset` in the results of all rounds: median, least, greatest. */
 static double summarize(const struct results *of, unsigned rounds, size_t offset, const char *name, const char *unit)
 {
     double values[ROUNDS_MOST];

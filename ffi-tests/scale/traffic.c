@@ -10,7 +10,7 @@ uint64_t roll(struct stream *stream)
     return stream->dice;
 }
 
-/* Sometimes a few bytes, sometimes many. */
+/* A random size, from one byte to several ranges. */
 static size_t call_size(struct stream *stream)
 {
     static const uint64_t sizes[] = {1, 16, 300, 4096, CALL_MOST};
@@ -18,7 +18,7 @@ static size_t call_size(struct stream *stream)
     return 1 + roll(stream) % sizes[roll(stream) % (sizeof sizes / sizeof sizes[0])];
 }
 
-/* Where in the pattern the bytes that the server or the client sends on a stream begin. */
+/* The pattern offset of the bytes that the server or the client sends on a stream. */
 static uint64_t content(const struct loop *loop, const struct stream *stream, bool from_server)
 {
     return stream->number * 7919ULL + (from_server && !loop->plan->echo ? 500009 : 0);

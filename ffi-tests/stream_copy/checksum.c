@@ -27,7 +27,7 @@ void checksum_init(struct checksum *sum)
         sum->lanes[i] = FNV_OFFSET + i;
 }
 
-/* Whole steps only; answers how many bytes they were. */
+/* Adds complete steps only. Returns the number of bytes added. */
 static size_t add_steps(struct checksum *sum, const uint8_t *data, size_t length)
 {
     uint64_t a = sum->lanes[0], b = sum->lanes[1], c = sum->lanes[2], d = sum->lanes[3];

@@ -1,7 +1,7 @@
 /*
- * A 64-bit checksum that is fast enough to run beside the copying: 32 bytes a step, in four lanes
- * of FNV-1a over 64-bit words with a rotation, so that no bit of a word is lost on the way. It
- * does not depend on how the bytes are cut into calls. It finds accidents, not attacks.
+ * A 64-bit checksum that is fast enough to run during the copy: 32 bytes a step, in four lanes of FNV-1a
+ * over 64-bit words with a rotation, so that no bit of a word is lost. It does not depend on how calls
+ * divide the bytes. It detects accidental changes, not attacks.
  */
 #ifndef STREAM_COPY_CHECKSUM_H
 #define STREAM_COPY_CHECKSUM_H
@@ -13,7 +13,7 @@
 
 struct checksum {
     uint64_t lanes[4];
-    /* Bytes that do not fill a step yet. */
+    /* Bytes of an incomplete step. */
     uint8_t rest[CHECKSUM_STEP];
     size_t rest_length;
     uint64_t total;

@@ -32,7 +32,7 @@ struct answer {
     uint64_t checksum;
 };
 
-/* A frame has at most this many bytes, or as many as one call if that is more. */
+/* Most bytes of a frame, unless one call has more. */
 #define FRAME_SIZE ((size_t)1 << 20)
 
 static void *allocate(size_t size)
@@ -44,7 +44,7 @@ static void *allocate(size_t size)
     return memory;
 }
 
-/* On the given file, since standard output may carry the copy itself. */
+/* Prints to the given file, since standard output may carry the copy itself. */
 static void report(FILE *to, const char *verb, const struct checksum *sum, double seconds)
 {
     double rate = seconds > 0 ? (double)sum->total / seconds : 0;
@@ -87,7 +87,7 @@ static int send_frames(struct stream *stream, int input, const char *name, size_
     return ret;
 }
 
-/* Says that this is all, and with which checksum. */
+/* Sends the end of the copy and the checksum. */
 static int send_end(struct stream *stream, const struct checksum *sum)
 {
     struct trailer trailer = {0, htobe64(checksum_value(sum))};
@@ -127,7 +127,7 @@ int send_copy(struct stream *stream, int input, const char *name, size_t call, b
     return 0;
 }
 
-/* The bytes of one frame. */
+/* Receives the bytes of one frame. */
 static int recv_frame(struct stream *stream, struct output *output, uint64_t length, uint8_t *buffer, size_t call,
                       struct checksum *sum)
 {
@@ -146,7 +146,7 @@ static int recv_frame(struct stream *stream, struct output *output, uint64_t len
     return 0;
 }
 
-/* Every frame, and what the sender's checksum is. */
+/* Receives all frames and the sender's checksum. */
 static int recv_frames(struct stream *stream, struct output *output, size_t call, struct checksum *sum,
                        struct progress *progress, uint64_t *checksum)
 {
@@ -167,7 +167,7 @@ static int recv_frames(struct stream *stream, struct output *output, size_t call
     return ret;
 }
 
-/* To standard error if the copy itself goes to standard output. */
+/* Standard error if the copy itself goes to standard output. */
 static FILE *report_file(const struct output *output)
 {
     return strcmp(output->path, "-") == 0 ? stderr : stdout;
@@ -195,7 +195,7 @@ int recv_copy(struct stream *stream, struct output *output, size_t call, bool qu
     if (ret)
         return -1;
     report(report_file(output), "received", &sum, seconds);
-    /* A file that grew or shrank while it was sent is not a copy of anything. */
+    /* If the file grew or shrank while it was sent, the copy is not valid. */
     if (length != LENGTH_UNKNOWN && length != sum.total)
         return complain("%" PRIu64 " bytes came instead of %" PRIu64, sum.total, length);
     if (checksum != checksum_value(&sum))

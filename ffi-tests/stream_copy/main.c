@@ -1,4 +1,4 @@
-/* Sends a file, or standard input, to another process or host, over rstream or plain TCP. */
+/* Copies a file or standard input to another process or host, over rstream or plain TCP. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ struct arguments {
     bool quiet;
 };
 
-/* A positive number with an optional k, m or g; 0 if it is none. */
+/* Parses a positive number with an optional k, m or g. Returns 0 if it is invalid. */
 static size_t parse_size(const char *text)
 {
     char *end;
@@ -120,7 +120,7 @@ static int parse(struct arguments *arguments, int argc, char **argv)
     arguments->stream.host = arguments->stream.passive ? "0.0.0.0" : NULL;
     argc--;
     argv++;
-    /* GNU getopt takes options after HOST too. */
+    /* GNU getopt accepts options after HOST too. */
     while ((option = getopt(argc, argv, "p:a:o:tF:P:b:S:R:Q:sqh")) != -1)
         if (parse_option(arguments, option, optarg))
             return -1;

@@ -1,4 +1,4 @@
-/* What is the same over rstream and over TCP: try, sleep or spin, try again. */
+/* The parts that rstream and TCP have in common: try, sleep or spin, try again. */
 #include "stream.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@ int stream_open(struct stream *stream, const struct stream_options *options)
     return stream->ops->open(stream, options);
 }
 
-/* Sleeps until the call that answered -EAGAIN is worth another try. The endpoint's descriptor keeps
- * that promise without fi_trywait. */
+/* Sleeps until the call that returned -EAGAIN may succeed. The endpoint's descriptor guarantees that
+ * without fi_trywait. */
 static int wait_for(struct stream *stream, short events)
 {
     struct pollfd poll_fd = {.fd = stream->fd, .events = events};

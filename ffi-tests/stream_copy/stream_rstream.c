@@ -77,7 +77,7 @@ static int set_options(struct fid *fid, const struct stream_options *options)
     return 0;
 }
 
-/* The next event, which must be of this kind; its info, if it has one, goes to `info`. */
+/* Waits for the next event, which must be of this kind. Its info, if it has one, is stored in `info`. */
 static int await_event(struct fabric_state *state, uint32_t wanted, const char *what, struct fi_info **info)
 {
     struct fi_eq_cm_entry entry;

@@ -1,4 +1,4 @@
-/* Plain TCP, for comparison: a non-blocking socket. */
+/* Plain TCP for comparison, with a nonblocking socket. */
 #include "stream.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static int accept_one(int listener)
     return fd;
 }
 
-/* A connected socket for one of the addresses, or -1 with errno. */
+/* Returns a socket connected to one of the addresses, or -1 with errno. */
 static int try_address(const struct addrinfo *address, const struct stream_options *options)
 {
     int one = 1, fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
