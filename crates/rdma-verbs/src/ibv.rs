@@ -8,7 +8,7 @@
 //!
 //! This device deviates from what the [traits](super) promise:
 //!
-//! - The hardware checks local segments. A wrong one fails its request and breaks the connection; the post
+//! - The device checks local segments. A wrong one fails its request and breaks the connection; the post
 //!   succeeds.
 //! - Every end of a connection is reported as [`ConnectionEvent::Disconnected`](super::ConnectionEvent): an
 //!   orderly end, an abort, or the end of the peer's process. Both directions end at once.
