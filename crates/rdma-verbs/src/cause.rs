@@ -52,7 +52,7 @@ pub enum Cause {
         length: usize,
     },
     /// A key that the peer invalidates and that was not valid.
-    #[error("key {0:#x} cannot be given up")]
+    #[error("key {0:#x} cannot be invalidated")]
     Invalidate(u32),
     /// An errno of the operating system.
     #[error("{}", io::Error::from_raw_os_error(*.0))]

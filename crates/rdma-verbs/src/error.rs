@@ -121,7 +121,7 @@ pub enum BreakReason {
     Protocol(Cause),
     /// This side cannot continue, and the peer did nothing wrong: memory that a message needs was
     /// deregistered, or memory cannot be allocated.
-    #[error("given up by this side: {0}")]
+    #[error("this side cannot continue: {0}")]
     Local(Cause),
     /// The peer ended the connection and reports that this side violated the protocol or a bound.
     #[error("peer terminated: {0}")]
