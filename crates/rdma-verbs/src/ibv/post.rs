@@ -153,7 +153,7 @@ impl QueuePair {
                     place.iter_mut().zip(segments).for_each(|(place, segment)| *place = piece(*segment));
                     (segments.len(), sys::ibv_send_flags(0))
                 }
-                // Refused before.
+                // `check_send` refuses these.
                 Payload::Places(_) => (0, sys::ibv_send_flags(0)),
             };
             if used > 0 {
@@ -276,7 +276,7 @@ fn require_room(depth: u32, room: u32, asked: usize) -> Result<()> {
     if asked > room as usize { Err(Error::QueueFull { depth, room, asked }) } else { Ok(()) }
 }
 
-/// Immediate data, of at most 32 bits, as it goes on the wire.
+/// Immediate data, of 32 bits at most, in network order.
 fn word_of(immediate: u64) -> u32 {
     (immediate as u32).to_be()
 }

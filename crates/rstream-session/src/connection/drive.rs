@@ -144,7 +144,7 @@ impl<D: Device> Connection<D> {
     /// The protocol's view of a message.
     fn arrival(&self, completion: &Completion) -> Result<Arrival, Breach> {
         match (completion.kind, completion.immediate, completion.length) {
-            // Words have 32 bits, whatever the device carries.
+            // Words have 32 bits, even if the device has longer immediate data.
             (CompletionKind::RecvWrite, Some(immediate), length) => {
                 Ok(Arrival::Write { immediate: immediate as u32, length })
             }
