@@ -109,12 +109,37 @@ impl Places {
     /// reads them.
     #[inline]
     pub(super) unsafe fn vector(pieces: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: the same requirement as that of this function.
+        unsafe { Self::of::<false>(pieces, count) }
+    }
+
+    /// The pieces of a receive. Null pointers are left out as well, whatever their length: there are programs that post
+    /// such receives for messages without bytes.
+    ///
+    /// # Errors
+    /// As for [`Places::vector`], but for null pointers.
+    ///
+    /// # Safety
+    /// As for [`Places::vector`].
+    #[inline]
+    pub(super) unsafe fn receive(pieces: *const iovec, count: usize) -> Result<Self> {
+        // SAFETY: the same requirement as that of this function.
+        unsafe { Self::of::<true>(pieces, count) }
+    }
+
+    /// [`Places::vector`], or [`Places::receive`] if `SKIPS_NULL`.
+    ///
+    /// # Safety
+    /// As for [`Places::vector`].
+    #[inline]
+    unsafe fn of<const SKIPS_NULL: bool>(pieces: *const iovec, count: usize) -> Result<Self> {
         // SAFETY: null or `count` vectors by the requirement of this function; the limit is a few.
         let pieces = unsafe { array(pieces, count, MESSAGE_IOV_LIMIT) }?;
         // SAFETY: there are no bytes.
         let empty = unsafe { Place::new(ptr::null_mut(), 0) }.ok_or(Errno::EINVAL)?;
         let mut places = Self { places: [empty; MESSAGE_IOV_LIMIT], count: 0 };
-        for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
+        let is_left_out = |piece: &iovec| piece.iov_len == 0 || SKIPS_NULL && piece.iov_base.is_null();
+        for piece in pieces.iter().filter(|piece| !is_left_out(piece)) {
             let length = u32::try_from(piece.iov_len).map_err(|_| Errno::EMSGSIZE)?;
             // SAFETY: null or as the requirement of this function says, which is that of `Place::new`. The
             // provider posts the place for the operation of this call only (`MessageOps`).

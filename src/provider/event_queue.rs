@@ -99,7 +99,9 @@ impl EventQueue {
         ready.extend(self.queue.lock().expired(Instant::now()));
         ready.sort_unstable();
         ready.dedup();
-        for token in ready.drain(..) {
+        // The endpoints that were bound last come first: that one is connected is told before the next request of its
+        // peer.
+        for token in ready.drain(..).rev() {
             let source = self.queue.lock().source(token);
             if let Some(source) = source {
                 source.drive();

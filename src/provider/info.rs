@@ -30,6 +30,8 @@ const ORDER: u64 = constants::FI_ORDER_SAS;
 
 /// The arguments of `fi_getinfo`.
 pub(super) struct Query<'a> {
+    /// The API version that the application asks for.
+    pub(super) version: u32,
     pub(super) node: Option<&'a str>,
     pub(super) service: Option<&'a str>,
     pub(super) flags: u64,
@@ -64,7 +66,7 @@ pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
     }
     for device in devices.iter().filter(|device| messages && device.attributes.max_places > 0) {
         for route in ends.routes(device) {
-            add(&mut list, hints, &route, || message::info::describe(hints, device, &route))?;
+            add(&mut list, hints, &route, || message::info::describe(query.version, hints, device, &route))?;
         }
     }
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }

@@ -45,13 +45,13 @@ impl Provider for Rstream {
 
     fn getinfo(
         &self,
-        _version: u32,
+        version: u32,
         node: Option<&str>,
         service: Option<&str>,
         flags: u64,
         hints: Option<InfoRef<'_>>,
     ) -> Result<InfoList> {
-        info::answer(&info::Query { node, service, flags, hints })
+        info::answer(&info::Query { version, node, service, flags, hints })
     }
 
     fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric> {

@@ -123,7 +123,7 @@ impl<D: Device> PassiveEndpoint<D> {
                 return;
             }
         };
-        request.name(|handle| info.set_handle(handle));
+        request.name(|handle| info.set_handle(handle.as_fid()));
         // Requests whose events were not read are among the last.
         inner.requests.remember(&request, KEPT.max(inner.backlog as usize));
         binding.push(Event::ConnReq { fid: binding.fid(), info, data: user_data });

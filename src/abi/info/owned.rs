@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use socket2::SockAddr;
 
 use super::{DomainAttrMut, EpAttrMut, FabricAttrMut, InfoRef, RxAttrMut, TxAttrMut};
-use crate::abi::object::ConnectionHandle;
+use crate::abi::object::AnyFid;
 use crate::abi::{Errno, Result, sys};
 
 /// An owned `struct fi_info` with all parts.
@@ -91,8 +91,8 @@ impl Info {
     }
 
     /// Sets [`InfoRef::handle`]. The info does not keep the handle alive.
-    pub fn set_handle(&mut self, handle: &ConnectionHandle) {
-        self.fields().handle = handle.as_fid().0;
+    pub fn set_handle(&mut self, handle: AnyFid) {
+        self.fields().handle = handle.0;
     }
 
     /// Writes [`InfoRef::tx_attr`].

@@ -116,9 +116,10 @@ unsafe extern "C" fn recv<T: MessageOps>(
     context: *mut c_void,
 ) -> isize {
     let body = |endpoint: &T| {
+        let piece = iovec { iov_base: buffer, iov_len: length };
         // SAFETY: `buffer` is null or `length` bytes that no other code uses until the completion, by
         // `fi_recv(3)`.
-        let buffers = &unsafe { Places::single(buffer, length) }?;
+        let buffers = &unsafe { Places::receive(&raw const piece, 1) }?;
         endpoint.post_recv(MessageReceive { buffers, flags: None, context: UserContext(context) })
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -136,7 +137,7 @@ unsafe extern "C" fn recvv<T: MessageOps>(
     let body = |endpoint: &T| {
         // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion, by
         // `fi_recvv(3)`.
-        let buffers = &unsafe { Places::vector(pieces, count) }?;
+        let buffers = &unsafe { Places::receive(pieces, count) }?;
         endpoint.post_recv(MessageReceive { buffers, flags: None, context: UserContext(context) })
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -152,7 +153,7 @@ unsafe extern "C" fn recvmsg<T: MessageOps>(
         // SAFETY: null, or valid during the call by `fi_recvmsg(3)`.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: null, or `iov_count` vectors, whose bytes no other code uses until the completion.
-        let buffers = &unsafe { Places::vector(message.msg_iov, message.iov_count) }?;
+        let buffers = &unsafe { Places::receive(message.msg_iov, message.iov_count) }?;
         let context = UserContext(message.context);
         endpoint.post_recv(MessageReceive { buffers, flags: Some(flags), context })
     };

@@ -93,7 +93,7 @@ fn a_request_hands_its_info_over() {
     let (queue, value) = open_queue(0x10011);
     let request = ConnectionHandle::new(Arc::new("request".to_owned()));
     let mut info = Info::new().unwrap();
-    info.set_handle(&request);
+    info.set_handle(request.as_fid());
     let raw = info.as_ptr();
     value.events.lock().push_back(Event::ConnReq { fid: handle(), info, data: b"x".to_vec() });
     let (answer, number, bytes) = read(queue, 64, sys::FI_PEEK);

@@ -14,12 +14,14 @@ use super::operation::{Kind, Operations};
 use super::shared_receive::SharedReceive;
 use crate::abi::info::{RxAttr, TxAttr};
 use crate::abi::{
-    AnyFid, Control, EndpointOps, Errno, Fid, FidHandle, InfoRef, OptionOut, Result, UserContext, constants,
+    AnyFid, CmOps as _, Control, EndpointOps, Errno, Fid, FidHandle, InfoRef, OptionOut, Result, UserContext,
+    constants,
 };
 use crate::provider::children::Child;
 use crate::provider::domain::Domain;
 use crate::provider::error::errno_of;
 use crate::provider::event_queue::Binding;
+use crate::provider::passive_endpoint::PassiveEndpoint;
 use crate::provider::request::Request;
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, MessageQueues as _, QpCapabilities, QpId, RecvQueue};
@@ -137,8 +139,8 @@ impl Link {
 impl<D: Device> Endpoint<D> {
     /// Opens an endpoint as `info` describes it.
     pub(in super::super) fn open(domain: &Domain<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
-        // A passive endpoint as handle names the address, which the info has as well.
         let request = info.handle().and_then(|handle| handle.downcast::<Request<D>>());
+        let passive = info.handle().and_then(|handle| handle.downcast::<PassiveEndpoint<D>>());
         if request.as_ref().is_some_and(|request| !request.is_of_messages()) {
             return Err(Errno::EINVAL);
         }
@@ -149,7 +151,9 @@ impl<D: Device> Endpoint<D> {
             tx_flags: info.tx_attr().map_or(0, TxAttr::op_flags),
             rx_flags: info.rx_attr().map_or(0, RxAttr::op_flags),
         };
-        let (source, destination) = (info.src_addr()?, info.dest_addr()?);
+        // A passive endpoint that does not listen passes its address on.
+        let bound = passive.map(|passive| passive.getname()).transpose()?;
+        let (source, destination) = (bound.or(info.src_addr()?), info.dest_addr()?);
         let engine = domain.engine()?;
         if let Some(request) = &request {
             request.claim();

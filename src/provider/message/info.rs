@@ -101,7 +101,8 @@ fn fits_rx(rx: RxAttr<'_>) -> bool {
 }
 
 fn fits_domain(domain: DomainAttr<'_>) -> bool {
-    domain.threading() <= constants::FI_THREAD_ENDPOINT
+    is_subset(domain.caps(), DOMAIN_CAPS)
+        && domain.threading() <= constants::FI_THREAD_ENDPOINT
         && matches!(domain.data_progress(), constants::FI_PROGRESS_UNSPEC | constants::FI_PROGRESS_MANUAL)
         && domain.control_progress() <= constants::FI_PROGRESS_MANUAL
         && domain.cq_data_size() <= DATA_SIZE
@@ -118,14 +119,19 @@ fn fits_domain(domain: DomainAttr<'_>) -> bool {
 const MAX_MESSAGE: usize = u32::MAX as usize;
 
 /// What an application that asks for these modes of memory registration gets: nothing is required, but keys that the
-/// provider draws are given to whoever takes them. The two modes of the first API are answered as they are.
-fn mr_mode(hints: Option<InfoRef<'_>>) -> i32 {
+/// provider draws are given to whoever takes them. The two modes of the first API are answered as they are, and its
+/// applications know no others.
+fn mr_mode(hints: Option<InfoRef<'_>>, version: u32) -> i32 {
     let asked = hints.and_then(InfoRef::domain_attr).map_or(0, DomainAttr::mr_mode);
     match asked {
         constants::FI_MR_BASIC | constants::FI_MR_SCALABLE => asked,
+        _ if version < MODE_BITS_SINCE => constants::FI_MR_SCALABLE,
         _ => asked & constants::FI_MR_PROV_KEY,
     }
 }
+
+/// `FI_VERSION(1, 5)`: from then on the mode consists of bits.
+const MODE_BITS_SINCE: u32 = 1 << 16 | 5;
 
 /// The size asked for, or the default.
 fn size(asked: usize) -> usize {
@@ -134,6 +140,7 @@ fn size(asked: usize) -> usize {
 
 /// The info of a message endpoint of a device on one route.
 pub(in super::super) fn describe(
+    version: u32,
     hints: Option<InfoRef<'_>>,
     device: &Offered,
     route: &Route,
@@ -185,7 +192,7 @@ pub(in super::super) fn describe(
     domain.set_data_progress(constants::FI_PROGRESS_MANUAL);
     domain.set_resource_mgmt(constants::FI_RM_ENABLED);
     domain.set_av_type(constants::FI_AV_UNSPEC);
-    domain.set_mr_mode(mr_mode(hints));
+    domain.set_mr_mode(mr_mode(hints, version));
     domain.set_mr_key_size(KEY_SIZE);
     domain.set_cq_data_size(DATA_SIZE);
     domain.set_cq_cnt(QUEUES);
@@ -201,5 +208,9 @@ pub(in super::super) fn describe(
     domain.set_max_err_data(USER_DATA_MAX);
 
     info.fabric_attr().set_name(device.fabric)?;
+    // A passive endpoint, whose address an endpoint is to take over.
+    if let Some(handle) = hints.and_then(InfoRef::handle) {
+        info.set_handle(handle);
+    }
     Ok(info)
 }

@@ -317,7 +317,7 @@ fn operation(wire: &mut Wire, dice: &mut Dice, id: u32) -> Meant {
             meant.fpdus = wire.tagged(from, Opcode::Write, meant.key, meant.address, &bytes);
             if dice.once_in(3) {
                 meant.immediate = Some(id | 0x4000_0000);
-                wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id | 0x4000_0000));
+                wire.untagged(from, Opcode::Immediate, 0, &emit_immediate((id | 0x4000_0000).into()));
             } else {
                 // So that an immediate that follows is its own.
                 wire.untagged(from, Opcode::Send, 0, &[]);
@@ -353,7 +353,7 @@ fn operation(wire: &mut Wire, dice: &mut Dice, id: u32) -> Meant {
         Kind::Immediate => {
             meant.length = 0;
             meant.immediate = Some(id);
-            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id));
+            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id.into()));
         }
     }
     meant
