@@ -103,12 +103,13 @@ impl Encoder {
     /// Encodes a write or send with the caller's bytes, which are inline or in places [RFC 5040 5.1-4]
     /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.2-8, 5.3-2] [RFC 5044 7.1.1-5].
     pub(super) fn request<'a>(&mut self, request: &SendRequest<'a>, output: &mut impl Output<'a>) {
-        match request.payload {
-            Payload::Inline(slices) => self.encode(request, slices, output),
-            Payload::Places(places) => self.encode(request, places, output),
+        let slices: &[IoSlice<'_>] = match request.payload {
+            Payload::Inline(slices) => slices,
+            Payload::Places(places) => return self.encode(request, places, output),
             // Immediate data alone has no payload.
-            Payload::Segments(_) => self.encode::<IoSlice<'_>>(request, &[], output),
-        }
+            Payload::Segments(_) => &[],
+        };
+        self.encode(request, slices, output);
     }
 
     /// [`Encoder::request`] for a payload of these pieces.

@@ -35,11 +35,7 @@ pub(super) struct Receiver {
     qp: QpId,
     rules: Rules,
     receives: Source,
-    /// Whether the next segment is of a message that waits for a receive.
-    stalled: bool,
-    /// Whether what is fed is dropped.
-    is_closed: bool,
-    /// What was fed behind the header of that segment, from `kept_from` on.
+    /// What was fed behind the header of a stalled message, from `kept_from` on.
     kept: Vec<u8>,
     kept_from: usize,
     /// There if CRCs are checked.
@@ -70,12 +66,18 @@ pub(super) struct Receiver {
 enum Part {
     /// Length field and DDP header.
     Head,
-    /// Payload that is looked at here, immediate data in front of other payload among it.
+    /// None: the header is that of a message that waits for a receive.
+    Stalled,
+    /// Payload that is looked at here.
     Body,
+    /// Immediate data in front of other payload.
+    InFront,
     /// Payload that goes to a region.
     Payload,
     /// Padding and CRC.
     Trailer,
+    /// None: what comes is dropped.
+    Ended,
 }
 
 /// What a segment does when it is complete.
@@ -128,8 +130,6 @@ impl Receiver {
             qp,
             rules,
             receives,
-            stalled: false,
-            is_closed: false,
             kept: Vec::new(),
             kept_from: 0,
             verifier: None,
@@ -164,7 +164,7 @@ impl Receiver {
 
     /// Posts receives, all or none.
     pub(super) fn post(&mut self, requests: &[RecvRequest<'_>], regions: &mut RegionCache) -> Result<()> {
-        self.receives.to_post()?.post(requests, Some(regions))
+        self.receives.unshared()?.post(requests, Some(regions))
     }
 
     /// See [`super::Machine::cancel_recv`].
@@ -178,7 +178,7 @@ impl Receiver {
     pub(super) fn close(&mut self, sink: &mut impl Sink) {
         if self.rules == Rules::Messages {
             self.flush(CompletionStatus::Flushed, sink);
-            self.is_closed = true;
+            self.part = Part::Ended;
         }
     }
 
@@ -189,13 +189,14 @@ impl Receiver {
 
     /// See [`super::Machine::is_stalled`].
     pub(super) fn is_stalled(&self) -> bool {
-        self.stalled
+        self.part == Part::Stalled
     }
 
-    /// Whether the stream may end here: between two FPDUs and two messages.
+    /// Whether the stream may end here: between two FPDUs and two messages, or where it is of no interest.
     pub(super) fn is_between_messages(&self) -> bool {
         let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
-        verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0
+        let between = verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0;
+        between || self.part == Part::Ended
     }
 
     /// Whether a message has taken the oldest receive and is not complete.
@@ -222,7 +223,7 @@ impl Receiver {
 
     /// See [`super::Machine::target`].
     pub(super) fn target(&self, reads: &Reads) -> Option<Placement<'_>> {
-        if self.part != Part::Payload || self.is_closed {
+        if self.part != Part::Payload {
             return None;
         }
         let in_place =
@@ -260,15 +261,8 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        if self.is_closed {
-            return Ok(());
-        }
-        if self.stalled {
-            // Not fed to what waits.
-            return Ok(self.keep(input)?);
-        }
         let left = self.take(input, reads, regions, sink)?;
-        if self.stalled {
+        if !left.is_empty() {
             self.keep(left)?;
         }
         Ok(())
@@ -286,19 +280,24 @@ impl Receiver {
         let Some(mut verifier) = self.verifier.take() else {
             return self.believe(input, reads, regions, sink);
         };
-        let left = verifier.feed(input, |fpdu| {
-            self.believe(fpdu, reads, regions, sink)?;
-            if self.stalled {
-                // The whole FPDU comes again.
-                self.head.clear();
-            }
-            Ok(!self.stalled)
-        });
+        let left = if self.is_stalled() {
+            Ok(input)
+        } else {
+            verifier.feed(input, |fpdu| {
+                self.believe(fpdu, reads, regions, sink)?;
+                if self.is_stalled() {
+                    // The whole FPDU comes again.
+                    self.head.clear();
+                }
+                Ok(!self.is_stalled())
+            })
+        };
         self.verifier = Some(verifier);
         left
     }
 
     /// Keeps what was fed behind a stalled message.
+    #[cold]
     fn keep(&mut self, input: &[u8]) -> std::result::Result<(), Violation> {
         self.kept.try_reserve_exact(input.len()).map_err(|_| Violation::NoMemory)?;
         self.kept.extend_from_slice(input);
@@ -312,23 +311,19 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        if !self.stalled {
+        if !self.is_stalled() {
             return Ok(());
         }
-        self.stalled = false;
+        self.part = Part::Head;
         if self.verifier.is_none() {
             self.begin(reads, regions)?;
-            if self.stalled {
-                return Ok(());
-            }
         }
         let kept = std::mem::take(&mut self.kept);
         let left = self.take(&kept[self.kept_from..], reads, regions, sink)?.len();
-        if self.stalled {
+        self.kept_from = 0;
+        if left > 0 {
             self.kept_from = kept.len() - left;
             self.kept = kept;
-        } else {
-            self.kept_from = 0;
         }
         Ok(())
     }
@@ -352,24 +347,25 @@ impl Receiver {
             let (piece, rest) = match self.part {
                 Part::Head => {
                     left = self.feed_head(left, reads, regions)?;
-                    if self.stalled {
-                        break;
-                    }
                     continue;
                 }
-                Part::Body | Part::Payload | Part::Trailer => left.split_at(self.left.min(left.len())),
+                Part::Stalled => break,
+                Part::Ended => return Ok(&[]),
+                Part::Body | Part::InFront | Part::Payload | Part::Trailer => {
+                    left.split_at(self.left.min(left.len()))
+                }
             };
             left = rest;
             self.left -= piece.len();
             match self.part {
-                Part::Head | Part::Trailer => {}
-                Part::Body => self.body.add(piece),
+                Part::Body | Part::InFront => self.body.add(piece),
                 Part::Payload => self.store(piece, reads)?,
+                _ => {}
             }
             if self.left == 0 {
-                match (self.part, self.effect) {
-                    (Part::Trailer, _) => self.finish(reads, regions, sink)?,
-                    (Part::Body, Effect::Send { .. }) => self.begin_payload(),
+                match self.part {
+                    Part::Trailer => self.finish(reads, regions, sink)?,
+                    Part::InFront => self.begin_payload(),
                     _ => self.begin_trailer(),
                 }
             }
@@ -378,6 +374,7 @@ impl Receiver {
     }
 
     /// The immediate data in front of a payload is whole.
+    #[cold]
     fn begin_payload(&mut self) {
         self.data = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
         self.part = Part::Payload;
@@ -387,7 +384,7 @@ impl Receiver {
         }
     }
 
-    /// Completes every receive as [`CompletionStatus::Flushed`], the oldest as `first`.
+    /// Takes nothing more, and completes every receive as [`CompletionStatus::Flushed`], the oldest as `first`.
     pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
         let mut status = first;
         self.receives.drain(|receive| {
@@ -395,7 +392,7 @@ impl Receiver {
             status = CompletionStatus::Flushed;
         });
         self.landing = None;
-        (self.stalled, self.kept, self.kept_from) = (false, Vec::new(), 0);
+        (self.part, self.verifier, self.kept, self.kept_from) = (Part::Ended, None, Vec::new(), 0);
     }
 
     /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]
@@ -467,18 +464,22 @@ impl Receiver {
         Ok(())
     }
 
-    /// The receive of the message that begins or is under way. `None`: there is none, and the message is stalled.
+    /// Whether there is a receive for the message that begins or is under way. If not, the message is stalled.
     #[inline]
-    fn receive(&mut self) -> std::result::Result<Option<Receive>, Violation> {
-        match self.receives.own.oldest() {
-            None if self.rules == Rules::Verbs => Err(Violation::NoReceive { sequence: self.send_sequence }),
-            None => {
-                let shared = self.receives.take_shared(self.qp);
-                self.stalled = shared.is_none();
-                Ok(shared)
-            }
-            own => Ok(own),
+    fn has_receive(&mut self) -> std::result::Result<bool, Violation> {
+        if self.receives.own.is_empty() { self.need_receive() } else { Ok(true) }
+    }
+
+    #[cold]
+    fn need_receive(&mut self) -> std::result::Result<bool, Violation> {
+        if self.rules == Rules::Verbs {
+            return Err(Violation::NoReceive { sequence: self.send_sequence });
         }
+        let found = self.receives.take_shared(self.qp);
+        if !found {
+            self.part = Part::Stalled;
+        }
+        Ok(found)
     }
 }
 

@@ -3,7 +3,7 @@
 //! There are hundreds of them to a queue, nearly always slots of one region in turn, so each stretch of
 //! those is kept as one [`Run`].
 
-use std::collections::VecDeque;
+use std::collections::{TryReserveError, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -87,11 +87,8 @@ impl Receives {
         while let Some(run) = Run::begin(requests) {
             let (of_run, rest) = requests.split_at(run.count as usize);
             run.check(of_run, regions.as_deref_mut())?;
-            for request in of_run {
-                if let Buffer::Places(places) = request.buffer {
-                    self.places.try_reserve(places.len()).map_err(no_memory)?;
-                    self.places.extend(places);
-                }
+            if run.first.has_places() {
+                self.append_places(of_run).map_err(no_memory)?;
             }
             match self.runs.back_mut() {
                 Some(last) if last.first.after(last.count) == run.first => last.count += run.count,
@@ -105,6 +102,17 @@ impl Receives {
         Ok(())
     }
 
+    #[cold]
+    fn append_places(&mut self, requests: &[RecvRequest<'_>]) -> std::result::Result<(), TryReserveError> {
+        for request in requests {
+            if let Buffer::Places(places) = request.buffer {
+                self.places.try_reserve(places.len())?;
+                self.places.extend(places);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes back what was appended since there were `runs` runs, the last of them with `count` receives, and
     /// `places` places.
     fn withdraw(&mut self, (runs, count, places): (usize, u32, usize)) {
@@ -113,6 +121,12 @@ impl Receives {
         if let Some(last) = self.runs.back_mut() {
             last.count = count;
         }
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
     }
 
     /// The one that the next message takes.
@@ -194,7 +208,7 @@ impl Run {
         let first = Receive::new(requests.first()?);
         let follows =
             |&(count, request): &(u32, &RecvRequest<'_>)| Receive::new(request) == first.after(count);
-        let count = (0..).zip(requests).take_while(follows).count();
+        let count = (0..).zip(requests).position(|at| !follows(&at)).unwrap_or(requests.len());
         // Within the depth of the queue.
         Some(Self { first, count: count as u32 })
     }
@@ -295,21 +309,23 @@ impl Source {
     }
 
     /// The queue pair's own receives, to post to.
-    pub(super) fn to_post(&mut self) -> Result<&mut Receives> {
+    pub(super) fn unshared(&mut self) -> Result<&mut Receives> {
         match self.shared {
             None => Ok(&mut self.own),
             Some(_) => Err(Error::Unsupported("receives beside those of a shared queue")),
         }
     }
 
-    /// Has a message of `qp` take a shared receive. If there is none, the queue remembers that it waits.
-    #[cold]
-    pub(super) fn take_shared(&mut self, qp: QpId) -> Option<Receive> {
-        let mut shared = self.shared.as_ref()?.lock();
-        if !self.own.adopt(&mut shared.receives) && !shared.waiting.contains(&qp) {
+    /// Has a message of `qp` take a shared receive, if receives are shared. Answers whether there was one. If
+    /// not, the queue remembers that `qp` waits.
+    pub(super) fn take_shared(&mut self, qp: QpId) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let mut shared = shared.lock();
+        let found = self.own.adopt(&mut shared.receives);
+        if !found && !shared.waiting.contains(&qp) {
             shared.waiting.push_back(qp);
         }
-        self.own.oldest()
+        found
     }
 
     /// Gives a shared receive back.

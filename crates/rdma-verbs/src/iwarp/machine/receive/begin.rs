@@ -32,7 +32,7 @@ impl Receiver {
                 Header::Untagged(header) => self.begin_untagged(&header, payload, regions)?,
             }
         }
-        if self.left == 0 && !self.stalled {
+        if self.left == 0 && !self.is_stalled() {
             self.begin_trailer();
         }
         Ok(())
@@ -115,7 +115,7 @@ impl Receiver {
             Opcode::Terminate => Effect::Terminate,
             _ => {
                 let of_write = self.rules == Rules::Messages && word == marks::OF_WRITE;
-                if !of_write && self.receive()?.is_none() {
+                if !of_write && !self.has_receive()? {
                     return Ok(());
                 }
                 Effect::Immediate { of_write }
@@ -135,7 +135,10 @@ impl Receiver {
         length: usize,
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
-        let Some(receive) = self.receive()? else { return Ok(()) };
+        if !self.has_receive()? {
+            return Ok(());
+        }
+        let Some(receive) = self.receives.own.oldest() else { return Ok(()) };
         self.part = Part::Payload;
         self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
         let mut offset = u64::from(header.offset);
@@ -176,7 +179,7 @@ impl Receiver {
             return Err(Violation::Length { opcode, found: length, expected });
         };
         self.body.clear();
-        self.part = Part::Body;
+        self.part = Part::InFront;
         (self.left, self.behind) = (rdmap::IMMEDIATE, behind);
         Ok(())
     }
