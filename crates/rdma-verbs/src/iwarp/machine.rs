@@ -277,6 +277,7 @@ impl Machine {
     /// Where the next bytes of the input belong, if they are payload that can be received straight
     /// into a region. Ask again after every [`Machine::feed`] and [`Machine::placed`].
     #[must_use]
+    #[inline]
     pub fn target(&self) -> Option<Placement<'_>> {
         self.receiver.target(&self.reads)
     }

@@ -336,13 +336,14 @@ impl QueuePair {
     fn watch(&mut self, sets: DataSets<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
-        let stalled = self.machine.is_stalled();
         let wanted = match self.phase {
-            // What the peer sends waits in the socket, of which nothing has to tell meanwhile.
-            Phase::Open | Phase::Closing { .. } if stalled && output => Interest::Write,
-            Phase::Open | Phase::Closing { .. } if stalled => Interest::HangUp,
-            Phase::Open | Phase::Closing { .. } if output => Interest::ReadWrite,
-            Phase::Open | Phase::Closing { .. } => Interest::Read,
+            Phase::Open | Phase::Closing { .. } => match (self.machine.is_stalled(), output) {
+                (false, false) => Interest::Read,
+                (false, true) => Interest::ReadWrite,
+                // What the peer sends waits in the socket, of which nothing has to tell meanwhile.
+                (true, false) => Interest::HangUp,
+                (true, true) => Interest::Write,
+            },
             Phase::Draining => Interest::Write,
             Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
         };

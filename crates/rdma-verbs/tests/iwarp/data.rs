@@ -167,7 +167,7 @@ fn a_peer_that_stops_reading_bounds_staging_and_loses_nothing() {
             let to = b.remote((posted % 4) * 200_000);
             let bytes = pattern(posted as usize, 200_000);
             let slices = [IoSlice::new(&bytes)];
-            let write = Operation::Write { remote: to, immediate: Some(posted as u64) };
+            let write = Operation::Write { remote: to, immediate: Some(posted) };
             match a.try_send(posted, write, Payload::Inline(&slices)) {
                 Ok(()) => posted += 1,
                 Err(Error::QueueFull { .. }) => {
@@ -181,7 +181,7 @@ fn a_peer_that_stops_reading_bounds_staging_and_loses_nothing() {
         let mut out = [Completion::EMPTY; 4];
         let count = b.end.cq.poll(&mut out);
         for done in &out[..count] {
-            assert_eq!((done.immediate, done.length), (Some(seen as u64), 200_000));
+            assert_eq!((done.immediate, done.length), (Some(seen), 200_000));
             assert_eq!(done.status, CompletionStatus::Success);
             seen += 1;
             let buffer = Buffer::Segment(b.segment(0, 8));

@@ -76,7 +76,7 @@ fn shared_memory_carries_the_bytes_instead_of_the_socket() {
 /// Posts one of several kinds of message, which carries `word`. Each consumes a receive. Some use shared
 /// memory, and some the stream.
 fn post_any(a: &mut Side, b: &Side, kind: u32, word: u64) {
-    let (id, to) = (u64::from(word), b.remote(u64::from(word % 1000)));
+    let (id, to) = (word, b.remote(word % 1000));
     let immediate = Some(word);
     match kind {
         0 => a.send_bytes(id, SEND, &word.to_le_bytes()),

@@ -23,39 +23,40 @@ pub(super) fn check_request(
             most: MAX_MESSAGE,
         });
     }
-    match (request.operation, request.payload) {
-        (Operation::Send { immediate: Some(_), .. }, _) if length > 0 && rules == Rules::Verbs => {
-            return Err(Error::Unsupported("send of payload with immediate data"));
-        }
-        (Operation::Send { .. } | Operation::Write { .. }, Payload::Segments(_))
-            if length > 0 && rules == Rules::Messages =>
-        {
-            return Err(Error::Unsupported("messages of registered memory"));
-        }
-        (Operation::Send { immediate: Some(_), invalidate: Some(_), .. }, _) => {
-            return Err(Error::Unsupported("send with both immediate data and a key to invalidate"));
-        }
-        (Operation::Read { .. }, _) if initiator_depth == 0 => {
-            return Err(Error::Unsupported("RDMA Read on a connection whose ORD is 0"));
-        }
-        (Operation::Read { .. }, Payload::Segments([segment])) => {
-            check_segment(segment, Access::LOCAL_WRITE, regions)?;
-        }
-        (_, Payload::Places(places)) => check_places(places)?,
-        (Operation::Read { .. }, _) => {
-            return Err(Error::Unsupported("RDMA Read into anything but one segment or places"));
-        }
-        (_, Payload::Segments(segments)) => {
-            for segment in segments {
-                check_segment(segment, Access::empty(), regions)?;
+    match request.operation {
+        Operation::Send { immediate: Some(_), invalidate, .. } => {
+            if length > 0 && rules == Rules::Verbs {
+                return Err(Error::Unsupported("send of payload with immediate data"));
+            }
+            if invalidate.is_some() {
+                return Err(Error::Unsupported("send with both immediate data and a key to invalidate"));
             }
         }
-        (_, Payload::Inline(_)) if length > limit => {
-            return Err(Error::InlineTooLong { length, limit });
-        }
-        (_, Payload::Inline(_)) => {}
+        Operation::Read { .. } => return check_read(request, initiator_depth, regions),
+        Operation::Send { .. } | Operation::Write { .. } => {}
     }
-    Ok(())
+    match request.payload {
+        Payload::Inline(_) if length > limit => Err(Error::InlineTooLong { length, limit }),
+        Payload::Inline(_) => Ok(()),
+        Payload::Segments(_) if length > 0 && rules == Rules::Messages => {
+            Err(Error::Unsupported("messages of registered memory"))
+        }
+        Payload::Segments(segments) => {
+            segments.iter().try_for_each(|segment| check_segment(segment, Access::empty(), regions))
+        }
+        Payload::Places(places) => check_places(places),
+    }
+}
+
+fn check_read(request: &SendRequest<'_>, initiator_depth: u8, regions: &mut RegionCache) -> Result<()> {
+    match request.payload {
+        _ if initiator_depth == 0 => Err(Error::Unsupported("RDMA Read on a connection whose ORD is 0")),
+        Payload::Segments([segment]) => check_segment(segment, Access::LOCAL_WRITE, regions),
+        Payload::Places(places) => check_places(places),
+        Payload::Segments(_) | Payload::Inline(_) => {
+            Err(Error::Unsupported("RDMA Read into anything but one segment or places"))
+        }
+    }
 }
 
 /// The payload of a request that is taken when it is posted; `None` for what is streamed from

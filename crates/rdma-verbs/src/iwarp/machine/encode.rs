@@ -37,9 +37,9 @@ pub(super) struct Encoder {
     read_sequence: u32,
 }
 
-/// Header of a segment with its length field.
+/// Header of a segment with its length field, and immediate data in front of its payload.
 pub(super) struct Head {
-    bytes: [u8; HEADER],
+    bytes: [u8; HEADER + rdmap::IMMEDIATE],
     length: usize,
 }
 
@@ -130,7 +130,7 @@ impl Encoder {
                     let last = offset + portion as u64 == length;
                     let head =
                         tagged(Opcode::Write, remote.key, remote.address.wrapping_add(offset), portion, last);
-                    self.segment(&head, &[], &mut gather, portion, output);
+                    self.segment(&head, &mut gather, portion, output);
                     offset += portion as u64;
                     if last {
                         break;
@@ -147,8 +147,7 @@ impl Encoder {
             }
             Operation::Send { immediate: Some(immediate), solicited, .. } if length > 0 => {
                 let message = self.message_with_data(solicited);
-                let in_front = rdmap::emit_immediate(immediate);
-                self.send(&message, &in_front, &mut gather, length, output);
+                self.send(&message, Some(immediate), &mut gather, length, output);
             }
             Operation::Send { immediate: Some(immediate), solicited, .. } => {
                 let message = self.immediate(solicited);
@@ -160,29 +159,29 @@ impl Encoder {
             }
             Operation::Send { invalidate, solicited, .. } => {
                 let message = self.message(invalidate, solicited);
-                self.send(&message, &[], &mut gather, length, output);
+                self.send(&message, None, &mut gather, length, output);
             }
             Operation::Read { .. } => {}
         }
     }
 
-    /// Encodes a send of `in_front`, which fits in one segment and is gone afterwards, and `length` bytes of the
-    /// caller's.
+    /// Encodes a send of `length` bytes of the caller's behind immediate data, if there is some.
     fn send<'a, P: Piece>(
         &self,
         message: &Message,
-        mut in_front: &[u8],
+        mut immediate: Option<u64>,
         gather: &mut Gather<'a, P>,
         length: u64,
         output: &mut impl Output<'a>,
     ) {
-        let total = in_front.len() as u64 + length;
+        let total = length + immediate.map_or(0, |_| rdmap::IMMEDIATE as u64);
         let mut offset = 0;
         loop {
             let portion = self.portion(total - offset);
             let last = offset + portion as u64 == total;
-            self.segment(&message.head(offset, portion, last), in_front, gather, portion, output);
-            in_front = &[];
+            let mut head = message.head(offset, portion, last);
+            let in_front = immediate.take().map_or(0, |immediate| head.put_in_front(immediate));
+            self.segment(&head, gather, portion - in_front, output);
             offset += portion as u64;
             if last {
                 break;
@@ -195,7 +194,7 @@ impl Encoder {
         let mut bytes = [0; SHORT + OVERHEAD];
         let start = head.length;
         let length = payload.len().min(SHORT);
-        bytes[..HEADER].copy_from_slice(&head.bytes);
+        bytes[..HEADER].copy_from_slice(&head.bytes[..HEADER]);
         bytes[start..start + length].copy_from_slice(&payload[..length]);
         let end = start + length;
         let sum = if self.crc { crc32c::crc32c(&bytes[..end]) } else { 0 };
@@ -204,22 +203,17 @@ impl Encoder {
         output.copied(&bytes[..end + length]);
     }
 
-    /// Encodes a segment with `portion` bytes: `in_front`, which are gone afterwards, and the caller's.
+    /// Encodes a segment with `portion` bytes of the caller's.
     fn segment<'a, P: Piece>(
         &self,
         head: &Head,
-        in_front: &[u8],
         gather: &mut Gather<'a, P>,
         portion: usize,
         output: &mut impl Output<'a>,
     ) {
         output.copied(head.bytes());
         let mut sum = if self.crc { crc32c::crc32c(head.bytes()) } else { 0 };
-        if !in_front.is_empty() {
-            output.copied(in_front);
-            sum = if self.crc { crc32c::crc32c_append(sum, in_front) } else { 0 };
-        }
-        gather.take(portion - in_front.len(), |bytes| {
+        gather.take(portion, |bytes| {
             if self.crc {
                 sum = crc32c::crc32c_append(sum, bytes);
             }
@@ -292,7 +286,7 @@ impl Message {
             // Messages are at most `MAX_MESSAGE` bytes, checked when they are posted.
             offset: offset as u32,
         };
-        let mut bytes = [0; HEADER];
+        let mut bytes = [0; HEADER + rdmap::IMMEDIATE];
         let (field, rest) = bytes.split_at_mut(mpa::FPDU_LENGTH_FIELD);
         field.copy_from_slice(&((ddp::UNTAGGED + portion) as u16).to_be_bytes());
         if let Some(place) = rest.first_chunk_mut() {
@@ -305,7 +299,7 @@ impl Message {
 /// Header of a tagged segment of `portion` bytes [RFC 5040 4.1-3, 4.1-5, 5.1-1]
 /// [RFC 5041 4.2-2, 4.2-4, 4.2-6, 4.2-8, 4.4-1, 5.2-6] [RFC 5044 3-1].
 pub(super) fn tagged(opcode: Opcode, stag: u32, offset: u64, portion: usize, last: bool) -> Head {
-    let mut bytes = [0; HEADER];
+    let mut bytes = [0; HEADER + rdmap::IMMEDIATE];
     let (field, rest) = bytes.split_at_mut(mpa::FPDU_LENGTH_FIELD);
     field.copy_from_slice(&((ddp::TAGGED + portion) as u16).to_be_bytes());
     if let Some(place) = rest.first_chunk_mut() {
@@ -317,6 +311,16 @@ pub(super) fn tagged(opcode: Opcode, stag: u32, offset: u64, portion: usize, las
 impl Head {
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
+    }
+
+    /// Adds the immediate data that its payload begins with. Answers how many bytes of the payload that is.
+    pub(super) fn put_in_front(&mut self, immediate: u64) -> usize {
+        // At most one untagged header is before it.
+        if let Some(place) = self.bytes[self.length..].first_chunk_mut() {
+            *place = rdmap::emit_immediate(immediate);
+            self.length += rdmap::IMMEDIATE;
+        }
+        rdmap::IMMEDIATE
     }
 
     fn ulpdu(&self) -> usize {

@@ -25,7 +25,6 @@ use super::{Placement, Rules, Sink, Target};
 use crate::iwarp::region::{Region, RegionCache};
 use crate::{Completion, CompletionKind, CompletionStatus, Place, QpId, RecvRequest, Result};
 use iwarp_wire::ddp::Header;
-use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
 use verify::Verifier;
 
@@ -43,10 +42,13 @@ pub(super) struct Receiver {
     /// Whether an FPDU is complete: the peer receives from then on.
     opened: bool,
     part: Part,
-    /// Bytes of the current part that are still to come.
+    /// Bytes of the current part that are still to come; behind a stalled header, those of the input that were
+    /// not taken.
     left: usize,
     /// Bytes of the payload behind immediate data.
     behind: usize,
+    /// Bytes of padding and CRC behind the payload.
+    trailer: usize,
     effect: Effect,
     landing: Option<Landing>,
     head: Partial<HEAD>,
@@ -97,8 +99,10 @@ enum Effect {
         length: usize,
         last: bool,
     },
-    /// `of_write`: it came with a write, and takes no receive.
-    Immediate {
+    /// By the rules of the specifications.
+    Immediate,
+    /// By the rules for messages. `of_write`: it came with a write, and takes no receive.
+    Data {
         of_write: bool,
     },
     ReadRequest,
@@ -137,6 +141,7 @@ impl Receiver {
             part: Part::Head,
             left: 0,
             behind: 0,
+            trailer: 0,
             effect: Effect::None,
             landing: None,
             head: Partial::new(),
@@ -195,14 +200,16 @@ impl Receiver {
     /// Whether the stream may end here: between two FPDUs and two messages, or where it is of no interest.
     pub(super) fn is_between_messages(&self) -> bool {
         let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
-        let between = verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0;
+        let between =
+            verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0;
         between || self.part == Part::Ended
     }
 
     /// Whether a message has taken the oldest receive and is not complete.
     fn is_in_message(&self) -> bool {
-        let is_begun = matches!(self.effect, Effect::Send { .. } | Effect::Immediate { of_write: false });
-        self.message > 0 || self.part != Part::Head && is_begun
+        let takes_one =
+            matches!(self.effect, Effect::Send { .. } | Effect::Immediate | Effect::Data { of_write: false });
+        self.message > 0 || self.part != Part::Head && takes_one
     }
 
     /// Whether an FPDU is complete.
@@ -222,10 +229,12 @@ impl Receiver {
     }
 
     /// See [`super::Machine::target`].
+    #[inline]
     pub(super) fn target(&self, reads: &Reads) -> Option<Placement<'_>> {
-        if self.part != Part::Payload {
-            return None;
-        }
+        if self.part == Part::Payload { self.placement(reads) } else { None }
+    }
+
+    fn placement(&self, reads: &Reads) -> Option<Placement<'_>> {
         let in_place =
             |place: Place| Placement { target: Target::Place(place), length: self.left.min(place.len()) };
         match *self.landing.as_ref()? {
@@ -261,21 +270,21 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        let left = self.take(input, reads, regions, sink)?;
-        if !left.is_empty() {
-            self.keep(left)?;
+        self.take(input, reads, regions, sink)?;
+        if self.is_stalled() {
+            self.keep(&input[input.len() - self.left..])?;
         }
         Ok(())
     }
 
-    /// Takes bytes of the stream; answers those that are left: none, unless a message is stalled.
-    fn take<'i>(
+    /// Takes bytes of the stream: all of them, unless a message is stalled.
+    fn take(
         &mut self,
-        input: &'i [u8],
+        input: &[u8],
         reads: &mut Reads,
         regions: &mut RegionCache,
         sink: &mut impl Sink,
-    ) -> std::result::Result<&'i [u8], Fault> {
+    ) -> std::result::Result<(), Fault> {
         // Without CRCs all that comes is believed [RFC 5044 4.1-4, 4.4-5, 4.4-7, 7.1.1-9].
         let Some(mut verifier) = self.verifier.take() else {
             return self.believe(input, reads, regions, sink);
@@ -293,7 +302,11 @@ impl Receiver {
             })
         };
         self.verifier = Some(verifier);
-        left
+        let left = left?.len();
+        if self.is_stalled() {
+            self.left = left;
+        }
+        Ok(())
     }
 
     /// Keeps what was fed behind a stalled message.
@@ -319,10 +332,10 @@ impl Receiver {
             self.begin(reads, regions)?;
         }
         let kept = std::mem::take(&mut self.kept);
-        let left = self.take(&kept[self.kept_from..], reads, regions, sink)?.len();
+        self.take(&kept[self.kept_from..], reads, regions, sink)?;
         self.kept_from = 0;
-        if left > 0 {
-            self.kept_from = kept.len() - left;
+        if self.is_stalled() {
+            self.kept_from = kept.len() - self.left;
             self.kept = kept;
         }
         Ok(())
@@ -335,47 +348,67 @@ impl Receiver {
         }
     }
 
-    /// Takes bytes that are as the peer sent them; answers as [`Receiver::take`] does.
-    fn believe<'i>(
+    /// Takes bytes that are as the peer sent them, as [`Receiver::take`] does.
+    fn believe(
         &mut self,
-        mut left: &'i [u8],
+        mut input: &[u8],
         reads: &mut Reads,
         regions: &mut RegionCache,
         sink: &mut impl Sink,
-    ) -> std::result::Result<&'i [u8], Fault> {
-        while !left.is_empty() {
-            let (piece, rest) = match self.part {
-                Part::Head => {
-                    left = self.feed_head(left, reads, regions)?;
-                    continue;
-                }
-                Part::Stalled => break,
-                Part::Ended => return Ok(&[]),
-                Part::Body | Part::InFront | Part::Payload | Part::Trailer => {
-                    left.split_at(self.left.min(left.len()))
-                }
-            };
-            left = rest;
-            self.left -= piece.len();
+    ) -> std::result::Result<(), Fault> {
+        while !input.is_empty() {
             match self.part {
-                Part::Body | Part::InFront => self.body.add(piece),
-                Part::Payload => self.store(piece, reads)?,
-                _ => {}
-            }
-            if self.left == 0 {
-                match self.part {
-                    Part::Trailer => self.finish(reads, regions, sink)?,
-                    Part::InFront => self.begin_payload(),
-                    _ => self.begin_trailer(),
+                Part::Head => input = self.feed_head(input, reads, regions)?,
+                Part::Body => {
+                    let piece = self.pass(&mut input);
+                    self.body.add(piece);
+                    if self.left == 0 {
+                        self.begin_trailer();
+                    }
                 }
+                Part::Payload => {
+                    let piece = self.pass(&mut input);
+                    self.store(piece, reads)?;
+                    if self.left == 0 {
+                        self.begin_trailer();
+                    }
+                }
+                Part::Trailer => {
+                    self.pass(&mut input);
+                    if self.left == 0 {
+                        self.finish(reads, regions, sink)?;
+                    }
+                }
+                Part::InFront => {
+                    let piece = self.pass(&mut input);
+                    self.take_in_front(piece);
+                }
+                Part::Stalled => {
+                    self.left = input.len();
+                    break;
+                }
+                Part::Ended => break,
             }
         }
-        Ok(left)
+        Ok(())
     }
 
-    /// The immediate data in front of a payload is whole.
+    /// Splits off what `input` has of the current part.
+    #[inline]
+    fn pass<'i>(&mut self, input: &mut &'i [u8]) -> &'i [u8] {
+        let (piece, rest) = input.split_at(self.left.min(input.len()));
+        *input = rest;
+        self.left -= piece.len();
+        piece
+    }
+
+    /// Takes a piece of the immediate data in front of a payload.
     #[cold]
-    fn begin_payload(&mut self) {
+    fn take_in_front(&mut self, piece: &[u8]) {
+        self.body.add(piece);
+        if self.left > 0 {
+            return;
+        }
         self.data = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
         self.part = Part::Payload;
         self.left = self.behind;
@@ -424,28 +457,27 @@ impl Receiver {
 
     /// Padding and CRC field come next, and are passed over [RFC 5044 4.1-3, 4.3-10].
     fn begin_trailer(&mut self) {
-        let (ulpdu, _) = split_head(self.head.bytes());
         self.part = Part::Trailer;
-        self.left = mpa::padding(ulpdu) + mpa::CRC;
+        self.left = self.trailer;
     }
 
     /// Puts a piece of payload in its place [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
     fn store(&mut self, piece: &[u8], reads: &Reads) -> std::result::Result<(), Violation> {
-        let Some(landing) = &mut self.landing else { return Ok(()) };
-        match landing {
-            Landing::Region(region, offset) => {
-                let stag = region.stag();
+        match &mut self.landing {
+            None => {}
+            Some(Landing::Region(region, offset)) => {
                 if !region.is_alive() || region.memory().write(*offset, piece).is_err() {
+                    let stag = region.stag();
                     return Err(match self.effect {
                         Effect::Send { .. } => Violation::LocalKey(stag),
                         _ => Violation::Stag { purpose: Purpose::Write, stag },
                     });
                 }
+                *offset += piece.len() as u64;
             }
-            Landing::Receive(offset) => fill(*offset, piece, |offset| self.receives.own.place(offset)),
-            Landing::Read(offset) => fill(*offset, piece, |offset| reads.place(offset)),
+            Some(Landing::Receive(offset)) => fill(offset, piece, |offset| self.receives.own.place(offset)),
+            Some(Landing::Read(offset)) => fill(offset, piece, |offset| reads.place(offset)),
         }
-        landing.advance(piece.len());
         Ok(())
     }
 
@@ -464,22 +496,16 @@ impl Receiver {
         Ok(())
     }
 
-    /// Whether there is a receive for the message that begins or is under way. If not, the message is stalled.
-    #[inline]
-    fn has_receive(&mut self) -> std::result::Result<bool, Violation> {
-        if self.receives.own.is_empty() { self.need_receive() } else { Ok(true) }
+    /// The receive of the message that begins or is under way. Without one the message is stalled.
+    fn receive(&mut self) -> Option<Receive> {
+        if self.receives.own.is_empty() && !self.receives.take_shared(self.qp) {
+            (self.part, self.left) = (Part::Stalled, 0);
+        }
+        self.receives.own.oldest()
     }
 
-    #[cold]
-    fn need_receive(&mut self) -> std::result::Result<bool, Violation> {
-        if self.rules == Rules::Verbs {
-            return Err(Violation::NoReceive { sequence: self.send_sequence });
-        }
-        let found = self.receives.take_shared(self.qp);
-        if !found {
-            self.part = Part::Stalled;
-        }
-        Ok(found)
+    fn no_receive(&self) -> Violation {
+        Violation::NoReceive { sequence: self.send_sequence }
     }
 }
 
@@ -488,13 +514,16 @@ fn completion(qp: QpId, receive: &Receive, status: CompletionStatus) -> Completi
     Completion { qp, id: receive.id, kind: CompletionKind::Recv, status, ..Completion::EMPTY }
 }
 
-/// Copies a piece of payload to the places from `offset` on, as far as there are any.
-fn fill(mut offset: u64, mut piece: &[u8], place: impl Fn(u64) -> Option<Place>) {
-    while let (false, Some(place)) = (piece.is_empty(), place(offset)) {
+/// Copies a piece of payload to the places from `offset` on, as far as there are any, and advances `offset`.
+#[cold]
+fn fill(offset: &mut u64, mut piece: &[u8], place: impl Fn(u64) -> Option<Place>) {
+    let end = *offset + piece.len() as u64;
+    while let (false, Some(place)) = (piece.is_empty(), place(*offset)) {
         let count = place.fill(piece);
-        offset += count as u64;
+        *offset += count as u64;
         piece = &piece[count..];
     }
+    *offset = end;
 }
 
 #[cfg(test)]
@@ -503,6 +532,7 @@ mod tests {
     use crate::Buffer;
     use crate::iwarp::region::ProtectionDomain;
     use iwarp_wire::ddp::{UNTAGGED, Untagged};
+    use iwarp_wire::mpa;
 
     /// [RFC 5041 4.3-8]
     #[test]

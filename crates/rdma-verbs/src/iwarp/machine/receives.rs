@@ -38,14 +38,12 @@ struct Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Receive {
     pub(super) id: u64,
-    /// Address in the region.
+    /// Address in the region; of a receive without key, the number of its places.
     pub(super) address: u64,
     /// Key of the region; `None`: no payload is expected, or it has places.
     pub(super) key: Option<NonZeroU32>,
     /// Bytes of room.
     pub(super) length: u32,
-    /// Number of its places.
-    places: u8,
 }
 
 impl Receives {
@@ -87,7 +85,7 @@ impl Receives {
         while let Some(run) = Run::begin(requests) {
             let (of_run, rest) = requests.split_at(run.count as usize);
             run.check(of_run, regions.as_deref_mut())?;
-            if run.first.has_places() {
+            if run.first.places() > 0 {
                 self.append_places(of_run).map_err(no_memory)?;
             }
             match self.runs.back_mut() {
@@ -137,7 +135,7 @@ impl Receives {
 
     /// The place of the bytes at `offset` of the oldest.
     pub(super) fn place(&self, offset: u64) -> Option<Place> {
-        let places = self.oldest()?.places as usize;
+        let places = self.oldest()?.places();
         place_at(self.places.iter().take(places), offset)
     }
 
@@ -146,7 +144,7 @@ impl Receives {
     pub(super) fn taken(&mut self) {
         let Some(run) = self.runs.front_mut() else { return };
         self.posted -= 1;
-        let places = run.first.places as usize;
+        let places = run.first.places();
         run.count -= 1;
         run.first = run.first.after(1);
         if run.count == 0 {
@@ -160,7 +158,7 @@ impl Receives {
     /// Moves the oldest of `other` here, behind what there is; answers whether there was one.
     fn adopt(&mut self, other: &mut Self) -> bool {
         let Some(receive) = other.oldest() else { return false };
-        self.places.extend(other.places.range(..receive.places as usize));
+        self.places.extend(other.places.range(..receive.places()));
         other.taken();
         self.runs.push_back(Run { first: receive, count: 1 });
         self.posted += 1;
@@ -187,8 +185,8 @@ impl Receives {
         let (first, count) = (run.first, run.count);
         // Less than `count`.
         let skipped = id.wrapping_sub(first.id) as u32;
-        let start = before + skipped as usize * first.places as usize;
-        self.places.drain(start..start + first.places as usize);
+        let start = before + skipped as usize * first.places();
+        self.places.drain(start..start + first.places());
         let behind = Run { first: first.after(skipped + 1), count: count - skipped - 1 };
         run.count = skipped;
         if behind.count > 0 {
@@ -235,23 +233,21 @@ impl Run {
 
     /// Places of all its receives.
     fn places(&self) -> usize {
-        self.count as usize * self.first.places as usize
+        self.count as usize * self.first.places()
     }
 }
 
 impl Receive {
     fn new(request: &RecvRequest<'_>) -> Self {
-        let (segment, places) = match request.buffer {
-            Buffer::Empty => (NO_SEGMENT, 0),
-            Buffer::Segment(segment) => (segment, 0),
-            // Too many or too long a places are refused (`check_places`) before anything looks at these.
+        let (key, address, length) = match request.buffer {
+            Buffer::Empty => (0, 0, 0),
+            Buffer::Segment(Segment { key, address, length }) => (key, address, length),
+            // Too long places are refused (`check_places`) before anything looks at these.
             Buffer::Places(places) => {
-                let length = u32::try_from(request.buffer.len()).unwrap_or(u32::MAX);
-                (Segment { length, ..NO_SEGMENT }, places.len().min(u8::MAX.into()) as u8)
+                (0, places.len() as u64, u32::try_from(request.buffer.len()).unwrap_or(u32::MAX))
             }
         };
-        let Segment { key, address, length } = segment;
-        Self { id: request.id, address, key: NonZeroU32::new(key), length, places }
+        Self { id: request.id, address, key: NonZeroU32::new(key), length }
     }
 
     /// The receive that is the `count`th behind it in a run. A buffer ends within its region, so that what
@@ -263,13 +259,12 @@ impl Receive {
         Self { id: self.id.wrapping_add(count.into()), address, ..*self }
     }
 
-    /// Whether it has places.
-    pub(super) fn has_places(&self) -> bool {
-        self.places > 0
+    /// Number of its places, at most [`MAX_PLACES`](super::MAX_PLACES).
+    #[inline]
+    pub(super) fn places(&self) -> usize {
+        if self.key.is_none() { self.address as usize } else { 0 }
     }
 }
-
-const NO_SEGMENT: Segment = Segment { key: 0, address: 0, length: 0 };
 
 /// A shared receive queue, and the queue pairs that wait for a receive of it.
 #[derive(Debug)]

@@ -258,6 +258,7 @@ impl<'a, W: Wire> Output<'a> for Batch<'a, '_, W> {
         self.length += bytes.len();
     }
 
+    #[inline(always)]
     fn borrowed(&mut self, bytes: &'a [u8]) {
         if bytes.len() <= SMALL {
             return self.copied(bytes);

@@ -124,17 +124,9 @@ impl Streamed {
         regions: &mut RegionCache,
     ) -> std::result::Result<bool, Violation> {
         let (portion, last) = self.portion(encoder, chunk.room());
-        let head = self.head(portion, last);
-        let in_front = self.in_front.filter(|_| self.sent == 0).map(rdmap::emit_immediate);
-        let mut in_front = in_front.as_ref();
-        let complete = chunk.segment(encoder, &head, portion, |target| match in_front.take() {
-            Some(bytes) => {
-                // A portion has room for it.
-                target[..bytes.len()].copy_from_slice(bytes);
-                bytes.len()
-            }
-            None if self.in_places => sources.copy_places(target),
-            None => sources.copy_segments(regions, target),
+        let (head, payload) = self.head(portion, last);
+        let complete = chunk.segment(encoder, &head, payload, |target| {
+            if self.in_places { sources.copy_places(target) } else { sources.copy_segments(regions, target) }
         });
         if !complete {
             return Err(Violation::LocalKey(sources.segments.front().map_or(0, |segment| segment.key)));
@@ -155,14 +147,11 @@ impl Streamed {
         wire: &mut W,
     ) -> bool {
         let (portion, last) = self.portion(encoder, usize::MAX);
-        let head = self.head(portion, last);
-        let in_front = self.in_front.filter(|_| self.sent == 0).map(rdmap::emit_immediate);
-        let in_front = in_front.as_ref().map_or(&[][..], |bytes| bytes);
-        let mut pieces = [IoSlice::new(&[]); MAX_PLACES + 3];
+        let (head, payload) = self.head(portion, last);
+        let mut pieces = [IoSlice::new(&[]); MAX_PLACES + 2];
         pieces[0] = IoSlice::new(head.bytes());
-        pieces[1] = IoSlice::new(in_front);
-        let (mut left, mut used) = (portion - in_front.len(), 2);
-        for (piece, place) in pieces[2..2 + MAX_PLACES].iter_mut().zip(&sources.places) {
+        let (mut left, mut used) = (payload, 1);
+        for (piece, place) in pieces[1..=MAX_PLACES].iter_mut().zip(&sources.places) {
             let count = left.min(place.len());
             *piece = IoSlice::new(&place.bytes()[..count]);
             left -= count;
@@ -174,7 +163,7 @@ impl Streamed {
         let (trailer, trailing) = encoder.trailer(&head, encoder.sum(&pieces[..used]));
         pieces[used] = IoSlice::new(&trailer[..trailing]);
         stream.send_pieces(&pieces[..=used], wire);
-        sources.pass(portion - in_front.len());
+        sources.pass(payload);
         self.sent += portion as u64;
         if last {
             self.finish(encoder, stream);
@@ -189,8 +178,9 @@ impl Streamed {
         (portion, portion as u64 == left)
     }
 
-    fn head(&self, portion: usize, last: bool) -> Head {
-        match self.target {
+    /// The head of the next segment of `portion` bytes, and how many of them are behind it.
+    fn head(&self, portion: usize, last: bool) -> (Head, usize) {
+        let mut head = match self.target {
             Target::Tagged(remote) => encode::tagged(
                 Opcode::Write,
                 remote.key,
@@ -199,7 +189,10 @@ impl Streamed {
                 last,
             ),
             Target::Untagged(message) => message.head(self.sent, portion, last),
-        }
+        };
+        let in_front = self.in_front.filter(|_| self.sent == 0);
+        let in_front = in_front.map_or(0, |immediate| head.put_in_front(immediate));
+        (head, portion - in_front)
     }
 
     /// Adds the immediate data behind it, if there is some.

@@ -10,6 +10,7 @@ use crate::iwarp::machine::violation::{Purpose, Violation};
 use crate::iwarp::machine::{MAX_MESSAGE, Rules, marks};
 use crate::iwarp::region::{Region, RegionCache};
 use iwarp_wire::ddp::{Header, Tagged, Untagged};
+use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, Opcode};
 
 impl Receiver {
@@ -23,6 +24,7 @@ impl Receiver {
         let (ulpdu, header) = split_head(self.head.bytes());
         self.effect = Effect::None;
         self.left = 0;
+        self.trailer = mpa::padding(ulpdu) + mpa::CRC;
         if ulpdu > 0 {
             let parsed = Header::parse(header)?;
             let payload = ulpdu - header.len();
@@ -81,53 +83,53 @@ impl Receiver {
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
         let opcode = Opcode::parse(header.ulp)?;
-        let (queue, sequence, whole) = match opcode {
+        match opcode {
             Opcode::Send
             | Opcode::SendInvalidate
             | Opcode::SendSolicited
-            | Opcode::SendSolicitedInvalidate => (rdmap::SEND_QUEUE, self.send_sequence, None),
-            Opcode::Immediate | Opcode::ImmediateSolicited => {
-                (rdmap::SEND_QUEUE, self.send_sequence, Some(rdmap::IMMEDIATE))
+            | Opcode::SendSolicitedInvalidate => {
+                check_order(opcode, header, rdmap::SEND_QUEUE, self.send_sequence, self.message)?;
+                match self.rules {
+                    Rules::Verbs => self.begin_send(opcode, header, length, regions)?,
+                    Rules::Messages => self.begin_message(opcode, header, length)?,
+                }
             }
-            Opcode::ReadRequest => (rdmap::READ_QUEUE, self.read_sequence, Some(rdmap::READ_REQUEST)),
-            Opcode::Terminate => (rdmap::TERMINATE_QUEUE, 1, Some(length.max(rdmap::TERMINATE))),
+            Opcode::Immediate | Opcode::ImmediateSolicited => {
+                check_order(opcode, header, rdmap::SEND_QUEUE, self.send_sequence, self.message)?;
+                check_whole(opcode, header, length, rdmap::IMMEDIATE)?;
+                match self.rules {
+                    Rules::Verbs if self.receives.own.is_empty() => return Err(self.no_receive()),
+                    Rules::Verbs => self.begin_body(Effect::Immediate),
+                    Rules::Messages => self.begin_data(header.ulp_word),
+                }
+            }
+            Opcode::ReadRequest => {
+                check_order(opcode, header, rdmap::READ_QUEUE, self.read_sequence, 0)?;
+                check_whole(opcode, header, length, rdmap::READ_REQUEST)?;
+                self.begin_body(Effect::ReadRequest);
+            }
+            Opcode::Terminate => {
+                check_order(opcode, header, rdmap::TERMINATE_QUEUE, 1, 0)?;
+                check_whole(opcode, header, length, length.max(rdmap::TERMINATE))?;
+                self.begin_body(Effect::Terminate);
+            }
             Opcode::Write | Opcode::ReadResponse | Opcode::AtomicRequest | Opcode::AtomicResponse => {
                 return Err(Violation::Opcode { opcode, tagged: false });
             }
-        };
-        let is_send = queue == rdmap::SEND_QUEUE;
-        let begun = if is_send { self.message } else { 0 };
-        check_order(opcode, header, queue, sequence, begun)?;
-        if let Some(expected) = whole {
-            if length != expected || !header.last {
-                return Err(Violation::Length { opcode, found: length, expected });
-            }
-            return self.begin_body(opcode, header.ulp_word);
         }
-        self.begin_send(opcode, header, length, regions)
-    }
-
-    /// A message whose payload is looked at here [RFC 5040 5.4-3, 5.4-4].
-    #[inline]
-    fn begin_body(&mut self, opcode: Opcode, word: u32) -> std::result::Result<(), Violation> {
-        self.effect = match opcode {
-            Opcode::ReadRequest => Effect::ReadRequest,
-            Opcode::Terminate => Effect::Terminate,
-            _ => {
-                let of_write = self.rules == Rules::Messages && word == marks::OF_WRITE;
-                if !of_write && !self.has_receive()? {
-                    return Ok(());
-                }
-                Effect::Immediate { of_write }
-            }
-        };
-        self.body.clear();
-        self.part = Part::Body;
         Ok(())
     }
 
-    /// Begins a segment of a Send, if its receive has room for it
+    /// A message whose payload is looked at here [RFC 5040 5.4-3, 5.4-4].
+    fn begin_body(&mut self, effect: Effect) {
+        self.effect = effect;
+        self.body.clear();
+        self.part = Part::Body;
+    }
+
+    /// Begins a segment of a Send, if the oldest receive has room for it
     /// [RFC 5041 4.3-3, 7.1-2, 7.1-3, 7.1-4, 7.1-6].
+    #[inline(never)]
     fn begin_send(
         &mut self,
         opcode: Opcode,
@@ -135,52 +137,68 @@ impl Receiver {
         length: usize,
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
-        if !self.has_receive()? {
-            return Ok(());
+        let receive = self.receives.own.oldest().ok_or(self.no_receive())?;
+        let end = u64::from(header.offset) + length as u64;
+        if end > u64::from(receive.length) {
+            return Err(Violation::TooLong { length: end, room: receive.length });
         }
-        let Some(receive) = self.receives.own.oldest() else { return Ok(()) };
         self.part = Part::Payload;
         self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
-        let mut offset = u64::from(header.offset);
-        if self.rules == Rules::Messages {
-            self.begin_message(header, length)?;
-            if self.data.is_some() {
-                // The immediate data in front of the payload has no place.
-                offset = offset.saturating_sub(rdmap::IMMEDIATE as u64);
-            }
-        } else if offset + length as u64 > u64::from(receive.length) {
-            return Err(Violation::TooLong { length: offset + length as u64, room: receive.length });
-        }
         if length == 0 {
             return Ok(());
         }
         if let Some(key) = receive.key {
             let region = regions.find(key.get()).ok_or(Violation::LocalKey(key.get()))?;
             // Within the region: the receive was checked when it was posted.
-            let offset = region.offset(receive.address) + offset;
+            let offset = region.offset(receive.address) + u64::from(header.offset);
             self.landing = Some(Landing::Region(Arc::clone(region), offset));
-        } else if receive.has_places() {
-            self.landing = Some(Landing::Receive(offset));
+        } else if receive.places() > 0 {
+            self.landing = Some(Landing::Receive(header.offset.into()));
         }
         Ok(())
     }
 
-    /// Begins a segment of a Send by the rules for messages, which may begin with immediate data.
-    fn begin_message(&mut self, header: &Untagged, length: usize) -> std::result::Result<(), Violation> {
+    /// Begins immediate data without payload, by the rules for messages.
+    fn begin_data(&mut self, word: u32) {
+        let of_write = word == marks::OF_WRITE;
+        if of_write || self.receive().is_some() {
+            self.begin_body(Effect::Data { of_write });
+        }
+    }
+
+    /// Begins a segment of a Send by the rules for messages: it may begin with immediate data, and be longer than
+    /// its receive.
+    #[inline(never)]
+    fn begin_message(
+        &mut self,
+        opcode: Opcode,
+        header: &Untagged,
+        length: usize,
+    ) -> std::result::Result<(), Violation> {
         let end = u64::from(header.offset) + length as u64;
         if end > MAX_MESSAGE {
             return Err(Violation::TooLong { length: end, room: u32::MAX });
         }
-        if self.message > 0 || header.ulp_word != marks::WITH_DATA {
-            return Ok(());
+        let Some(receive) = self.receive() else { return Ok(()) };
+        self.part = Part::Payload;
+        self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
+        let mut offset = u64::from(header.offset);
+        if self.data.is_some() {
+            // The immediate data in front of the payload has no place.
+            offset = offset.saturating_sub(rdmap::IMMEDIATE as u64);
         }
-        let Some(behind) = length.checked_sub(rdmap::IMMEDIATE) else {
-            let (opcode, expected) = (Opcode::Send, rdmap::IMMEDIATE);
-            return Err(Violation::Length { opcode, found: length, expected });
-        };
-        self.body.clear();
-        self.part = Part::InFront;
-        (self.left, self.behind) = (rdmap::IMMEDIATE, behind);
+        if receive.places() > 0 {
+            self.landing = Some(Landing::Receive(offset));
+        }
+        if self.message == 0 && header.ulp_word == marks::WITH_DATA {
+            let Some(behind) = length.checked_sub(rdmap::IMMEDIATE) else {
+                let (opcode, expected) = (Opcode::Send, rdmap::IMMEDIATE);
+                return Err(Violation::Length { opcode, found: length, expected });
+            };
+            self.body.clear();
+            self.part = Part::InFront;
+            (self.left, self.behind) = (rdmap::IMMEDIATE, behind);
+        }
         Ok(())
     }
 }
@@ -206,8 +224,22 @@ fn check_order(
     Ok(())
 }
 
+/// Checks that a message has `expected` bytes in one segment.
+fn check_whole(
+    opcode: Opcode,
+    header: &Untagged,
+    length: usize,
+    expected: usize,
+) -> std::result::Result<(), Violation> {
+    if length != expected || !header.last {
+        return Err(Violation::Length { opcode, found: length, expected });
+    }
+    Ok(())
+}
+
 /// The region that a peer named, and the offset in its memory, if it has the right and the bytes [RFC 5040 7.2-7, 7.2-8]
 /// [RFC 5041 4.2-5, 7.1-8, 8.3-4].
+#[inline]
 pub(super) fn named(
     purpose: Purpose,
     stag: u32,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::begin::named;
 use super::{Effect, Receiver, completion};
+use crate::iwarp::machine::Sink;
 use crate::iwarp::machine::reads::{Reads, Served};
 use crate::iwarp::machine::receives::Receive;
 use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
-use crate::iwarp::machine::{Rules, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{Access, Completion, CompletionKind, CompletionStatus};
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
@@ -37,15 +37,12 @@ impl Receiver {
                     self.send_sequence = self.send_sequence.wrapping_add(1);
                 }
             }
-            Effect::Immediate { of_write } => {
+            Effect::Immediate => {
                 let word = self.body.bytes().first_chunk().map_or(0, rdmap::parse_immediate);
-                if of_write {
-                    self.report_write(word, sink);
-                } else {
-                    self.deliver_immediate(word, sink)?;
-                }
+                self.deliver_immediate(word, sink)?;
                 self.send_sequence = self.send_sequence.wrapping_add(1);
             }
+            Effect::Data { of_write } => self.deliver_data(of_write, sink)?,
             Effect::ReadRequest => {
                 if let Some(bytes) = self.body.bytes().first_chunk() {
                     reads.serve(served(&ReadRequest::parse(bytes), regions)?)?;
@@ -85,12 +82,20 @@ impl Receiver {
         Ok(())
     }
 
-    /// Reports a write that came with immediate data, by the rules for messages.
-    fn report_write(&mut self, word: u64, sink: &mut impl Sink) {
-        let written = self.written.take().unwrap_or(0);
-        let length = u32::try_from(written).unwrap_or(u32::MAX);
-        let (qp, kind, status) = (self.qp, CompletionKind::RecvWrite, CompletionStatus::Success);
-        sink.push(Completion { qp, kind, status, length, immediate: Some(word), ..Completion::EMPTY });
+    /// Reports immediate data by the rules for messages: with a receive or, if it came with a write, without.
+    #[inline(never)]
+    fn deliver_data(&mut self, of_write: bool, sink: &mut impl Sink) -> std::result::Result<(), Violation> {
+        let completion = if of_write {
+            let length = u32::try_from(self.written.take().unwrap_or(0)).unwrap_or(u32::MAX);
+            let (qp, kind, status) = (self.qp, CompletionKind::RecvWrite, CompletionStatus::Success);
+            Completion { qp, kind, status, length, ..Completion::EMPTY }
+        } else {
+            completion(self.qp, &self.delivered()?, CompletionStatus::Success)
+        };
+        let immediate = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
+        sink.push(Completion { immediate, ..completion });
+        self.send_sequence = self.send_sequence.wrapping_add(1);
+        Ok(())
     }
 
     /// Completes a receive with immediate data [RFC 7306 4.1-4].
@@ -102,7 +107,7 @@ impl Receiver {
         let written = self.written;
         let receive = self.delivered()?;
         let completion = completion(self.qp, &receive, CompletionStatus::Success);
-        let completion = match written.filter(|_| self.rules == Rules::Verbs) {
+        let completion = match written {
             Some(written) => {
                 let length = u32::try_from(written).unwrap_or(u32::MAX);
                 Completion { kind: CompletionKind::RecvWrite, length, ..completion }
@@ -116,8 +121,7 @@ impl Receiver {
     /// A message is complete and has taken its receive [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
     #[inline]
     fn delivered(&mut self) -> std::result::Result<Receive, Violation> {
-        let receive =
-            self.receives.own.oldest().ok_or(Violation::NoReceive { sequence: self.send_sequence })?;
+        let Some(receive) = self.receives.own.oldest() else { return Err(self.no_receive()) };
         self.receives.own.taken();
         self.written = None;
         Ok(receive)
