@@ -99,3 +99,25 @@ impl Place {
         unsafe { super::receive(socket, self.base, length.min(self.len()), rest) }
     }
 }
+
+#[cfg(test)]
+impl Place {
+    /// Memory that a test never gives back.
+    pub(crate) fn leaked(length: u32) -> Self {
+        let bytes = Box::leak(vec![0_u8; length as usize].into_boxed_slice());
+        Self { base: NonNull::from(bytes).cast(), length }
+    }
+
+    /// `length` bytes from `offset` on, as far as they are there.
+    pub(crate) fn cut(&self, offset: usize, length: usize) -> Self {
+        let rest = self.from(offset);
+        Self { length: rest.len().min(length) as u32, ..rest }
+    }
+
+    /// The same memory, to register it.
+    pub(crate) fn lend(&self) -> std::sync::Arc<super::Memory> {
+        // SAFETY: of `leaked`, it stays readable and writable for good, and a test looks at it by copies between
+        // the calls of its one thread.
+        unsafe { super::Memory::lent(self.base.as_ptr(), self.len()) }.expect("it has a length that memory has")
+    }
+}

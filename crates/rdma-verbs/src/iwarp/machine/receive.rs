@@ -174,9 +174,8 @@ impl Receiver {
 
     /// See [`super::Machine::cancel_recv`].
     pub(super) fn cancel(&mut self, id: u64) -> bool {
-        let is_taken =
-            self.is_in_message() && self.receives.own.oldest().is_some_and(|oldest| oldest.id == id);
-        !is_taken && self.receives.own.cancel(id)
+        let is_taken = self.is_in_message();
+        self.receives.own.cancel(id, is_taken)
     }
 
     /// See [`super::Machine::close`].
@@ -206,10 +205,22 @@ impl Receiver {
     }
 
     /// Whether a message has taken the oldest receive and is not complete.
-    fn is_in_message(&self) -> bool {
+    pub(super) fn is_in_message(&self) -> bool {
         let takes_one =
             matches!(self.effect, Effect::Send { .. } | Effect::Immediate | Effect::Data { of_write: false });
         self.message > 0 || self.part != Part::Head && takes_one
+    }
+
+    /// Bytes that are kept behind a stalled message.
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> usize {
+        self.kept.len() - self.kept_from
+    }
+
+    /// The shared receive that is taken.
+    #[cfg(test)]
+    pub(super) fn shared_receive(&self) -> Option<u64> {
+        self.receives.shared_receive()
     }
 
     /// Whether an FPDU is complete.

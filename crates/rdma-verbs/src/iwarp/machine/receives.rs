@@ -56,6 +56,12 @@ impl Receives {
         (self.depth as usize).saturating_sub(self.posted)
     }
 
+    /// Receives that are posted.
+    #[cfg(test)]
+    pub(super) fn posted(&self) -> usize {
+        self.posted
+    }
+
     /// Posts receives, all or none.
     pub(in crate::iwarp) fn post(
         &mut self,
@@ -176,19 +182,21 @@ impl Receives {
         }
     }
 
-    /// See [`crate::MessageQueues::cancel_recv`].
-    pub(in crate::iwarp) fn cancel(&mut self, id: u64) -> bool {
+    /// See [`crate::MessageQueues::cancel_recv`]. `is_taken`: a message has taken the oldest.
+    pub(in crate::iwarp) fn cancel(&mut self, id: u64, is_taken: bool) -> bool {
         let holds = |run: &Run| id.wrapping_sub(run.first.id) < u64::from(run.count);
         let Some(at) = self.runs.iter().rposition(holds) else { return false };
-        let before: usize = self.runs.range(..at).map(Run::places).sum();
-        let run = &mut self.runs[at];
-        let (first, count) = (run.first, run.count);
+        let Run { first, count } = self.runs[at];
         // Less than `count`.
         let skipped = id.wrapping_sub(first.id) as u32;
+        if is_taken && at == 0 && skipped == 0 {
+            return false;
+        }
+        let before: usize = self.runs.range(..at).map(Run::places).sum();
         let start = before + skipped as usize * first.places();
         self.places.drain(start..start + first.places());
         let behind = Run { first: first.after(skipped + 1), count: count - skipped - 1 };
-        run.count = skipped;
+        self.runs[at].count = skipped;
         if behind.count > 0 {
             self.runs.insert(at + 1, behind);
         }
@@ -321,6 +329,12 @@ impl Source {
             shared.waiting.push_back(qp);
         }
         found
+    }
+
+    /// The shared receive that a message has taken.
+    #[cfg(test)]
+    pub(super) fn shared_receive(&self) -> Option<u64> {
+        self.shared.as_ref().and(self.own.oldest()).map(|receive| receive.id)
     }
 
     /// Gives a shared receive back.

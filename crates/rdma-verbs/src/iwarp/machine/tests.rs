@@ -1,6 +1,7 @@
 //! The machine against recorded bytes in all splits, and two machines joined by queues.
 
 mod joined;
+mod messages;
 mod refusals;
 mod splits;
 mod wire;
