@@ -135,4 +135,8 @@ pub trait MemoryRegion: Send + Sync {
     fn address(&self) -> u64;
     /// The memory itself.
     fn memory(&self) -> &Arc<Memory>;
+    /// RDMA writes of peers that were placed in it, as far as the device counts them.
+    fn writes(&self) -> u64 {
+        0
+    }
 }

@@ -1,8 +1,8 @@
 //! The counter (`fi_cntr`): how many operations of its endpoints succeeded and failed.
 
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -20,10 +20,18 @@ use std::os::fd::AsFd;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The numbers of a counter.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Count {
+    /// Without those that are counted elsewhere.
     successes: AtomicU64,
     errors: AtomicU64,
+    /// Regions whose writes by peers are counted as well.
+    regions: Mutex<Vec<Weak<dyn Written>>>,
+}
+
+/// What counts the writes of peers by itself.
+pub(super) trait Written: Send + Sync {
+    fn writes(&self) -> u64;
 }
 
 impl Count {
@@ -31,10 +39,35 @@ impl Count {
         let number = if is_success { &self.successes } else { &self.errors };
         number.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// Counts the writes to a region from now on.
+    pub(super) fn watch(&self, region: Weak<dyn Written>) {
+        let before = region.upgrade().map_or(0, |region| region.writes());
+        self.regions.lock().push(region);
+        self.successes.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    /// A region is closed, and does not tell its writes any more.
+    pub(super) fn add_writes(&self, writes: u64) {
+        self.successes.fetch_add(writes, Ordering::Relaxed);
+        self.regions.lock().retain(|region| region.strong_count() > 0);
+    }
+
+    fn elsewhere(&self) -> u64 {
+        self.regions.lock().iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum()
+    }
+
+    fn successes(&self) -> u64 {
+        self.successes.load(Ordering::Relaxed).wrapping_add(self.elsewhere())
+    }
+
+    fn set(&self, value: u64) {
+        self.successes.store(value.wrapping_sub(self.elsewhere()), Ordering::Relaxed);
+    }
 }
 
 /// The counters of an endpoint, by what they count.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Counters {
     pub(super) send: Vec<Arc<Count>>,
     pub(super) recv: Vec<Arc<Count>>,
@@ -130,7 +163,7 @@ impl<D: Device> Counter<D> {
 impl<D: Device> CntrOps for Counter<D> {
     fn read(&self) -> u64 {
         self.drive();
-        self.count.successes.load(Ordering::Relaxed)
+        self.count.successes()
     }
 
     fn readerr(&self) -> u64 {
@@ -149,7 +182,7 @@ impl<D: Device> CntrOps for Counter<D> {
     }
 
     fn set(&self, value: u64) -> Result<()> {
-        self.count.successes.store(value, Ordering::Relaxed);
+        self.count.set(value);
         Ok(())
     }
 

@@ -33,7 +33,8 @@ const RX_CAPS: u64 = constants::FI_MSG
     | constants::FI_RMA
     | constants::FI_RECV
     | constants::FI_REMOTE_READ
-    | constants::FI_REMOTE_WRITE;
+    | constants::FI_REMOTE_WRITE
+    | constants::FI_RMA_EVENT;
 const DOMAIN_CAPS: u64 = constants::FI_LOCAL_COMM | constants::FI_REMOTE_COMM;
 const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
 const ORDER: u64 = constants::FI_ORDER_RAR
@@ -76,7 +77,7 @@ fn fits_endpoint(endpoint: EpAttr<'_>) -> bool {
         && endpoint.protocol_version() <= 1
         && endpoint.max_msg_size() <= MAX_MESSAGE
         && endpoint.tx_ctx_cnt() <= 1
-        && (endpoint.rx_ctx_cnt() <= 1 || endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT as usize)
+        && (endpoint.rx_ctx_cnt() <= 1 || endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT)
         && endpoint.max_order_war_size() == 0
         && endpoint.auth_key_size() == 0
 }
@@ -118,15 +119,14 @@ fn fits_domain(domain: DomainAttr<'_>) -> bool {
 /// Longest message, in bytes.
 const MAX_MESSAGE: usize = u32::MAX as usize;
 
-/// What an application that asks for these modes of memory registration gets: nothing is required, but keys that the
-/// provider draws are given to whoever takes them. The two modes of the first API are answered as they are, and its
-/// applications know no others.
+/// What is answered to these modes of memory registration: nothing is required. The two modes of the first API are
+/// answered as they are, and its applications know no others; with `FI_MR_BASIC` keys are drawn.
 fn mr_mode(hints: Option<InfoRef<'_>>, version: u32) -> i32 {
     let asked = hints.and_then(InfoRef::domain_attr).map_or(0, DomainAttr::mr_mode);
     match asked {
         constants::FI_MR_BASIC | constants::FI_MR_SCALABLE => asked,
         _ if version < MODE_BITS_SINCE => constants::FI_MR_SCALABLE,
-        _ => asked & constants::FI_MR_PROV_KEY,
+        _ => 0,
     }
 }
 
@@ -159,8 +159,8 @@ pub(in super::super) fn describe(
     endpoint.set_tx_ctx_cnt(1);
     let is_shared = hints
         .and_then(InfoRef::ep_attr)
-        .is_some_and(|endpoint| endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT as usize);
-    endpoint.set_rx_ctx_cnt(if is_shared { constants::FI_SHARED_CONTEXT as usize } else { 1 });
+        .is_some_and(|endpoint| endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT);
+    endpoint.set_rx_ctx_cnt(if is_shared { constants::FI_SHARED_CONTEXT } else { 1 });
 
     let mut tx = info.tx_attr();
     tx.set_caps(TX_CAPS);

@@ -1,10 +1,11 @@
 //! Registered memory (`fi_mr`): what peers may read and write, and by which key.
 
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::counter::{Count, Counter, Written};
 use super::engine::Engine;
 use crate::abi::{AnyFid, Control, Errno, Fid, NewMemoryRegion, Registration, Result, constants};
 use crate::provider::children::Child;
@@ -45,6 +46,8 @@ pub(super) fn stag_of(key: u64) -> NonZeroU32 {
 pub(in super::super) struct Region<D: Device> {
     engine: Arc<Engine<D>>,
     region: Mutex<Option<D::Mr>>,
+    /// Counters of the writes to it.
+    counters: Mutex<Vec<Arc<Count>>>,
     membership: Mutex<Option<Child>>,
 }
 
@@ -71,7 +74,8 @@ impl<D: Device> Region<D> {
         })?;
         let key = if naming.draws_keys { region.remote_key().into() } else { requested_key };
         let (region, membership) = (Mutex::new(Some(region)), Mutex::new(Some(membership)));
-        Ok(NewMemoryRegion::memory_region(Arc::new(Self { engine, region, membership }), key))
+        let counters = Mutex::default();
+        Ok(NewMemoryRegion::memory_region(Arc::new(Self { engine, region, counters, membership }), key))
     }
 }
 
@@ -83,18 +87,39 @@ fn rights(access: u64) -> Access {
     rights
 }
 
+impl<D: Device> Written for Region<D> {
+    fn writes(&self) -> u64 {
+        self.region.lock().as_ref().map_or(0, D::Mr::writes)
+    }
+}
+
+impl<D: Device> Region<D> {
+    fn watched(self: &Arc<Self>) -> Weak<dyn Written> {
+        let region: Weak<Self> = Arc::downgrade(self);
+        region
+    }
+}
+
 impl<D: Device> Fid for Region<D> {
     fn close(&self) -> Result<()> {
         // Nobody places or sends a byte of it meanwhile, and nobody does afterwards.
         let state = self.engine.lock();
+        let writes = self.writes();
         *self.region.lock() = None;
         drop(state);
+        self.counters.lock().drain(..).for_each(|count| count.add_writes(writes));
         *self.membership.lock() = None;
         Ok(())
     }
 
-    fn bind(self: &Arc<Self>, _other: &AnyFid, _flags: u64) -> Result<()> {
-        Err(Errno::ENOSYS)
+    fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
+        let counter = other.downcast::<Counter<D>>().ok_or(Errno::EINVAL)?;
+        if flags != constants::FI_REMOTE_WRITE {
+            return Err(Errno::EBADFLAGS);
+        }
+        counter.count.watch(self.watched());
+        self.counters.lock().push(Arc::clone(&counter.count));
+        Ok(())
     }
 
     fn control(&self, command: Control<'_>) -> Result<i32> {

@@ -238,7 +238,9 @@ impl verbs::MessageQueues for CompletionQueue {
     fn cancel_recv(&mut self, queue: RecvQueue, id: u64) -> bool {
         match queue {
             RecvQueue::Own(qp) => self.with(qp, |pair, _, _| pair.cancel_recv(id)).unwrap_or(false),
-            RecvQueue::Shared(srq) => self.srq(srq).is_ok_and(|shared| shared.lock().receives.cancel(id, false)),
+            RecvQueue::Shared(srq) => {
+                self.srq(srq).is_ok_and(|shared| shared.lock().receives.cancel(id, false))
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -43,6 +43,8 @@ pub struct Region {
     address: u64,
     memory: Arc<Memory>,
     alive: AtomicBool,
+    /// RDMA writes that were placed in it.
+    writes: AtomicU64,
 }
 
 /// The owner's handle of a region; dropping it ends the key [RFC 5040 8.1.1-4, 8.1.1-5]
@@ -112,7 +114,14 @@ impl verbs::ProtectionDomain for ProtectionDomain {
             Some(key) if table.regions.contains_key(&key) => return Err(Error::KeyTaken(key)),
             Some(key) => key,
         };
-        let region = Arc::new(Region { stag, access, address, memory, alive: AtomicBool::new(true) });
+        let region = Arc::new(Region {
+            stag,
+            access,
+            address,
+            memory,
+            alive: AtomicBool::new(true),
+            writes: AtomicU64::new(0),
+        });
         table.regions.insert(stag, Arc::clone(&region));
         Ok(MemoryRegion { region, domain: self.clone(), is_drawn: key.is_none() })
     }
@@ -164,6 +173,10 @@ impl verbs::MemoryRegion for MemoryRegion {
     fn memory(&self) -> &Arc<Memory> {
         &self.region.memory
     }
+
+    fn writes(&self) -> u64 {
+        self.region.writes.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for MemoryRegion {
@@ -178,6 +191,11 @@ impl Region {
     #[inline]
     pub fn stag(&self) -> u32 {
         self.stag
+    }
+
+    /// An RDMA write is complete in it.
+    pub fn count_write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Its memory.

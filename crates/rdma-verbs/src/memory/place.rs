@@ -118,6 +118,7 @@ impl Place {
     pub(crate) fn lend(&self) -> std::sync::Arc<super::Memory> {
         // SAFETY: of `leaked`, it stays readable and writable for good, and a test looks at it by copies between
         // the calls of its one thread.
-        unsafe { super::Memory::lent(self.base.as_ptr(), self.len()) }.expect("it has a length that memory has")
+        unsafe { super::Memory::lent(self.base.as_ptr(), self.len()) }
+            .expect("it has a length that memory has")
     }
 }

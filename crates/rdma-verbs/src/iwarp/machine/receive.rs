@@ -89,6 +89,10 @@ enum Effect {
     Write {
         length: usize,
     },
+    /// The last segment of a write, by the rules for messages: its region counts the write.
+    LastWrite {
+        length: usize,
+    },
     Response {
         length: usize,
         last: bool,
@@ -182,7 +186,6 @@ impl Receiver {
     pub(super) fn close(&mut self, sink: &mut impl Sink) {
         if self.rules == Rules::Messages {
             self.flush(CompletionStatus::Flushed, sink);
-            self.part = Part::Ended;
         }
     }
 
@@ -500,6 +503,9 @@ impl Receiver {
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
         self.part = Part::Head;
+        if let (Effect::LastWrite { .. }, Some(Landing::Region(region, _))) = (self.effect, &self.landing) {
+            region.count_write();
+        }
         self.landing = None;
         self.take_effect(reads, regions, sink)?;
         self.head.clear();

@@ -51,7 +51,9 @@ impl Receiver {
         let &Tagged { last, ulp, stag, offset } = header;
         let needed = match Opcode::parse(ulp)? {
             Opcode::Write => {
-                self.effect = Effect::Write { length };
+                let is_counted = last && self.rules == Rules::Messages;
+                self.effect =
+                    if is_counted { Effect::LastWrite { length } } else { Effect::Write { length } };
                 Access::REMOTE_WRITE
             }
             Opcode::ReadResponse => {

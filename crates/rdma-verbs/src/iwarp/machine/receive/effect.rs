@@ -24,8 +24,8 @@ impl Receiver {
         match self.effect {
             Effect::None => {}
             // An empty write that opens the connection is no write of the peer's program.
-            Effect::Write { length: 0 } if !self.opened => {}
-            Effect::Write { length } => {
+            Effect::Write { length: 0 } | Effect::LastWrite { length: 0 } if !self.opened => {}
+            Effect::Write { length } | Effect::LastWrite { length } => {
                 self.written = Some(self.written.unwrap_or(0).saturating_add(length as u64));
             }
             Effect::Response { length, last } => reads.arrived(length, last),

@@ -513,8 +513,7 @@ impl<'g> Run<'g> {
         let is_cut = bytes.len() > found.len();
         let status = if is_cut { CompletionStatus::Truncated } else { CompletionStatus::Success };
         let (qp, kind, length) = (QpId(at as u32), CompletionKind::Recv, bytes.len() as u32);
-        let expected =
-            Completion { qp, id: done.id, kind, status, length, immediate, ..Completion::EMPTY };
+        let expected = Completion { qp, id: done.id, kind, status, length, immediate, ..Completion::EMPTY };
         assert_eq!(*done, expected);
         self.parties[at].retire(places);
     }
@@ -524,7 +523,8 @@ impl<'g> Run<'g> {
         for party in &mut self.parties {
             party.pipe.room = usize::MAX;
         }
-        let is_still = |party: &Party| party.expected.is_empty() && party.posted.iter().all(|it| !it.signaled);
+        let is_still =
+            |party: &Party| party.expected.is_empty() && party.posted.iter().all(|it| !it.signaled);
         for _ in 0..10_000 {
             if self.parties.iter().all(is_still) && self.parties.iter().all(|it| it.pipe.bytes.is_empty()) {
                 break;
