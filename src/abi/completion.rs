@@ -18,6 +18,14 @@ impl UserContext {
     pub const NONE: Self = Self(ptr::null_mut());
 }
 
+#[cfg(test)]
+impl UserContext {
+    /// A context for tests, which differs for each number.
+    pub fn numbered(number: usize) -> Self {
+        Self(ptr::without_provenance_mut(number))
+    }
+}
+
 // SAFETY: an address that is passed back to C and never dereferenced here.
 unsafe impl Send for UserContext {}
 // SAFETY: as above.

@@ -44,6 +44,7 @@ pub use rdma_verbs::Memory;
 /// Memory that the application lends to an operation.
 pub use rdma_verbs::Place;
 
+pub use buffer::MESSAGE_IOV_LIMIT;
 pub use cancel::defer_cancellation;
 pub use completion::{Completion, CompletionError, CompletionsOut, EntryFormat, UserContext};
 pub use errno::{Errno, Result};
@@ -56,8 +57,8 @@ pub use object::{
 };
 pub use ops::{
     CmOps, CntrAttr, CntrOps, Control, CqAttr, CqOps, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid,
-    IOV_LIMIT, MESSAGE_IOV_LIMIT, MemoryPiece, MessageOps, MessageReceive, MessageSend, Registration,
-    RemotePiece, RmaCall, RmaOps, StatsOps, StreamOps, USER_EVENT_LIMIT,
+    IOV_LIMIT, MemoryPiece, MessageOps, MessageReceive, MessageSend, Registration, RemotePiece, RmaCall,
+    RmaOps, StatsOps, StreamOps, USER_EVENT_LIMIT,
 };
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};

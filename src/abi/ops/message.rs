@@ -52,7 +52,7 @@ pub trait MessageOps: Fid {
 /// A receive to post.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageReceive<'a> {
-    /// Where the message goes: at most [`super::MESSAGE_IOV_LIMIT`] places, none of them empty.
+    /// Where the message goes: at most [`crate::abi::MESSAGE_IOV_LIMIT`] places, none of them empty.
     pub buffers: &'a [Place],
     /// Flags of the call. `None` if it has none: those of `fi_rx_attr.op_flags` apply.
     pub flags: Option<u64>,
@@ -63,7 +63,7 @@ pub struct MessageReceive<'a> {
 /// A message to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageSend<'a> {
-    /// The message: at most [`super::MESSAGE_IOV_LIMIT`] places, none of them empty.
+    /// The message: at most [`crate::abi::MESSAGE_IOV_LIMIT`] places, none of them empty.
     pub buffers: &'a [Place],
     /// Data for the completion of the peer.
     pub data: Option<u64>,

@@ -27,7 +27,6 @@ pub(super) mod stats;
 pub(super) mod stream;
 pub(super) mod tagged;
 
-pub use super::buffer::MESSAGE_IOV_LIMIT;
 pub use cm::CmOps;
 pub use cntr::{CntrAttr, CntrOps};
 pub use cq::{CqAttr, CqOps};
