@@ -86,12 +86,13 @@ impl Claim {
     /// Removes the fid.
     pub(super) fn remove(self) {
         remove(self.0);
+        // There is no entry any more.
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // There is no entry after `remove`.
         if let Some(entry) = write().get_mut(&self.0.addr()) {
             entry.claimed = false;
         }
