@@ -141,8 +141,8 @@ impl Places {
         let is_left_out = |piece: &iovec| piece.iov_len == 0 || SKIPS_NULL && piece.iov_base.is_null();
         for piece in pieces.iter().filter(|piece| !is_left_out(piece)) {
             let length = u32::try_from(piece.iov_len).map_err(|_| Errno::EMSGSIZE)?;
-            // SAFETY: null or as the requirement of this function says, which is that of `Place::new`. The
-            // provider posts the place for the operation of this call only (`MessageOps`).
+            // SAFETY: null or as the requirement of this function says, which is that of `Place::new` while
+            // the provider uses the place as `MessageOps` allows.
             let place = unsafe { Place::new(piece.iov_base.cast(), length) }.ok_or(Errno::EINVAL)?;
             places.places[places.count] = place;
             places.count += 1;

@@ -5,7 +5,8 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 use std::ptr;
 
-use super::err_data::{ErrorState, version};
+use super::err_data::ErrorState;
+use super::sys::version;
 use super::{Errno, Result, sys};
 
 /// The context of an operation: a pointer that the application passes with the operation and finds in its

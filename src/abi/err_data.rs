@@ -7,6 +7,8 @@ use std::ptr;
 
 use parking_lot::Mutex;
 
+use super::sys::version;
+
 /// What the FFI boundary stores beside the value of a queue that reports errors.
 #[derive(Default)]
 pub struct ErrorState {
@@ -14,11 +16,6 @@ pub struct ErrorState {
     pub(super) api_version: u32,
     /// The memory that `err_data` of the last error points to. Valid until the next error is read.
     kept: Mutex<Vec<u8>>,
-}
-
-/// The API version `major.minor`, as `FI_VERSION`.
-pub(super) const fn version(major: u32, minor: u32) -> u32 {
-    major << 16 | minor
 }
 
 impl ErrorState {

@@ -109,10 +109,10 @@ pub fn entry(provider: &'static dyn Provider) -> *mut sys::fi_provider {
     if outcome == 0 { raw() } else { ptr::null_mut() }
 }
 
-/// The version of this package, as `FI_VERSION(major, minor)`.
+/// The version of this package.
 fn version() -> u32 {
     let number = |text: &str| text.parse::<u16>().map_or(0, u32::from);
-    number(env!("CARGO_PKG_VERSION_MAJOR")) << 16 | number(env!("CARGO_PKG_VERSION_MINOR"))
+    sys::version(number(env!("CARGO_PKG_VERSION_MAJOR")), number(env!("CARGO_PKG_VERSION_MINOR")))
 }
 
 unsafe extern "C" fn getinfo(

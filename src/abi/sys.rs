@@ -10,6 +10,11 @@ pub use super::header::FI_EP_SOCK_STREAM;
 /// `fi_info.addr_format`: IPv4 or IPv6. In libfabric's headers since 1.18.
 pub const FI_SOCKADDR_IP: u32 = 17;
 
+/// An API version, as the macro `FI_VERSION` gives it.
+pub(super) const fn version(major: u32, minor: u32) -> u32 {
+    major << 16 | minor
+}
+
 /// A source address that is not available.
 pub const FI_ADDR_NOTAVAIL: fi_addr_t = fi_addr_t::MAX;
 /// Key of a memory region that peers cannot access.

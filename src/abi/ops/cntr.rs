@@ -51,7 +51,8 @@ pub trait CntrOps: Fid {
         Err(Errno::ENOSYS)
     }
 
-    /// `fi_cntr_wait`: waits up to `timeout`, or forever without one, until there are `threshold` completions.
+    /// `fi_cntr_wait`: waits up to `timeout`, or forever without one, until there are `threshold`
+    /// completions.
     ///
     /// # Errors
     /// `-FI_ETIMEDOUT`, `-FI_EAVAIL` if the number of errors changes.

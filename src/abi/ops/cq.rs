@@ -47,8 +47,8 @@ pub trait CqOps: Fid {
     fn strerror(&self, prov_errno: i32) -> &'static CStr;
 }
 
-/// `struct fi_cq_attr`: attributes of the requested completion queue. The FFI boundary itself writes entries in
-/// the requested format, and knows whether a read that waits has a threshold.
+/// `struct fi_cq_attr`: attributes of the requested completion queue. The FFI boundary itself writes entries
+/// in the requested format, and knows whether a read that waits has a threshold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CqAttr {
     /// Minimum number of completions that the queue holds; 0 leaves it to the provider.

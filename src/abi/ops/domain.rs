@@ -1,5 +1,5 @@
-//! `struct fi_ops_domain`, in `fid_domain.ops`: opens endpoints, shared receive contexts, completion queues and
-//! counters. Address vectors serve endpoints without connections. See
+//! `struct fi_ops_domain`, in `fid_domain.ops`: opens endpoints, shared receive contexts, completion queues
+//! and counters. Address vectors serve endpoints without connections. See
 //! [`fi_domain(3)`](https://ofiwg.github.io/libfabric/main/man/fi_domain.3.html) and
 //! [`fi_endpoint(3)`](https://ofiwg.github.io/libfabric/main/man/fi_endpoint.3.html).
 
@@ -104,8 +104,8 @@ unsafe extern "C" fn srx_ctx<T: DomainOps>(
     out: *mut *mut sys::fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`); `attributes` and `out`
-    // are as `fi_srx_context(3)` says.
+    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`); `attributes` and
+    // `out` are as `fi_srx_context(3)` says.
     unsafe {
         ffi_boundary::call::<sys::fid_domain, T, _, _, _>(domain, |domain, _| {
             open(out, context, || domain.srx_context(RxAttr::of(attributes)))
@@ -141,8 +141,8 @@ unsafe extern "C" fn cntr_open<T: DomainOps>(
     out: *mut *mut sys::fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`); `attributes` and `out`
-    // are as `fi_cntr_open(3)` says.
+    // SAFETY: called through the table of a domain of this type (`ffi_boundary::call`); `attributes` and
+    // `out` are as `fi_cntr_open(3)` says.
     unsafe {
         ffi_boundary::call::<sys::fid_domain, T, _, _, _>(domain, |domain, _| {
             open(out, context, || domain.cntr_open(CntrAttr::read(attributes)))

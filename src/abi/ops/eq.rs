@@ -36,8 +36,8 @@ pub trait EqOps: Fid {
     /// `-FI_EAGAIN` if there is no error.
     fn readerr(&self, out: &mut ErrorOut<'_>) -> Result<usize>;
 
-    /// `fi_eq_write`: queues an event of the application ([`crate::abi::Event::User`]), whose number and entry
-    /// it reads back unchanged. The entry has at most [`USER_EVENT_LIMIT`] bytes.
+    /// `fi_eq_write`: queues an event of the application ([`crate::abi::Event::User`]), whose number and
+    /// entry it reads back unchanged. The entry has at most [`USER_EVENT_LIMIT`] bytes.
     ///
     /// # Errors
     /// `-FI_ENOSYS` if the application cannot write to the queue.

@@ -104,8 +104,8 @@ unsafe extern "C" fn domain<T: FabricOps>(
 /// # Safety
 /// `fabric` is a live fabric of this provider.
 unsafe fn api_version(fabric: *const sys::fid_fabric) -> u32 {
-    // SAFETY: live by the requirement of this function. libfabric writes the field only before the application
-    // has the pointer.
+    // SAFETY: live by the requirement of this function. libfabric writes the field only before the
+    // application has the pointer.
     unsafe { (*fabric).api_version }
 }
 

@@ -16,10 +16,10 @@ use crate::abi::{Errno, Place, Result, ffi_boundary, sys};
 
 /// Data operations of a message endpoint. A shared receive context implements [`MessageOps::post_recv`] only.
 ///
-/// The application vouches for the memory of a [`Place`] until the completion of its operation is in the
-/// completion queue, or the endpoint is closed. So a place is posted for the operation that it came with, in
-/// its direction, and not after that. With `FI_INJECT` in effect the application vouches until the call
-/// returns.
+/// The application vouches for the memory of a [`Place`] until it can read the completion of the operation,
+/// or closes the endpoint. So the provider posts a place for the operation that it came with and for no other,
+/// and the work request is done before the application can read the completion. With `FI_INJECT` in effect,
+/// the application vouches until the call returns: the provider reads the bytes before that.
 pub trait MessageOps: Fid {
     /// `fi_recv`, `fi_recvv`, `fi_recvmsg`: posts a receive.
     ///
@@ -135,8 +135,8 @@ unsafe extern "C" fn recvv<T: MessageOps>(
     context: *mut c_void,
 ) -> isize {
     let body = |endpoint: &T| {
-        // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion, by
-        // `fi_recvv(3)`.
+        // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion,
+        // by `fi_recvv(3)`.
         let buffers = &unsafe { Places::receive(pieces, count) }?;
         endpoint.post_recv(MessageReceive { buffers, flags: None, context: UserContext(context) })
     };
@@ -222,8 +222,8 @@ unsafe extern "C" fn inject<T: MessageOps>(
     length: usize,
     _destination: sys::fi_addr_t,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is null or
-    // `length` bytes by `fi_inject(3)`.
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is null
+    // or `length` bytes by `fi_inject(3)`.
     unsafe { call::<T>(fid, |endpoint| endpoint.inject(bytes(buffer, length)?, None)) }
 }
 
@@ -254,7 +254,7 @@ unsafe extern "C" fn injectdata<T: MessageOps>(
     data: u64,
     _destination: sys::fi_addr_t,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is null or
-    // `length` bytes by `fi_injectdata(3)`.
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is null
+    // or `length` bytes by `fi_injectdata(3)`.
     unsafe { call::<T>(fid, |endpoint| endpoint.inject(bytes(buffer, length)?, Some(data))) }
 }

@@ -1,5 +1,5 @@
-//! `struct fi_ops_mr`, in `fid_domain.mr`: registration of memory. A region itself has the operations of every
-//! object ([`super::Fid`]); its key is a field that the application reads. See
+//! `struct fi_ops_mr`, in `fid_domain.mr`: registration of memory. A region itself has the operations of
+//! every object ([`super::Fid`]); its key is a field that the application reads. See
 //! [`fi_mr(3)`](https://ofiwg.github.io/libfabric/main/man/fi_mr.3.html).
 
 use std::ffi::{c_int, c_void};
@@ -11,14 +11,14 @@ use libc::iovec;
 use super::DomainOps;
 use super::domain::open;
 use crate::abi::buffer::{MESSAGE_IOV_LIMIT, array};
-use crate::abi::err_data::version;
 use crate::abi::object::{DomainState, NewMemoryRegion};
+use crate::abi::sys::version;
 use crate::abi::{Errno, Memory, Result, ffi_boundary, sys};
 
 /// Memory to register.
 ///
-/// The application vouches for the memory until it closes the region: no code of the provider accesses it
-/// after [`super::Fid::close`] of the region returns.
+/// The application vouches for the memory until it closes the region: the provider drops it before
+/// [`super::Fid::close`] of the region returns.
 #[derive(Debug)]
 pub struct Registration<'a> {
     /// The memory, in this order: at least one piece, and at most [`MESSAGE_IOV_LIMIT`].
@@ -152,16 +152,16 @@ unsafe extern "C" fn regattr<T: DomainOps>(
 ///
 /// # Safety
 /// Each of `pieces` is null or the address of its length in bytes, which the application registers under the
-/// terms of `fi_mr(3)`: until it closes the region, the bytes are readable, and writable if the region's access
-/// has a right to write.
+/// terms of `fi_mr(3)`: until it closes the region, the bytes are readable, and writable if the region's
+/// access has a right to write.
 unsafe fn lend(
     pieces: &[iovec],
     make: impl FnOnce(&[MemoryPiece]) -> Result<NewMemoryRegion>,
 ) -> Result<NewMemoryRegion> {
     let lend = |piece: &iovec| {
         // SAFETY: the bytes are as `Memory::lent` requires until the region is closed (requirement of this
-        // function), and the provider does not access them after that (`Registration`). By `fi_mr(3)` the
-        // application shares the memory with its peers until then.
+        // function), and the provider drops the memory then (`Registration`). By `fi_mr(3)` the application
+        // shares it with its peers until then.
         let memory = unsafe { Memory::lent(piece.iov_base.cast(), piece.iov_len) };
         Ok(MemoryPiece { address: piece.iov_base.addr() as u64, memory: memory.ok_or(Errno::EINVAL)? })
     };

@@ -199,8 +199,8 @@ unsafe extern "C" fn readv<T: RmaOps>(
     context: *mut c_void,
 ) -> isize {
     let body = |endpoint: &T| {
-        // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion, by
-        // `fi_readv(3)`.
+        // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion,
+        // by `fi_readv(3)`.
         let local = &unsafe { Places::vector(pieces, count) }?;
         with_one(local, (address, key), None, context, |call| endpoint.read(call))
     };
@@ -276,8 +276,8 @@ unsafe extern "C" fn inject<T: RmaOps>(
     address: u64,
     key: u64,
 ) -> isize {
-    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is null or
-    // `length` bytes by `fi_inject_write(3)`.
+    // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `buffer` is null
+    // or `length` bytes by `fi_inject_write(3)`.
     unsafe { call::<T>(fid, |endpoint| inject_to(endpoint, bytes(buffer, length)?, (address, key), None)) }
 }
 
