@@ -113,8 +113,8 @@ impl Places {
         unsafe { Self::of::<false>(pieces, count) }
     }
 
-    /// The pieces of a receive. Null pointers are left out as well, whatever their length: there are programs that post
-    /// such receives for messages without bytes.
+    /// The pieces of a receive. Null pointers are left out as well, whatever their length: there are programs
+    /// that post such receives for messages without bytes.
     ///
     /// # Errors
     /// As for [`Places::vector`], but for null pointers.

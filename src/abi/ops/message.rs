@@ -17,9 +17,9 @@ use crate::abi::{Errno, Place, Result, ffi_boundary, sys};
 /// Data operations of a message endpoint. A shared receive context implements [`MessageOps::post_recv`] only.
 ///
 /// The application vouches for the memory of a [`Place`] until it can read the completion of the operation,
-/// or closes the endpoint. So the provider posts a place for the operation that it came with and for no other,
-/// and the work request is done before the application can read the completion. With `FI_INJECT` in effect,
-/// the application vouches until the call returns: the provider reads the bytes before that.
+/// or closes the endpoint. So the provider posts a place for the operation that it came with and for no
+/// other, and the work request is done before the application can read the completion. With `FI_INJECT` in
+/// effect, the application vouches until the call returns: the provider reads the bytes before that.
 pub trait MessageOps: Fid {
     /// `fi_recv`, `fi_recvv`, `fi_recvmsg`: posts a receive.
     ///
