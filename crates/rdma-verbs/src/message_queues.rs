@@ -23,7 +23,8 @@ pub enum RecvQueue {
 /// settle that with the private data of their connection.
 ///
 /// On such a queue pair
-/// - a message without a receive waits until one is posted, and what the peer sent behind it waits as well;
+/// - a message without a receive waits until one is posted, and what the peer sent behind it waits as well; once
+///   this side has disconnected, all that comes is dropped;
 /// - a message that is longer than its receive is cut: the receive completes as
 ///   [`Truncated`](crate::CompletionStatus::Truncated), and the connection stands;
 /// - a send carries immediate data with its payload, and a write with immediate takes no receive;

@@ -13,6 +13,8 @@ use crate::{Completion, CompletionKind, Error, QpId, Result};
 pub(super) enum Queue {
     Send,
     Recv,
+    /// Of a queue pair for messages: the peer's writes take none of its entries.
+    MessageRecv,
 }
 
 /// One queue of a queue pair.
@@ -46,10 +48,11 @@ impl Entries {
     }
 
     fn holds(&self, completion: &Completion) -> bool {
-        let queue = match completion.kind {
-            CompletionKind::Send | CompletionKind::Write | CompletionKind::Read => Queue::Send,
-            CompletionKind::Recv | CompletionKind::RecvWrite => Queue::Recv,
+        let holds = match completion.kind {
+            CompletionKind::Send | CompletionKind::Write | CompletionKind::Read => self.queue == Queue::Send,
+            CompletionKind::Recv => self.queue != Queue::Send,
+            CompletionKind::RecvWrite => self.queue == Queue::Recv,
         };
-        completion.qp == self.qp && queue == self.queue
+        completion.qp == self.qp && holds
     }
 }

@@ -308,6 +308,9 @@ impl Machine {
     pub fn resume(&mut self, sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         let resumed = self.receiver.resume(&mut self.reads, &mut self.regions, sink);
         self.refused = resumed.is_err();
+        if self.receiver.is_opened() {
+            self.transmitter.open();
+        }
         resumed
     }
 
@@ -315,6 +318,12 @@ impl Machine {
     /// drops what is fed from now on.
     pub fn close(&mut self, sink: &mut impl Sink) {
         self.receiver.close(sink);
+    }
+
+    /// Whether its rules are those for messages.
+    #[must_use]
+    pub fn is_for_messages(&self) -> bool {
+        self.receiver.is_for_messages()
     }
 
     /// Gives a receive back to the shared queue that it was taken from, because the queue pair is destroyed.

@@ -113,9 +113,13 @@ impl CompletionQueue {
         Ok(answer)
     }
 
-    /// Updates the signal for completions and input that wait.
+    /// Called at the end of every call: serves messages that wait, for a receive may have come back from a queue
+    /// pair that has ended, and updates the signal for completions and input that wait.
     #[inline]
     fn follow(&mut self) {
+        if !self.shared.is_empty() {
+            self.serve_waiting();
+        }
         self.notification.update(self.unread || !self.ready.is_empty());
     }
 
@@ -186,7 +190,6 @@ impl verbs::QueuePairs for CompletionQueue {
         self.pairs.remove(at).cut(sets);
         self.ready.retain(|completion| completion.qp != qp);
         self.shared.values().for_each(|shared| shared.lock().forget(qp));
-        self.serve_waiting();
         self.follow();
     }
 
@@ -230,7 +233,6 @@ impl verbs::MessageQueues for CompletionQueue {
 
     fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
         self.srq(srq)?.lock().receives.post(requests, None)?;
-        self.serve_waiting();
         self.follow();
         Ok(())
     }
@@ -307,10 +309,6 @@ impl verbs::CompletionQueue for CompletionQueue {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;
-        }
-        if !self.shared.is_empty() {
-            // A receive may have come back from a queue pair whose connection has ended.
-            self.serve_waiting();
         }
         let count = if self.ready.is_empty() { self.drive(out) } else { self.take_ready(out) };
         if count == 0 && self.ready.capacity() > super::KEPT_COMPLETIONS {

@@ -142,7 +142,7 @@ impl QueuePair {
             Phase::Idle | Phase::Opening(_) | Phase::Open => {
                 let entries = Entries {
                     qp: self.number,
-                    queue: Queue::Recv,
+                    queue: if self.machine.is_for_messages() { Queue::MessageRecv } else { Queue::Recv },
                     depth: self.capabilities.recv_depth,
                     free: self.machine.recv_room(),
                 };

@@ -85,6 +85,10 @@ impl Socket {
 
     /// What has ended the connection, if it did not end in order.
     pub(super) fn failure(&self) -> Option<Errno> {
+        if self.send_error.is_some() {
+            // The socket has told it, and does not tell it again.
+            return self.send_error;
+        }
         let mut watched = [PollFd::new(&self.descriptor, PollFlags::empty())];
         let looked = poll(&mut watched, Some(&Timespec::default()));
         let failed = looked.is_ok() && watched[0].revents().contains(PollFlags::ERR);

@@ -4,6 +4,7 @@
 mod closing;
 mod connect;
 mod data;
+mod messages;
 mod sharing;
 mod support;
 mod violations;

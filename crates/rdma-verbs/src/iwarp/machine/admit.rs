@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use super::{MAX_MESSAGE, MAX_PLACES, Rules};
 use crate::iwarp::region::{RegionCache, RegionFault};
 use crate::{Access, Error, Operation, Payload, Place, Result, Segment, SendRequest};
+use iwarp_wire::rdmap;
 
 /// Checks one request of a queue pair whose inline limit is `limit`, whose rules are `rules` and whose ORD is
 /// `initiator_depth`.
@@ -15,19 +16,14 @@ pub(super) fn check_request(
     regions: &mut RegionCache,
 ) -> Result<()> {
     let length = request.payload.len();
-    if length as u64 > MAX_MESSAGE {
-        return Err(Error::OutOfRange {
-            what: "message length",
-            value: length as u64,
-            least: 0,
-            most: MAX_MESSAGE,
-        });
-    }
+    check_length(length as u64)?;
     match request.operation {
         Operation::Send { immediate: Some(_), invalidate, .. } => {
             if length > 0 && rules == Rules::Verbs {
                 return Err(Error::Unsupported("send of payload with immediate data"));
             }
+            // It goes in front of the payload.
+            check_length(length as u64 + rdmap::IMMEDIATE as u64)?;
             if invalidate.is_some() {
                 return Err(Error::Unsupported("send with both immediate data and a key to invalidate"));
             }
@@ -46,6 +42,14 @@ pub(super) fn check_request(
         }
         Payload::Places(places) => check_places(places),
     }
+}
+
+#[inline]
+fn check_length(value: u64) -> Result<()> {
+    if value > MAX_MESSAGE {
+        return Err(Error::OutOfRange { what: "message length", value, least: 0, most: MAX_MESSAGE });
+    }
+    Ok(())
 }
 
 fn check_read(request: &SendRequest<'_>, initiator_depth: u8, regions: &mut RegionCache) -> Result<()> {

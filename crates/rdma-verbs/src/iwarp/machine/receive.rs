@@ -173,7 +173,8 @@ impl Receiver {
 
     /// Posts receives, all or none.
     pub(super) fn post(&mut self, requests: &[RecvRequest<'_>], regions: &mut RegionCache) -> Result<()> {
-        self.receives.unshared()?.post(requests, Some(regions))
+        let regions = (self.rules == Rules::Verbs).then_some(regions);
+        self.receives.unshared()?.post(requests, regions)
     }
 
     /// See [`super::Machine::cancel_recv`].
@@ -189,9 +190,19 @@ impl Receiver {
         }
     }
 
+    /// Takes nothing more.
+    fn end(&mut self) {
+        (self.part, self.kept, self.kept_from) = (Part::Ended, Vec::new(), 0);
+    }
+
     /// See [`super::Machine::release`].
     pub(super) fn release(&mut self) {
         self.receives.release();
+    }
+
+    /// See [`super::Machine::is_for_messages`].
+    pub(super) fn is_for_messages(&self) -> bool {
+        self.rules == Rules::Messages
     }
 
     /// See [`super::Machine::is_stalled`].
@@ -439,7 +450,7 @@ impl Receiver {
             status = CompletionStatus::Flushed;
         });
         self.landing = None;
-        (self.part, self.verifier, self.kept, self.kept_from) = (Part::Ended, None, Vec::new(), 0);
+        self.end();
     }
 
     /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]

@@ -234,7 +234,7 @@ impl Run {
             Buffer::Places(places) => check_places(places),
             Buffer::Segment(segment) => match &mut regions {
                 Some(regions) => check_segment(&segment, Access::LOCAL_WRITE, regions),
-                None => Err(Error::Unsupported("shared receives in registered memory")),
+                None => Err(Error::Unsupported("receives for messages in registered memory")),
             },
         })
     }

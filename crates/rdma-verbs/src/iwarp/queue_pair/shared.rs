@@ -49,7 +49,7 @@ impl Shared {
 impl QueuePair {
     /// Makes a place where a peer that is asked to connect can be met.
     pub(in super::super) fn invite(&mut self, target: Target, remote: SocketAddr) -> Option<Invitation> {
-        if !matches!(self.phase, Phase::Idle) {
+        if !matches!(self.phase, Phase::Idle) || self.machine.is_for_messages() {
             return None;
         }
         let (meeting, invitation) = Meeting::open(target, remote)?;
@@ -66,7 +66,7 @@ impl QueuePair {
         ends: (SocketAddr, SocketAddr),
         sets: DataSets<'_>,
     ) -> bool {
-        if !matches!(self.phase, Phase::Idle) || self.shared.is_some() {
+        if !matches!(self.phase, Phase::Idle) || self.shared.is_some() || self.machine.is_for_messages() {
             return false;
         }
         self.share(Channel::visit(invitation, target, ends), sets);
