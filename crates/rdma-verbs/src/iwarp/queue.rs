@@ -36,8 +36,8 @@ pub struct CompletionQueue {
     next: u32,
     shared: BTreeMap<SrqId, Arc<Mutex<SharedReceives>>>,
     next_srq: u32,
-    /// Completions that were not polled. Each has its entry in a queue of its pair until it is, so
-    /// that there are at most `depth`.
+    /// Completions that were not polled. Each has its entry in a queue of its pair or in a shared one until it is,
+    /// but for those of the peers' writes to queue pairs for messages.
     ready: VecDeque<Completion>,
     attached: Option<EventTarget>,
     notification: Notification,

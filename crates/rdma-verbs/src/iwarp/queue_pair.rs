@@ -221,8 +221,14 @@ impl QueuePair {
         }
     }
 
-    /// The next connection event; takes what arrived up to the end of the connection.
-    pub(super) fn poll_event(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> Option<ConnectionEvent> {
+    /// The next connection event; takes what arrived up to the end of the connection, unless the completion queue
+    /// `is_full`.
+    pub(super) fn poll_event(
+        &mut self,
+        is_full: bool,
+        sink: &mut impl Sink,
+        sets: DataSets<'_>,
+    ) -> Option<ConnectionEvent> {
         if matches!(self.phase, Phase::Opening(_)) {
             self.advance(sets);
             if !self.machine.may_send() {
@@ -240,7 +246,12 @@ impl QueuePair {
             return Some(event);
         }
         if self.ended.is_none() {
-            self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
+            if is_full {
+                // The end is behind what is to be polled first, and was told once: have it told again.
+                self.announce_hang_up();
+            } else {
+                self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
+            }
             if self.is_lost() {
                 self.finish(End::System(Errno::TIMEDOUT), sink, sets);
             }

@@ -192,7 +192,7 @@ impl Receiver {
 
     /// Takes nothing more.
     fn end(&mut self) {
-        (self.part, self.kept, self.kept_from) = (Part::Ended, Vec::new(), 0);
+        (self.part, self.verifier, self.kept, self.kept_from) = (Part::Ended, None, Vec::new(), 0);
     }
 
     /// See [`super::Machine::release`].
@@ -587,5 +587,31 @@ mod tests {
         }
         assert!(feed(Opcode::Send, rdmap::SEND_QUEUE, u32::MAX, b"").is_err());
         assert_eq!(completions.len(), 3);
+    }
+
+    /// [RFC 5041 5.2-2]
+    #[test]
+    fn a_message_ends_where_its_offset_does() {
+        let feed = |begun: u32, payload: &[u8]| {
+            let mut receiver = Receiver::new(QpId(0), Rules::Messages, Source::new(1, None));
+            receiver.message = begun;
+            let mut regions = RegionCache::new(ProtectionDomain::default());
+            let places = [Place::leaked(4)];
+            let receive = RecvRequest { id: 0, buffer: Buffer::Places(&places) };
+            receiver.post(&[receive], &mut regions).unwrap();
+            let ulp = Opcode::Send.control();
+            let header = Untagged { last: true, ulp, ulp_word: 0, queue: 0, sequence: 1, offset: begun };
+            let mut bytes = [0; UNTAGGED];
+            header.emit(&mut bytes);
+            let length = ((UNTAGGED + payload.len()) as u16).to_be_bytes();
+            let fpdu = [&length[..], &bytes, payload, &[0; mpa::CRC]].concat();
+            let mut completions = Vec::new();
+            let fed = receiver.feed(&fpdu, &mut Reads::default(), &mut regions, &mut completions);
+            fed.map(|()| completions.iter().map(|done| (done.length, done.status)).collect::<Vec<_>>())
+        };
+        assert_eq!(feed(u32::MAX - 4, b"").unwrap(), [(u32::MAX - 4, CompletionStatus::Truncated)]);
+        assert_eq!(feed(u32::MAX - 4, b"1234").unwrap(), [(u32::MAX, CompletionStatus::Truncated)]);
+        let too_long = Violation::TooLong { length: u64::from(u32::MAX) + 4, room: u32::MAX };
+        assert_eq!(feed(u32::MAX - 4, b"12345678"), Err(too_long.into()));
     }
 }

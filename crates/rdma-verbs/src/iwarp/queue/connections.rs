@@ -15,6 +15,9 @@ use crate::{
     QpCapabilities, QpId, Result,
 };
 
+/// Completions of writes of peers, which take no receives, that wait to be polled while more input is taken.
+const MAX_UNPOSTED: usize = 1 << 16;
+
 impl CompletionQueue {
     fn check_private_data(&self, private_data: &[u8], revision: u8) -> Result<()> {
         let most = crate::iwarp::max_private_data(revision);
@@ -94,7 +97,8 @@ impl verbs::Connections for CompletionQueue {
     }
 
     fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent> {
-        self.with(qp, |pair, ready, sets| pair.poll_event(ready, sets)).ok().flatten()
+        let is_full = self.ready.len() > self.depth as usize + MAX_UNPOSTED;
+        self.with(qp, |pair, ready, sets| pair.poll_event(is_full, ready, sets)).ok().flatten()
     }
 
     fn deadline(&self, qp: QpId) -> Option<Instant> {
