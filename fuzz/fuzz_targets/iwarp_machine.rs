@@ -1,4 +1,5 @@
-//! A list of operations on two joined machines, one of which may also get bytes from nowhere.
+//! A list of operations on two joined machines, one of which may also get bytes from nowhere. Their rules are
+//! those of the specifications, or those for messages.
 //!
 //! While nothing wrong has been put in, neither machine may find fault with the other, messages
 //! arrive in order, and bytes lie where they were written. After something wrong a machine may stop
@@ -14,14 +15,15 @@ use libfuzzer_sys::fuzz_target;
 use rdma_verbs::iwarp::machine::{Agreement, Fault, Machine, Port, SCRATCH, Side, Taken, Wire};
 use rdma_verbs::iwarp::{MemoryRegion, ProtectionDomain};
 use rdma_verbs::{
-    Access, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload,
-    ProtectionDomain as _, QpCapabilities, QpId, Buffer, RecvRequest, RemoteAddress, Segment, SendRequest,
+    Access, Buffer, Completion, CompletionStatus, Memory, MemoryRegion as _, Operation, Payload, Place,
+    ProtectionDomain as _, QpCapabilities, QpId, RecvRequest, RemoteAddress, Segment, SendRequest,
 };
 
 const SIZE: usize = 8192;
 
 #[derive(Debug, Arbitrary)]
 struct Input {
+    messages: bool,
     crc: bool,
     /// Reads that a machine may have outstanding, and that it serves.
     depth: u8,
@@ -75,6 +77,10 @@ enum Action {
     },
     /// The same as a segment of a peer that knows a good key.
     Frame(Frame),
+    /// Takes the newest receive back.
+    Cancel,
+    /// Nobody posts receives any more.
+    WaitNoMore,
     /// No more input comes.
     EndInput,
     /// Drops the region that the peer may use.
@@ -91,6 +97,8 @@ struct Frame {
     queue: u8,
     sequence: u8,
     offset: u16,
+    /// The reserved word of an untagged header, or a key.
+    word: Option<u8>,
     good_sum: bool,
     payload: Vec<u8>,
 }
@@ -124,6 +132,8 @@ struct End {
     own: MemoryRegion,
     pipe: Pipe,
     completions: Vec<Completion>,
+    /// What is lent to requests, each piece to one.
+    lent: Vec<Box<[u8]>>,
     /// Lengths of the posted receives that no message of the other side counts on yet.
     receives: VecDeque<u32>,
     fault: Option<Fault>,
@@ -141,8 +151,12 @@ impl End {
             initiator_depth: depth,
             responder_resources: depth,
         };
-        let mut machine =
-            Machine::new(QpId(1), &domain, capabilities, usize::from(input.segment) * 16 + 1);
+        let segment = usize::from(input.segment) * 16 + 1;
+        let mut machine = if input.messages {
+            Machine::for_messages(QpId(1), &domain, capabilities, segment, None)
+        } else {
+            Machine::new(QpId(1), &domain, capabilities, segment)
+        };
         machine.establish(&Agreement {
             crc: input.crc,
             initiator_depth: depth,
@@ -156,6 +170,7 @@ impl End {
             own: domain.register(Memory::zeroed(SIZE).unwrap(), Access::LOCAL_WRITE).unwrap(),
             pipe: Pipe::default(),
             completions: Vec::new(),
+            lent: Vec::new(),
             receives: VecDeque::new(),
             fault: None,
         }
@@ -171,6 +186,18 @@ impl End {
         Segment { key: self.own.local_key(), address, length }
     }
 
+    /// Memory of its own for a request, in two pieces.
+    fn lend(&mut self, bytes: &[u8]) -> [Place; 2] {
+        let mut lent = Box::<[u8]>::from(bytes);
+        let (first, second) = lent.split_at_mut(bytes.len() / 3);
+        let places = [first, second].map(|piece| {
+            // SAFETY: it stays until the end is dropped, the machine first, and nothing else uses it.
+            unsafe { Place::new(piece.as_mut_ptr(), piece.len() as u32) }.unwrap()
+        });
+        self.lent.push(lent);
+        places
+    }
+
     /// Answers whether it was posted.
     fn post(&mut self, operation: Operation, payload: Payload<'_>, more: bool, scratch: &mut [u8]) -> bool {
         let request = SendRequest { id: 1, signaled: true, operation, payload };
@@ -178,9 +205,9 @@ impl End {
         self.machine.post_send(&[request], more, &mut port).is_ok()
     }
 
-    /// What a socket part does with bytes.
-    fn take(&mut self, mut bytes: &[u8], straight: bool, scratch: &mut [u8]) {
-        while !bytes.is_empty() && self.fault.is_none() {
+    /// What a socket part does with bytes. Answers how many are left because a message waits.
+    fn take(&mut self, mut bytes: &[u8], straight: bool, scratch: &mut [u8]) -> usize {
+        while !bytes.is_empty() && self.fault.is_none() && !self.machine.is_stalled() {
             let placed = match self.machine.target() {
                 Some(place) if straight => {
                     assert!(place.length > 0);
@@ -196,12 +223,21 @@ impl End {
             bytes = later;
         }
         self.pump(scratch);
+        if self.machine.is_stalled() { bytes.len() } else { 0 }
     }
 
     fn pump(&mut self, scratch: &mut [u8]) {
         if self.fault.is_none() {
             let mut port = Port { wire: &mut self.pipe, sink: &mut self.completions, scratch };
             self.fault = self.machine.pump(&mut port).err().map(Fault::from);
+        }
+    }
+
+    /// What a queue pair does when a receive is posted.
+    fn resume(&mut self, scratch: &mut [u8]) {
+        if self.fault.is_none() {
+            self.fault = self.machine.resume(&mut self.completions).err();
+            self.pump(scratch);
         }
     }
 
@@ -212,7 +248,7 @@ impl End {
         }
         let _ = self.machine.is_between_messages();
         self.machine.flush(self.fault.as_ref(), &mut self.completions);
-        assert!(self.machine.is_drained());
+        assert!(self.machine.is_drained() && !self.machine.is_stalled());
         self.machine.relax();
     }
 }
@@ -230,33 +266,43 @@ fuzz_target!(|input: Input| {
         let end = &mut ends[usize::from(step.second)];
         match &step.action {
             Action::Receive { length } => {
-                let buffer = end.segment(*length, *length);
-                if end.machine.post_recv(&[RecvRequest { id: 2, buffer: Buffer::Segment(buffer) }]).is_ok() {
-                    end.receives.push_back(buffer.length);
+                let segment = end.segment(*length, *length);
+                let places = end.lend(&bytes[..segment.length as usize]);
+                let buffer = if input.messages { Buffer::Places(&places) } else { Buffer::Segment(segment) };
+                if end.machine.post_recv(&[RecvRequest { id: 2, buffer }]).is_ok() {
+                    end.receives.push_back(segment.length);
                 }
+                end.resume(&mut scratch);
             }
             Action::Write { address, length, immediate, streamed, more } => {
                 // Within the peer's region, or the peer is right to complain.
                 honest &= usize::from(*address) + usize::from(*length) <= SIZE && other_key != 0;
                 let remote = RemoteAddress { key: other_key, address: u64::from(*address) };
                 let operation = Operation::Write { remote, immediate: *immediate };
-                let posted = post(end, operation, *length, *streamed, *more, &bytes, &mut scratch);
+                let posted =
+                    post(end, input.messages, operation, *length, *streamed, *more, &bytes, &mut scratch);
                 // Immediate data takes a receive.
-                honest &= !posted || immediate.is_none() || other_receives.pop_front().is_some();
+                let takes_one = posted && immediate.is_some() && !input.messages;
+                honest &= !takes_one || other_receives.pop_front().is_some();
             }
             Action::Send { length, immediate, give_up, streamed, more } => {
                 honest &= !give_up;
                 let invalidate = give_up.then_some(other_key);
                 let operation = Operation::Send { immediate: *immediate, invalidate, solicited: *more };
-                let posted = post(end, operation, *length, *streamed, *more, &bytes, &mut scratch);
+                let posted =
+                    post(end, input.messages, operation, *length, *streamed, *more, &bytes, &mut scratch);
                 let length = u32::from(*length).min(SIZE as u32);
-                honest &= !posted || other_receives.pop_front().is_some_and(|room| length <= room);
+                let needs_one = posted && !input.messages;
+                honest &= !needs_one || other_receives.pop_front().is_some_and(|room| length <= room);
             }
             Action::Read { address, length } => {
                 honest &= usize::from(*address) + usize::from(*length) <= SIZE && other_key != 0;
                 let sink = [end.segment(*address / 2, *length)];
+                let places = end.lend(&bytes[..usize::from(*length).min(SIZE)]);
+                let payload =
+                    if input.messages { Payload::Places(&places) } else { Payload::Segments(&sink) };
                 let remote = RemoteAddress { key: other_key, address: u64::from(*address) };
-                end.post(Operation::Read { remote }, Payload::Segments(&sink), false, &mut scratch);
+                end.post(Operation::Read { remote }, payload, false, &mut scratch);
             }
             Action::Room { bytes } => {
                 end.pipe.room += usize::from(*bytes);
@@ -264,7 +310,7 @@ fuzz_target!(|input: Input| {
             }
             Action::Carry { bytes, straight } => {
                 carried = usize::from(*bytes).min(there.len());
-                end.take(&there[..carried], *straight, &mut scratch);
+                carried -= end.take(&there[..carried], *straight, &mut scratch);
             }
             Action::Inject { bytes } => {
                 honest = false;
@@ -274,6 +320,15 @@ fuzz_target!(|input: Input| {
                 honest = false;
                 let fpdu = frame.fpdu(end.key(), input.crc);
                 end.take(&fpdu, true, &mut scratch);
+            }
+            // What was posted for others is counted on by them.
+            Action::Cancel if input.messages => {
+                end.machine.cancel_recv(2);
+            }
+            Action::Cancel => {}
+            Action::WaitNoMore => {
+                honest = false;
+                end.machine.wait_no_more();
             }
             Action::EndInput => {
                 honest = false;
@@ -305,6 +360,7 @@ fuzz_target!(|input: Input| {
 
 fn post(
     end: &mut End,
+    messages: bool,
     operation: Operation,
     length: u16,
     streamed: bool,
@@ -315,7 +371,12 @@ fn post(
     let length = usize::from(length).min(SIZE);
     let slices = [IoSlice::new(&bytes[..length / 3]), IoSlice::new(&bytes[length / 3..length])];
     let segments = [end.segment(0, (length / 2) as u16), end.segment(9, (length - length / 2) as u16)];
-    let payload = if streamed { Payload::Segments(&segments) } else { Payload::Inline(&slices) };
+    let places = end.lend(&bytes[..length]);
+    let payload = match streamed {
+        true if messages => Payload::Places(&places),
+        true => Payload::Segments(&segments),
+        false => Payload::Inline(&slices),
+    };
     end.post(operation, payload, more, scratch)
 }
 
@@ -325,7 +386,7 @@ impl Frame {
         let key = key.to_be_bytes();
         let mut ulpdu =
             vec![u8::from(self.tagged) << 7 | u8::from(self.last) << 6 | 1, 0x40 | self.opcode % 11];
-        ulpdu.extend_from_slice(&key);
+        ulpdu.extend_from_slice(&self.word.map_or(key, |word| u32::from(word % 3).to_be_bytes()));
         if self.tagged {
             ulpdu.extend_from_slice(&u64::from(self.offset).to_be_bytes());
         } else {

@@ -191,7 +191,7 @@ impl Machine {
 
     /// A machine for messages, which takes its receives from `shared`, if given.
     #[must_use]
-    pub(super) fn for_messages(
+    pub fn for_messages(
         qp: QpId,
         domain: &ProtectionDomain,
         capabilities: QpCapabilities,
