@@ -423,6 +423,12 @@ impl Machine {
         self.transmitter.has_output(&self.reads)
     }
 
+    /// Whether memory of a message could not be read: then [`Machine::pump`] says so.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.transmitter.is_torn()
+    }
+
     /// Whether output waits for the wire to take bytes again.
     #[must_use]
     pub fn wants_wire(&self) -> bool {

@@ -107,7 +107,9 @@ impl Opening {
             match socket.transmit(&[IoSlice::new(&self.output[self.sent..])], false) {
                 Taken::Bytes(0) => return Ok(false),
                 Taken::Bytes(count) => self.sent += count,
-                Taken::Dead => return Err(self.error(socket.send_error().unwrap_or(Errno::PIPE))),
+                Taken::Dead | Taken::Unreadable => {
+                    return Err(self.error(socket.send_error().unwrap_or(Errno::PIPE)));
+                }
             }
         }
         Ok(true)

@@ -207,7 +207,8 @@ impl QueuePair {
         };
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
-        if (!more || sets.finder.is_some()) && self.watch(sets) && self.push_out(ready, sets) {
+        let must_go_on = (!more || sets.finder.is_some()) && self.watch(sets) || self.machine.is_torn();
+        if must_go_on && self.push_out(ready, sets) {
             self.announce_end();
         }
         posted

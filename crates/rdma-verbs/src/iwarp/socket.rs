@@ -175,6 +175,7 @@ impl Wire for Socket {
                 Err(Errno::INTR) => {}
                 // Also when the system has no memory for it now: a writable socket tells when.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Taken::Bytes(0),
+                Err(Errno::FAULT) => return Taken::Unreadable,
                 Err(errno) => {
                     self.send_error = Some(errno);
                     return Taken::Dead;

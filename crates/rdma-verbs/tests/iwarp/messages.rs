@@ -621,3 +621,22 @@ fn a_flood_of_writes_that_nobody_polls_is_held_back() {
         seen > 200_000
     });
 }
+
+/// The system refuses to read memory that is not there, in whose place the owner's promise is broken.
+#[test]
+fn a_place_that_cannot_be_read_ends_the_connection() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let (mut a, mut b) = pair();
+    // SAFETY: a new mapping, which nothing may access.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), LARGE, ProtFlags::empty(), MapFlags::PRIVATE) };
+    // SAFETY: that it is not readable is what the test is about; only the system is asked to read it.
+    let place = unsafe { Place::new(base.unwrap().cast(), LARGE as u32) }.unwrap();
+    b.recv(1, &[Lent::blank(LARGE).place()]);
+    a.post(2, SEND, Payload::Places(&[place]));
+    assert!(is_ready(&a.end.events));
+    a.end.poll();
+    let done = a.end.completions.pop_front().map(|done| summary(&done));
+    assert_eq!(done, Some((2, Send, CompletionStatus::LocalAccess, 0)));
+    assert!(matches!(a.event(), ConnectionEvent::Broken(BreakReason::Local(_))));
+    assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Terminated(_))));
+}

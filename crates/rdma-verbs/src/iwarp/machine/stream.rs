@@ -16,6 +16,8 @@ pub enum Taken {
     Bytes(usize),
     /// None, now or ever.
     Dead,
+    /// None: some of them are in memory that cannot be read.
+    Unreadable,
 }
 
 /// Staging that is kept when it is empty; a larger one is given back.
@@ -37,6 +39,8 @@ pub(super) struct Stream {
     dead: bool,
     /// Whether it died because there was no memory for staging.
     starved: bool,
+    /// Whether bytes are missing in it because they could not be read.
+    torn: bool,
 }
 
 impl Stream {
@@ -63,6 +67,11 @@ impl Stream {
     /// Whether it is dead for want of memory: what the socket did not take had no place to wait.
     pub(super) fn is_starved(&self) -> bool {
         self.starved
+    }
+
+    /// Whether bytes are missing because they could not be read.
+    pub(super) fn is_torn(&self) -> bool {
+        self.torn
     }
 
     /// Sends what is staged. Answers whether nothing is left.
@@ -126,6 +135,10 @@ impl Stream {
             match wire.transmit(pieces, more) {
                 Taken::Bytes(count) => skip = count.min(length),
                 Taken::Dead => return self.die(),
+                Taken::Unreadable => {
+                    self.torn = true;
+                    return;
+                }
             }
             self.taken += skip as u64;
         }

@@ -156,7 +156,7 @@ impl Transmitter {
         port: &mut Port<'_, W, S>,
     ) {
         while self.open
-            && self.fault.is_none()
+            && self.fault().is_none()
             && self.stream.flush(port.wire)
             && !self.stream.is_dead()
             && self.has_more(reads)
@@ -172,9 +172,15 @@ impl Transmitter {
         self.complete(reads, port.sink);
     }
 
-    /// What makes it impossible to go on: memory that died under a message, or none for staging.
+    /// What makes it impossible to go on: memory that died under a message or cannot be read, or none for staging.
     pub(super) fn fault(&self) -> Option<Violation> {
-        self.fault.or(self.stream.is_starved().then_some(Violation::NoMemory))
+        let torn = self.stream.is_torn().then_some(Violation::LocalPlace);
+        self.fault.or(torn).or(self.stream.is_starved().then_some(Violation::NoMemory))
+    }
+
+    /// See [`super::Machine::is_torn`].
+    pub(super) fn is_torn(&self) -> bool {
+        self.stream.is_torn()
     }
 
     /// Whether [`Transmitter::pump`] has something to do: bytes to send, or reads to report.
@@ -182,6 +188,7 @@ impl Transmitter {
         self.open && (self.stream.staged() > 0 || self.has_more(reads))
             || self.awaits_read()
             || self.stream.is_starved()
+            || self.stream.is_torn()
     }
 
     /// Whether a writable socket would be of use.
@@ -243,7 +250,7 @@ impl Transmitter {
             status = CompletionStatus::Flushed;
         }
         status = match self.fault {
-            Some(Violation::LocalKey(_)) => CompletionStatus::LocalAccess,
+            Some(Violation::LocalKey(_) | Violation::LocalPlace) => CompletionStatus::LocalAccess,
             _ => CompletionStatus::Flushed,
         };
         for work in std::mem::take(&mut self.work) {
@@ -401,7 +408,10 @@ impl Transmitter {
         let Some(Work { report, body: Body::Message(message) }) = self.work.front_mut() else { return };
         let report = *report;
         self.response_first = true;
-        if message.send(&self.encoder, &mut self.sources, &mut self.stream, wire) {
+        let is_last = message.send(&self.encoder, &mut self.sources, &mut self.stream, wire);
+        if self.stream.is_torn() {
+            self.fault = Some(Violation::LocalPlace);
+        } else if is_last {
             self.work.pop_front();
             self.pending.push_back(Pending { report, end: self.stream.produced() });
         }

@@ -155,6 +155,9 @@ pub enum Violation {
     /// Local memory for a message was deregistered under it.
     #[error("local key {0:#010x} died under a message")]
     LocalKey(u32),
+    /// A place of a message cannot be read.
+    #[error("memory of a message cannot be read")]
+    LocalPlace,
     /// There is no memory for output that the socket does not take, or for input that is not whole.
     #[error("no memory for bytes that have to wait")]
     NoMemory,
@@ -170,7 +173,7 @@ impl Violation {
     /// Whether this side is the cause, and not the peer.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        matches!(self, Self::LocalKey(_) | Self::NoMemory)
+        matches!(self, Self::LocalKey(_) | Self::LocalPlace | Self::NoMemory)
     }
 
     /// What the peer is told [RFC 5040 4.8-3] [RFC 5041 7.2-1] [RFC 5044 8-4].
@@ -198,7 +201,7 @@ impl Violation {
             Self::Region { purpose: Purpose::Read, .. } => Terminate::READ_BOUNDS,
             Self::Invalidate(_) => Terminate::INVALIDATE,
             Self::Response { .. } => Terminate::TAGGED_BOUNDS,
-            Self::LocalKey(_) | Self::NoMemory => Terminate::LOCAL_CATASTROPHIC,
+            Self::LocalKey(_) | Self::LocalPlace | Self::NoMemory => Terminate::LOCAL_CATASTROPHIC,
         }
     }
 }

@@ -132,7 +132,7 @@ impl Party {
 
     /// Up to four places of up to `most` bytes in all, which hold the canary; fewer when the arena is used up.
     fn places(&mut self, most: usize, chance: &mut Chance) -> Vec<Place> {
-        let mut left = chance.below(most + 1);
+        let mut left = if chance.below(3) == 0 { most } else { chance.below(most + 1) };
         let number = chance.below(MAX_PLACES) + 1;
         let mut places = Vec::new();
         for at in 1..=number {
@@ -247,7 +247,7 @@ impl<'g> Run<'g> {
     }
 
     fn receive(&mut self, at: usize) {
-        let most = if self.chance.below(2) == 0 { LONGEST } else { 600 };
+        let most = [LONGEST, LONGEST, 600, 41, 40, 39][self.chance.below(6)];
         let places = self.parties[at].places(most, &mut self.chance);
         // A receive of no bytes has places or not.
         let is_empty = places.iter().all(Place::is_empty) && self.chance.below(2) == 0;
