@@ -122,7 +122,8 @@ fn messages_scatter_on_both_sides() {
     let (place, piece) = (place(&mut bytes), piece(&mut bytes));
     let targets = [target(1, 4), target(2, 0), target(3, 8)];
     let remotes = vec![remote(1, 4, KEY), remote(2, 0, KEY), remote(3, 8, KEY)];
-    let message = message(&[piece, piece], &targets);
+    let pieces = [piece, piece];
+    let message = message(&pieces, &targets);
     for (flags, data) in [(0, None), (sys::FI_REMOTE_CQ_DATA, Some(9))] {
         let expected = Rma {
             local: vec![place; 2],

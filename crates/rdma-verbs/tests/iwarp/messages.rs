@@ -102,7 +102,7 @@ impl Seat {
 fn message_qp(end: &mut End<Device>, wanted: QpCapabilities, shared: Option<SrqId>) -> QpId {
     let (qp, granted) = end.cq.create_message_qp(&end.pd, wanted, shared).unwrap();
     assert_eq!(granted, wanted);
-    end.happened.insert(qp, Default::default());
+    end.connection_events.insert(qp, Default::default());
     qp
 }
 
@@ -121,9 +121,11 @@ fn join(a: &mut End<Device>, from: QpId, b: &mut End<Device>, to: QpId) {
     until(&mut [a, b], |ends| !ends[1].requests.is_empty());
     b.accept(to, b"");
     b.listener = None;
-    until(&mut [a, b], |ends| ends[0].happened[&from].len() == 1 && ends[1].happened[&to].len() == 1);
-    for happened in [a.happened.get_mut(&from), b.happened.get_mut(&to)] {
-        let event = happened.and_then(std::collections::VecDeque::pop_front);
+    until(&mut [a, b], |ends| {
+        ends[0].connection_events[&from].len() == 1 && ends[1].connection_events[&to].len() == 1
+    });
+    for events in [a.connection_events.get_mut(&from), b.connection_events.get_mut(&to)] {
+        let event = events.and_then(std::collections::VecDeque::pop_front);
         assert!(matches!(event, Some(ConnectionEvent::Established { .. })), "{event:?}");
     }
 }
@@ -249,10 +251,10 @@ fn who_disconnects_drops_what_waits() {
         if !stalls_first {
             a.post(1, SEND, Payload::Places(&[lent.place()]));
         }
-        until(&mut [&mut a.end, &mut b.end], |ends| ends[0].happened[&a.qp].len() == 1);
+        until(&mut [&mut a.end, &mut b.end], |ends| ends[0].connection_events[&a.qp].len() == 1);
         assert_eq!(a.event(), ConnectionEvent::Disconnected);
         assert_eq!(bytes.bytes(), b"so be");
-        until(&mut [&mut a.end, &mut b.end], |ends| ends[1].happened[&b.qp].len() == 1);
+        until(&mut [&mut a.end, &mut b.end], |ends| ends[1].connection_events[&b.qp].len() == 1);
         assert_eq!(b.event(), ConnectionEvent::Disconnected);
         let received = a.end.completions.iter().find(|done| done.kind == Recv).map(summary);
         assert_eq!(received, Some((2, Recv, Success, 5)));
