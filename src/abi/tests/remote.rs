@@ -150,9 +150,10 @@ fn messages_of_nonsense() {
     refused(&[piece], &[target(0, usize::MAX), target(0, 7)]);
     refused(&[piece; MESSAGE_IOV_LIMIT + 1], &[target(0, 30)]);
     refused(&[piece], &[target(0, 6), target(0, 0), target(0, 0), target(0, 0), target(0, 0)]);
-    let null = sys::fi_msg_rma { rma_iov: ptr::null(), ..message(&[piece], &[target(0, 6)]) };
+    let (pieces, targets) = ([piece], [target(0, 6)]);
+    let null = sys::fi_msg_rma { rma_iov: ptr::null(), ..message(&pieces, &targets) };
     assert_eq!(both(&raw const null, 0), (size(Errno::EINVAL), None));
-    let null = sys::fi_msg_rma { msg_iov: ptr::null(), ..message(&[piece], &[target(0, 6)]) };
+    let null = sys::fi_msg_rma { msg_iov: ptr::null(), ..message(&pieces, &targets) };
     assert_eq!(both(&raw const null, 0), (size(Errno::EINVAL), None));
 }
 
