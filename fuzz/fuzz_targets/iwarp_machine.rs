@@ -79,8 +79,8 @@ enum Action {
     Frame(Frame),
     /// Takes the newest receive back.
     Cancel,
-    /// Nobody posts receives any more.
-    WaitNoMore,
+    /// This side ends the connection.
+    Close,
     /// No more input comes.
     EndInput,
     /// Drops the region that the peer may use.
@@ -326,9 +326,9 @@ fuzz_target!(|input: Input| {
                 end.machine.cancel_recv(2);
             }
             Action::Cancel => {}
-            Action::WaitNoMore => {
+            Action::Close => {
                 honest = false;
-                end.machine.wait_no_more();
+                end.machine.close(&mut end.completions);
             }
             Action::EndInput => {
                 honest = false;

@@ -108,12 +108,6 @@ impl Place {
         Self { base: NonNull::from(bytes).cast(), length }
     }
 
-    /// `length` bytes from `offset` on, as far as they are there.
-    pub(crate) fn cut(&self, offset: usize, length: usize) -> Self {
-        let rest = self.from(offset);
-        Self { length: rest.len().min(length) as u32, ..rest }
-    }
-
     /// The same memory, to register it.
     pub(crate) fn lend(&self) -> std::sync::Arc<super::Memory> {
         // SAFETY: of `leaked`, it stays readable and writable for good, and a test looks at it by copies between

@@ -137,7 +137,7 @@ impl Party {
         let mut places = Vec::new();
         for at in 1..=number {
             let length = if at == number { left } else { chance.below(left + 1) };
-            let place = self.arena.cut(self.used, length);
+            let place = self.arena.part(self.used, length);
             blank(&place);
             self.used += place.len();
             left -= length;
