@@ -259,9 +259,10 @@ impl Machine {
     ///
     /// # Errors
     /// [`Error::QueueFull`] (also if inline payload does not fit staging), [`Error::BadSegment`],
-    /// [`Error::InlineTooLong`], [`Error::OutOfRange`], [`Error::Unsupported`]; nothing is posted
-    /// then. [`Error::BadState`] before [`Machine::establish`]. [`Error::Io`] when there is no memory
-    /// for what the wire does not take: the connection is over then.
+    /// [`Error::InlineTooLong`], [`Error::OutOfRange`], [`Error::Unsupported`]; nothing is posted then.
+    /// [`Error::BadState`] before [`Machine::establish`]. [`Error::Io`] when there is no memory for what the
+    /// wire does not take, or a place cannot be read: the requests are posted, and the connection is over
+    /// ([`Machine::fault`]).
     pub fn post_send<W: Wire, S: Sink>(
         &mut self,
         requests: &[SendRequest<'_>],
@@ -294,14 +295,15 @@ impl Machine {
         self.consumed += count as u64;
     }
 
-    /// Whether a message waits for a receive: then nothing more is to be fed until [`Machine::resume`] has been
-    /// called and it does not any more.
+    /// Whether a message waits for a receive: then nothing more is to be fed until [`Machine::resume`] has
+    /// been called and it does not any more.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.receiver.is_stalled()
     }
 
-    /// Goes on with a message that waited for a receive, if there is one now, and with what was fed behind it.
+    /// Goes on with a message that waited for a receive, if there is one now, and with what was fed behind
+    /// it.
     ///
     /// # Errors
     /// [`Fault`]: the connection is over.
@@ -314,8 +316,8 @@ impl Machine {
         resumed
     }
 
-    /// This side ends the connection. By the rules for messages it takes nothing more: completes the receives, and
-    /// drops what is fed from now on.
+    /// This side ends the connection. By the rules for messages it takes nothing more: completes the
+    /// receives, and drops what is fed from now on.
     pub fn close(&mut self, sink: &mut impl Sink) {
         self.receiver.close(sink);
     }
@@ -423,10 +425,10 @@ impl Machine {
         self.transmitter.has_output(&self.reads)
     }
 
-    /// Whether memory of a message could not be read: then [`Machine::pump`] says so.
+    /// Why the connection cannot go on, if it cannot: [`Machine::pump`] says the same.
     #[must_use]
-    pub fn is_torn(&self) -> bool {
-        self.transmitter.is_torn()
+    pub fn fault(&self) -> Option<Violation> {
+        self.transmitter.fault()
     }
 
     /// Whether output waits for the wire to take bytes again.

@@ -36,8 +36,8 @@ pub struct CompletionQueue {
     next: u32,
     shared: BTreeMap<SrqId, Arc<Mutex<SharedReceives>>>,
     next_srq: u32,
-    /// Completions that were not polled. Each has its entry in a queue of its pair or in a shared one until it is,
-    /// but for those of the peers' writes to queue pairs for messages.
+    /// Completions that were not polled. Each has its entry in a queue of its pair or in a shared one until
+    /// it is, but for those of the peers' writes to queue pairs for messages.
     ready: VecDeque<Completion>,
     attached: Option<EventTarget>,
     notification: Notification,
@@ -113,8 +113,8 @@ impl CompletionQueue {
         Ok(answer)
     }
 
-    /// Called at the end of every call: serves messages that wait, for a receive may have come back from a queue
-    /// pair that has ended, and updates the signal for completions and input that wait.
+    /// Called at the end of every call: serves messages that wait, for a receive may have come back from a
+    /// queue pair that has ended, and updates the signal for completions and input that wait.
     #[inline]
     fn follow(&mut self) {
         if !self.shared.is_empty() {
@@ -253,6 +253,7 @@ impl CompletionQueue {
     }
 
     /// Lets the queue pairs go on whose messages wait for shared receives, as far as there are some.
+    #[inline(never)]
     fn serve_waiting(&mut self) {
         let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
         for shared in self.shared.values() {

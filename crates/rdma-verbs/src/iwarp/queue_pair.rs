@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use super::entries::{Entries, Queue};
 use super::liveness::Liveness;
-use super::machine::{Machine, Port, Sink};
+use super::machine::{Machine, Port, Sink, Violation};
 use super::opening::Opening;
 use super::scratch::Scratch;
 use super::socket::Socket;
@@ -207,11 +207,26 @@ impl QueuePair {
         };
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
-        let must_go_on = (!more || sets.finder.is_some()) && self.watch(sets) || self.machine.is_torn();
-        if must_go_on && self.push_out(ready, sets) {
+        if (!more || sets.finder.is_some()) && self.watch(sets) && self.push_out(ready, sets) {
             self.announce_end();
         }
-        posted
+        posted.or_else(|error| self.post_failed(error, ready, sets))
+    }
+
+    /// Ends the connection if that is why a post failed. The completion of a request that could not be read
+    /// tells so.
+    #[cold]
+    fn post_failed(
+        &mut self,
+        error: Error,
+        ready: &mut VecDeque<Completion>,
+        sets: DataSets<'_>,
+    ) -> Result<()> {
+        let fault = self.machine.fault();
+        if fault.is_some() && self.push_out(ready, sets) {
+            self.announce_end();
+        }
+        if let Some(Violation::LocalPlace) = fault { Ok(()) } else { Err(error) }
     }
 
     /// Takes what arrived and sends what waits.
@@ -222,8 +237,8 @@ impl QueuePair {
         }
     }
 
-    /// The next connection event; takes what arrived up to the end of the connection, unless the completion queue
-    /// `is_full`.
+    /// The next connection event; takes what arrived up to the end of the connection, unless the completion
+    /// queue `is_full`.
     pub(super) fn poll_event(
         &mut self,
         is_full: bool,

@@ -2,6 +2,8 @@
 
 use std::io::IoSlice;
 
+use super::violation::Violation;
+
 /// Takes bytes for the peer: a socket, or a test's queue.
 pub trait Wire {
     /// Takes as many bytes of `pieces`, in order, as go out now. `more` says that more follows at
@@ -37,10 +39,8 @@ pub(super) struct Stream {
     produced: u64,
     taken: u64,
     dead: bool,
-    /// Whether it died because there was no memory for staging.
-    starved: bool,
-    /// Whether bytes are missing in it because they could not be read.
-    torn: bool,
+    /// Why bytes are missing in it: there was no memory for staging, or they could not be read.
+    fault: Option<Violation>,
 }
 
 impl Stream {
@@ -64,14 +64,10 @@ impl Stream {
         self.dead
     }
 
-    /// Whether it is dead for want of memory: what the socket did not take had no place to wait.
-    pub(super) fn is_starved(&self) -> bool {
-        self.starved
-    }
-
-    /// Whether bytes are missing because they could not be read.
-    pub(super) fn is_torn(&self) -> bool {
-        self.torn
+    /// Why bytes are missing in it, if some are.
+    #[inline]
+    pub(super) fn fault(&self) -> Option<&Violation> {
+        self.fault.as_ref()
     }
 
     /// Sends what is staged. Answers whether nothing is left.
@@ -136,7 +132,7 @@ impl Stream {
                 Taken::Bytes(count) => skip = count.min(length),
                 Taken::Dead => return self.die(),
                 Taken::Unreadable => {
-                    self.torn = true;
+                    self.fault = Some(Violation::LocalPlace);
                     return;
                 }
             }
@@ -162,11 +158,12 @@ impl Stream {
             self.staged.drain(..self.start);
             self.start = 0;
         }
-        self.starved = self.staged.try_reserve(more).is_err();
-        if self.starved {
+        let is_room = self.staged.try_reserve(more).is_ok();
+        if !is_room {
+            self.fault = Some(Violation::NoMemory);
             self.die();
         }
-        !self.starved
+        is_room
     }
 }
 

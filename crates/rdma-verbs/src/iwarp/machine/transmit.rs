@@ -137,10 +137,11 @@ impl Transmitter {
             }
         }
         self.complete(reads, port.sink);
-        if self.stream.is_starved() {
-            return Err(Error::io("stage output")(Errno::NOMEM));
+        match self.stream.fault() {
+            None => Ok(()),
+            Some(Violation::LocalPlace) => Err(Error::io("read a place")(Errno::FAULT)),
+            Some(_) => Err(Error::io("stage output")(Errno::NOMEM)),
         }
-        Ok(())
     }
 
     /// See [`super::Machine::send_room`].
@@ -156,7 +157,7 @@ impl Transmitter {
         port: &mut Port<'_, W, S>,
     ) {
         while self.open
-            && self.fault().is_none()
+            && !self.has_fault()
             && self.stream.flush(port.wire)
             && !self.stream.is_dead()
             && self.has_more(reads)
@@ -172,23 +173,23 @@ impl Transmitter {
         self.complete(reads, port.sink);
     }
 
-    /// What makes it impossible to go on: memory that died under a message or cannot be read, or none for staging.
+    /// What makes it impossible to go on: memory that died under a message or cannot be read, or none for
+    /// staging.
     pub(super) fn fault(&self) -> Option<Violation> {
-        let torn = self.stream.is_torn().then_some(Violation::LocalPlace);
-        self.fault.or(torn).or(self.stream.is_starved().then_some(Violation::NoMemory))
+        self.fault.or(self.stream.fault().copied())
     }
 
-    /// See [`super::Machine::is_torn`].
-    pub(super) fn is_torn(&self) -> bool {
-        self.stream.is_torn()
+    /// See [`super::Machine::has_fault`].
+    #[inline]
+    pub(super) fn has_fault(&self) -> bool {
+        self.fault.is_some() || self.stream.fault().is_some()
     }
 
     /// Whether [`Transmitter::pump`] has something to do: bytes to send, or reads to report.
     pub(super) fn has_output(&self, reads: &Reads) -> bool {
         self.open && (self.stream.staged() > 0 || self.has_more(reads))
             || self.awaits_read()
-            || self.stream.is_starved()
-            || self.stream.is_torn()
+            || self.stream.fault().is_some()
     }
 
     /// Whether a writable socket would be of use.
@@ -374,8 +375,8 @@ impl Transmitter {
         Body::Message(Streamed { target, in_places, in_front, immediate: behind, length, sent: 0 })
     }
 
-    /// Whether the payload of a request is taken when it is posted, if nothing waits before it. What is short is not
-    /// worth to be pointed to.
+    /// Whether the payload of a request is taken when it is posted, if nothing waits before it. What is short
+    /// is not worth to be pointed to.
     fn is_taken_at_once(&self, request: &SendRequest<'_>) -> bool {
         inline(request).is_some()
             || matches!(request.payload, Payload::Places(_))
@@ -409,9 +410,8 @@ impl Transmitter {
         let report = *report;
         self.response_first = true;
         let is_last = message.send(&self.encoder, &mut self.sources, &mut self.stream, wire);
-        if self.stream.is_torn() {
-            self.fault = Some(Violation::LocalPlace);
-        } else if is_last {
+        self.fault = self.stream.fault().copied();
+        if is_last && self.fault.is_none() {
             self.work.pop_front();
             self.pending.push_back(Pending { report, end: self.stream.produced() });
         }
@@ -536,8 +536,8 @@ fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body 
         }
         Payload::Inline(_) => (None, 0),
     };
-    // For places the key and address are of no meaning; at most `MAX_PLACES` of at most `MAX_MESSAGE` bytes were
-    // let in.
+    // For places the key and address are of no meaning; at most `MAX_PLACES` of at most `MAX_MESSAGE` bytes
+    // were let in.
     let sink = sink.unwrap_or(Segment { key: 0, address: 0, length: payload.len() as u32 });
     let request = ReadRequest {
         sink_stag: sink.key,

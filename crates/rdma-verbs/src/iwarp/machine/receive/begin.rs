@@ -64,15 +64,15 @@ impl Receiver {
             opcode => return Err(Violation::Opcode { opcode, tagged: true }),
         };
         self.part = Part::Payload;
-        if length > 0 {
-            let is_read = matches!(self.effect, Effect::Response { .. });
-            self.landing = Some(if is_read && reads.has_places() {
-                Landing::Read(offset)
-            } else {
-                let (region, offset) = named(Purpose::Write, stag, needed, offset, length as u64, regions)?;
-                Landing::Region(Arc::clone(region), offset)
-            });
+        if length == 0 {
+            return Ok(());
         }
+        if needed == Access::LOCAL_WRITE && reads.has_places() {
+            self.landing = Some(Landing::Read(offset));
+            return Ok(());
+        }
+        let (region, offset) = named(Purpose::Write, stag, needed, offset, length as u64, regions)?;
+        self.landing = Some(Landing::Region(Arc::clone(region), offset));
         Ok(())
     }
 
@@ -168,8 +168,8 @@ impl Receiver {
         }
     }
 
-    /// Begins a segment of a Send by the rules for messages: it may begin with immediate data, and be longer than
-    /// its receive.
+    /// Begins a segment of a Send by the rules for messages: it may begin with immediate data, and be longer
+    /// than its receive.
     #[inline(never)]
     fn begin_message(
         &mut self,
@@ -239,8 +239,8 @@ fn check_whole(
     Ok(())
 }
 
-/// The region that a peer named, and the offset in its memory, if it has the right and the bytes [RFC 5040 7.2-7, 7.2-8]
-/// [RFC 5041 4.2-5, 7.1-8, 8.3-4].
+/// The region that a peer named, and the offset in its memory, if it has the right and the bytes [RFC 5040
+/// 7.2-7, 7.2-8] [RFC 5041 4.2-5, 7.1-8, 8.3-4].
 #[inline]
 pub(super) fn named(
     purpose: Purpose,

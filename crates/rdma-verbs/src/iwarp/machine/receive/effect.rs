@@ -60,6 +60,7 @@ impl Receiver {
 
     /// Invalidates the key that a Send gives up, and completes its receive
     /// [RFC 5040 4.1-2, 4.1-10, 5.3-8, 5.3-9, 7.2-4] [RFC 5041 5.4-2, 5.4-3].
+    #[inline(never)]
     fn deliver_send(
         &mut self,
         opcode: Opcode,
