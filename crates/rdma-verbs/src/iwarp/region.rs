@@ -212,8 +212,8 @@ impl Region {
         self.alive.load(Ordering::Acquire)
     }
 
-    /// Checks `length` bytes at `address` against its rights and bounds, and answers their offset in its memory
-    /// [RFC 5040 7.2-9, 7.2-10, 7.2-11, 8.1.1-3] [RFC 5041 7.1-9, 7.1-10, 7.1-11, 7.1-12, 8.3.1-3].
+    /// Checks `length` bytes at `address` against its rights and bounds, and answers their offset in its
+    /// memory [RFC 5040 7.2-9, 7.2-10, 7.2-11, 8.1.1-3] [RFC 5041 7.1-9, 7.1-10, 7.1-11, 7.1-12, 8.3.1-3].
     ///
     /// # Errors
     /// [`RegionFault`], the first that applies.

@@ -1,5 +1,5 @@
-//! What queue pairs for messages write in the word of an untagged header that RFC 5040 and RFC 7306 reserve, and that
-//! a receiver ignores otherwise (RFC 5040 4.4, RFC 7306 6.3).
+//! What queue pairs for messages write in the word of an untagged header that RFC 5040 and RFC 7306 reserve,
+//! and that a receiver ignores otherwise (RFC 5040 4.4, RFC 7306 6.3).
 
 /// Of a Send: its payload begins with immediate data, in the form of an Immediate Data message.
 pub(super) const WITH_DATA: u32 = 1;

@@ -1,8 +1,8 @@
 //! The receiving half of an established connection: takes the stream in pieces of any size, checks
 //! every segment, places its payload and reports what is complete.
 //!
-//! A message takes its receive when its first segment begins. By the rules for messages one that finds none is
-//! *stalled*: what was fed behind its header is kept until it can go on.
+//! A message takes its receive when its first segment begins. By the rules for messages one that finds none
+//! is *stalled*: what was fed behind its header is kept until it can go on.
 //!
 //! Where CRCs are checked, `verify` holds an FPDU back until its CRC is right. A segment is checked when its
 //! header is there, before a byte of it is placed, and takes effect (a completion, a response) when its last
@@ -42,8 +42,8 @@ pub(super) struct Receiver {
     /// Whether an FPDU is complete: the peer receives from then on.
     opened: bool,
     part: Part,
-    /// Bytes of the current part that are still to come; behind a stalled header, those of the input that were
-    /// not taken.
+    /// Bytes of the current part that are still to come; behind a stalled header, those of the input that
+    /// were not taken.
     left: usize,
     /// Bytes of the payload behind immediate data.
     behind: usize,
@@ -442,7 +442,8 @@ impl Receiver {
         }
     }
 
-    /// Takes nothing more, and completes every receive as [`CompletionStatus::Flushed`], the oldest as `first`.
+    /// Takes nothing more, and completes every receive as [`CompletionStatus::Flushed`], the oldest as
+    /// `first`.
     pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
         let mut status = first;
         self.receives.drain(|receive| {

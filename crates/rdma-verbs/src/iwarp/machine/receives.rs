@@ -219,8 +219,8 @@ impl Run {
         Some(Self { first, count: count as u32 })
     }
 
-    /// Checks the buffers of `requests`, which are this run's. If they are segments, they are one stretch of one
-    /// region.
+    /// Checks the buffers of `requests`, which are this run's. If they are segments, they are one stretch of
+    /// one region.
     fn check(&self, requests: &[RecvRequest<'_>], regions: Option<&mut RegionCache>) -> Result<()> {
         let Receive { key, address, length, .. } = self.first;
         let length = u64::from(length) * u64::from(self.count);

@@ -25,8 +25,8 @@ impl Verifier {
         }
     }
 
-    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`, which answers whether
-    /// it took it; one that it does not is given to it again. Answers the bytes that are left then
+    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`, which answers
+    /// whether it took it; one that it does not is given to it again. Answers the bytes that are left then
     /// [RFC 5044 3-6, 4.4-11, 6-1, 6-5, 8-5].
     pub(super) fn feed<'i>(
         &mut self,

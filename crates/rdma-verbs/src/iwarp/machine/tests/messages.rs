@@ -1,9 +1,9 @@
 //! Machines for messages, joined by queues, with one seed that decides what happens next.
 //!
-//! One connection, or two whose ends on one host share their receives. Each party posts sends, writes and reads, and
-//! receives now and then; connections are killed. What arrives is compared with a model: every request completes
-//! once and in order, messages bring their bytes and immediate data into the oldest receive, none is touched after
-//! its request is done.
+//! One connection, or two whose ends on one host share their receives. Each party posts sends, writes and
+//! reads, and receives now and then; connections are killed. What arrives is compared with a model: every
+//! request completes once and in order, messages bring their bytes and immediate data into the oldest
+//! receive, none is touched after its request is done.
 
 use std::collections::VecDeque;
 
@@ -130,7 +130,8 @@ impl Party {
         }
     }
 
-    /// Up to four places of up to `most` bytes in all, which hold the canary; fewer when the arena is used up.
+    /// Up to four places of up to `most` bytes in all, which hold the canary; fewer when the arena is used
+    /// up.
     fn places(&mut self, most: usize, chance: &mut Chance) -> Vec<Place> {
         let mut left = if chance.below(3) == 0 { most } else { chance.below(most + 1) };
         let number = chance.below(MAX_PLACES) + 1;
