@@ -135,6 +135,8 @@ struct side {
     struct fid_eq *eq;
     struct fid_pep *pep;
     struct fid_ep *ep;
+    /* Of message endpoints. */
+    struct fid_cq *cq;
     /* The fabric and the event queue belong to another side. */
     bool borrows;
 };

@@ -96,6 +96,8 @@ void side_close(struct side *side)
     forget(side);
     if (side->ep)
         close_fid(&side->ep->fid);
+    if (side->cq)
+        close_fid(&side->cq->fid);
     if (side->pep)
         close_fid(&side->pep->fid);
     if (side->eq && !side->borrows)
@@ -194,7 +196,7 @@ union event_buffer {
     uint8_t bytes[sizeof(struct fi_eq_cm_entry) + 1024];
 };
 
-/* Any call drives an object. These read the event queue, and call fi_trywait. */
+/* Any call drives an object. These read the event queue and the completion queue, and call fi_trywait. */
 static void drive_side(struct side *side)
 {
     union event_buffer buffer;
@@ -202,7 +204,9 @@ static void drive_side(struct side *side)
 
     if (side->eq)
         (void)fi_eq_read(side->eq, &kind, &buffer, sizeof buffer, FI_PEEK);
-    if (side->ep) {
+    if (side->cq) {
+        (void)fi_cq_read(side->cq, NULL, 0);
+    } else if (side->ep) {
         struct fid *fid = &side->ep->fid;
 
         (void)fi_trywait(side->fabric, &fid, 1);

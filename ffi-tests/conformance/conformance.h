@@ -1,5 +1,5 @@
 /*
- * The conformance program: one test for every line of the contract of a stream endpoint, which
+ * The conformance program: one test for every line of the contract of stream and message endpoints, which
  * docs/fi_rstream.7.md publishes. Each section of the contract has a file with a table of its tests.
  */
 #ifndef RSTREAM_TESTS_CONFORMANCE_H
@@ -30,6 +30,12 @@ extern const struct section stats_section;
 extern const struct section base_peer_section;
 extern const struct section sharing_section;
 extern const struct section rdma_section;
+extern const struct section message_life_section;
+extern const struct section messages_section;
+extern const struct section message_rma_section;
+extern const struct section message_queues_section;
+extern const struct section message_threads_section;
+extern const struct section message_orders_section;
 extern const struct section headers_section;
 
 /* Opens a TCP connection to a listener, on which the test makes the handshake. Only the embedded device's

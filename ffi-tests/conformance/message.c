@@ -1,0 +1,203 @@
+#include "message.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* ---- opening and connecting --------------------------------------------------------------- */
+
+static const struct message_settings defaults;
+
+struct fi_info *message_hints(const struct message_settings *settings)
+{
+    struct fi_info *hints = stream_hints();
+
+    needs_embedded_device();
+    settings = settings ? settings : &defaults;
+    hints->ep_attr->type = FI_EP_MSG;
+    hints->tx_attr->size = settings->tx_size;
+    hints->rx_attr->size = settings->rx_size;
+    hints->tx_attr->op_flags = settings->tx_flags;
+    hints->rx_attr->op_flags = settings->rx_flags;
+    hints->domain_attr->mr_mode = settings->mr_mode;
+    return hints;
+}
+
+static const char *host_of(const struct message_settings *settings)
+{
+    return settings && settings->host ? settings->host : IPV4;
+}
+
+void message_listen(struct side *side, const struct message_settings *settings)
+{
+    struct fi_info *hints = message_hints(settings);
+
+    side_open(side, find(host_of(settings), "0", FI_SOURCE, hints));
+    CHECK_OK(fi_passive_ep(side->fabric, side->info, &side->pep, NULL));
+    CHECK_OK(fi_pep_bind(side->pep, &side->eq->fid, 0));
+    CHECK_OK(fi_listen(side->pep));
+    fi_freeinfo(hints);
+}
+
+void message_client(struct side *side, const struct side *listener, const struct message_settings *settings)
+{
+    struct fi_info *hints = message_hints(settings);
+    char service[16];
+
+    snprintf(service, sizeof service, "%u", fid_port(&listener->pep->fid));
+    side_open(side, find(host_of(settings), service, 0, hints));
+    fi_freeinfo(hints);
+}
+
+void message_queue(struct side *side, const struct message_settings *settings)
+{
+    struct fi_cq_attr attr = settings ? settings->cq : defaults.cq;
+
+    if (attr.format == FI_CQ_FORMAT_UNSPEC)
+        attr.format = FI_CQ_FORMAT_DATA;
+    CHECK_OK(fi_cq_open(side->domain, &attr, &side->cq, NULL));
+}
+
+void message_endpoint(struct side *side, const struct message_settings *settings)
+{
+    uint64_t flags = FI_TRANSMIT | FI_RECV | (settings ? settings->bind_flags : 0);
+
+    if (side->cq == NULL)
+        message_queue(side, settings);
+    CHECK_OK(fi_endpoint(side->domain, side->info, &side->ep, NULL));
+    CHECK_OK(fi_ep_bind(side->ep, &side->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(side->ep, &side->cq->fid, flags));
+    if (settings && settings->prepare)
+        settings->prepare(side);
+}
+
+void message_server(struct side *listener, struct side *server, const struct event *request,
+                    const struct message_settings *settings)
+{
+    side_share(server, listener, request->info);
+    message_endpoint(server, settings);
+}
+
+void messages_open(struct pair *pair, const struct message_settings *settings)
+{
+    struct event request;
+
+    memset(pair, 0, sizeof *pair);
+    message_listen(&pair->listener, settings);
+    message_client(&pair->client, &pair->listener, settings);
+    message_endpoint(&pair->client, settings);
+    CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
+    request = await_event(pair->listener.eq, FI_CONNREQ);
+    message_server(&pair->listener, &pair->server, &request, settings);
+    CHECK_OK(fi_accept(pair->server.ep, NULL, 0));
+    CHECK(await_event(pair->client.eq, FI_CONNECTED).fid == &pair->client.ep->fid);
+    CHECK(await_event(pair->server.eq, FI_CONNECTED).fid == &pair->server.ep->fid);
+}
+
+/* ---- completions -------------------------------------------------------------------------- */
+
+struct fi_cq_data_entry next_completion(struct fid_cq *cq)
+{
+    struct fi_cq_data_entry entry;
+    ssize_t got = -FI_EAGAIN;
+
+    memset(&entry, 0xff, sizeof entry);
+    AWAIT(PATIENCE_MS, (got = fi_cq_read(cq, &entry, 1)) != -FI_EAGAIN);
+    if (got == -FI_EAVAIL) {
+        struct fi_cq_err_entry error = {0};
+
+        CHECK_RET(fi_cq_readerr(cq, &error, 0), 1);
+        fail_at(__FILE__, __LINE__, "operation %p failed instead: %s: %s", error.op_context, fi_strerror(error.err),
+                fi_cq_strerror(cq, error.prov_errno, NULL, NULL, 0));
+    }
+    CHECK_RET(got, 1);
+    return entry;
+}
+
+struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_t flags)
+{
+    struct fi_cq_data_entry entry = next_completion(cq);
+
+    CHECK_INT((uintptr_t)entry.op_context, context);
+    CHECK_INT(entry.flags, flags);
+    CHECK(entry.buf == NULL);
+    return entry;
+}
+
+struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64_t flags, int err)
+{
+    struct fi_cq_err_entry error = {0};
+    struct fi_cq_data_entry entry;
+    ssize_t got = -FI_EAGAIN;
+
+    AWAIT(PATIENCE_MS, (got = fi_cq_read(cq, &entry, 1)) != -FI_EAGAIN);
+    CHECK_RET(got, -FI_EAVAIL);
+    CHECK_RET(fi_cq_readerr(cq, &error, 0), 1);
+    CHECK_INT((uintptr_t)error.op_context, context);
+    CHECK_INT(error.flags, flags);
+    CHECK_INT(error.err, err);
+    CHECK(error.prov_errno != 0);
+    return error;
+}
+
+void check_no_completion(struct fid_cq *cq)
+{
+    struct fi_cq_data_entry entry;
+
+    CHECK_RET(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
+}
+
+/* ---- messages ----------------------------------------------------------------------------- */
+
+void post_recv(struct fid_ep *ep, void *data, size_t length, uintptr_t context)
+{
+    CHECK_OK(fi_recv(ep, data, length, NULL, FI_ADDR_UNSPEC, CONTEXT(context)));
+}
+
+void post_send(struct fid_ep *ep, const void *data, size_t length, uintptr_t context)
+{
+    CHECK_OK(fi_send(ep, data, length, NULL, FI_ADDR_UNSPEC, CONTEXT(context)));
+}
+
+void message_transfer(struct side *from, struct side *to, size_t length)
+{
+    uint8_t *buffer = calloc(1, length + 1);
+
+    CHECK(buffer != NULL);
+    post_recv(to->ep, buffer, length + 1, 901);
+    post_send(from->ep, pattern(length, length), length, 902);
+    CHECK_INT(await_done(to->cq, 901, RECEIVED).len, length);
+    (void)await_done(from->cq, 902, SENT);
+    CHECK_BYTES(buffer, pattern(length, length), length);
+    CHECK_INT(buffer[length], 0);
+    free(buffer);
+}
+
+void messages_pass(struct pair *pair)
+{
+    message_transfer(&pair->client, &pair->server, 1000);
+    message_transfer(&pair->server, &pair->client, 1000);
+}
+
+/* ---- memory ------------------------------------------------------------------------------- */
+
+void *map_pages(size_t length)
+{
+    void *pages = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(pages != MAP_FAILED);
+    return pages;
+}
+
+void unmap_pages(void *pages, size_t length)
+{
+    CHECK_SYS(munmap(pages, length));
+}
+
+struct fid_mr *message_region(struct side *side, void *data, size_t length, uint64_t key)
+{
+    const uint64_t all = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+    struct fid_mr *region = NULL;
+
+    CHECK_OK(fi_mr_reg(side->domain, data, length, all, 0, key, 0, &region, NULL));
+    return region;
+}

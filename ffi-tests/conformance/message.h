@@ -1,0 +1,79 @@
+/* Message endpoints (FI_EP_MSG) through libfabric's public calls: opening and connecting them, and reading
+ * their completions. */
+#ifndef RSTREAM_TESTS_MESSAGE_H
+#define RSTREAM_TESTS_MESSAGE_H
+
+#include <rdma/fi_rma.h>
+
+#include "conformance.h"
+
+/* Flags of completions. */
+#define SENT ((uint64_t)(FI_SEND | FI_MSG))
+#define RECEIVED ((uint64_t)(FI_RECV | FI_MSG))
+#define WAS_READ ((uint64_t)(FI_RMA | FI_READ))
+#define WRITTEN ((uint64_t)(FI_RMA | FI_WRITE))
+#define REMOTE_WRITTEN ((uint64_t)(FI_REMOTE_WRITE | FI_RMA | FI_REMOTE_CQ_DATA))
+
+/* Limits that the contract states. */
+#define MESSAGE_INJECT 4096
+#define MESSAGE_IOVS 4
+#define MESSAGE_QUEUE 256
+#define MESSAGE_CM_DATA 200
+
+/* The context of an operation with this number. */
+#define CONTEXT(number) ((void *)(uintptr_t)(number))
+
+/* What the two sides of a pair have. 0 stands for the default. */
+struct message_settings {
+    const char *host;
+    /* The default is FI_CQ_FORMAT_DATA without a wait object. */
+    struct fi_cq_attr cq;
+    /* Added to FI_TRANSMIT | FI_RECV when the completion queue is bound. */
+    uint64_t bind_flags;
+    size_t tx_size, rx_size;
+    uint64_t tx_flags, rx_flags;
+    int mr_mode;
+    /* Called for each side before its endpoint is enabled, to bind further objects. */
+    void (*prepare)(struct side *side);
+};
+
+/* Hints that request this provider's message endpoints, as settings (NULL: defaults) say. Skips the test on
+ * devices that do not have them. Free them with fi_freeinfo. */
+struct fi_info *message_hints(const struct message_settings *settings);
+/* Opens a side that listens for message endpoints, and one that can connect to it. Neither has an endpoint. */
+void message_listen(struct side *side, const struct message_settings *settings);
+void message_client(struct side *side, const struct side *listener, const struct message_settings *settings);
+/* Opens the completion queue of a side, and its endpoint, bound to it and to the event queue. */
+void message_queue(struct side *side, const struct message_settings *settings);
+void message_endpoint(struct side *side, const struct message_settings *settings);
+/* Opens an endpoint in `server` for this connection request. `server` shares the listener's objects. */
+void message_server(struct side *listener, struct side *server, const struct event *request,
+                    const struct message_settings *settings);
+/* Connects two endpoints; pair_close closes them. */
+void messages_open(struct pair *pair, const struct message_settings *settings);
+
+/* Reads the next completion, which must be a success, from a queue with FI_CQ_FORMAT_DATA. */
+struct fi_cq_data_entry next_completion(struct fid_cq *cq);
+/* Waits for the success of the operation with this context, which must be the next to complete. */
+struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_t flags);
+/* Waits for the failure of the operation with this context, which must be the next to complete. */
+struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64_t flags, int err);
+/* Checks that nothing is queued. */
+void check_no_completion(struct fid_cq *cq);
+
+/* Posts a receive, and a send. Both must be taken. */
+void post_recv(struct fid_ep *ep, void *data, size_t length, uintptr_t context);
+void post_send(struct fid_ep *ep, const void *data, size_t length, uintptr_t context);
+/* Sends `length` bytes (at most PATTERN_MAX) in one message from one side to the other, and checks them. */
+void message_transfer(struct side *from, struct side *to, size_t length);
+/* Checks that messages go in both directions. No receive may be posted. */
+void messages_pass(struct pair *pair);
+
+/* Pages of memory, and their end: any access after that crashes the test. */
+void *map_pages(size_t length);
+void unmap_pages(void *pages, size_t length);
+
+/* Registers memory with all rights under this key, or under one of the provider's. */
+struct fid_mr *message_region(struct side *side, void *data, size_t length, uint64_t key);
+
+#endif
