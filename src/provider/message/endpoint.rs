@@ -324,14 +324,14 @@ impl<D: Device> EndpointOps for Endpoint<D> {
     fn cancel(&self, context: UserContext) -> Result<()> {
         let at = self.link()?;
         self.engine.with(|state| {
-            let link = state.link(at)?;
-            let mut known = link.operations.iter();
-            let known = known.find(|(_, one)| one.kind == Kind::Recv && one.context == context);
-            let (operation, qp) = (known.map(|(operation, _)| operation).ok_or(Errno::ENOENT)?, link.qp);
-            if !state.cq.cancel_recv(RecvQueue::Own(qp), id_of(at, operation)) {
-                return Err(Errno::ENOENT);
-            }
-            let link = state.link(at)?;
+            let link = state.links.get_mut(at).ok_or(Errno::EOPBADSTATE)?;
+            // Several receives may have one context, and messages may have reached some of them.
+            let known = link.operations.iter().filter(|(_, one)| one.kind == Kind::Recv && one.context == context);
+            let queue = RecvQueue::Own(link.qp);
+            let operation = known
+                .map(|(operation, _)| operation)
+                .find(|&operation| state.cq.cancel_recv(queue, id_of(at, operation)))
+                .ok_or(Errno::ENOENT)?;
             let cancelled = link.operations.remove(operation);
             link.ended(Kind::Recv);
             let queue = link.rx.at;

@@ -68,11 +68,13 @@ impl<D: Device> EndpointOps for SharedReceive<D> {
     fn cancel(&self, context: UserContext) -> Result<()> {
         self.engine.with(|state| {
             let shared = &mut state.shared[self.at];
-            let known = shared.operations.iter().find(|(_, operation)| operation.context == context);
-            let at = known.map(|(at, _)| at).ok_or(Errno::ENOENT)?;
-            if !state.cq.cancel_recv(RecvQueue::Shared(shared.srq), shared_id_of(self.at, at)) {
-                return Err(Errno::ENOENT);
-            }
+            // Several receives may have one context, and messages may have reached some of them.
+            let known = shared.operations.iter().filter(|(_, operation)| operation.context == context);
+            let queue = RecvQueue::Shared(shared.srq);
+            let at = known
+                .map(|(at, _)| at)
+                .find(|&at| state.cq.cancel_recv(queue, shared_id_of(self.at, at)))
+                .ok_or(Errno::ENOENT)?;
             // There is no queue that its completion belongs to.
             state.shared[self.at].operations.remove(at);
             Ok(())
