@@ -1,0 +1,586 @@
+/* Contract, section Message endpoints: memory regions, and access to those of the peer. */
+#include "message.h"
+
+#include <stdlib.h>
+
+#define LENGTH 100000
+#define UNKNOWN_FLAG (1ULL << 45)
+#define LOCAL (FI_ADDR_UNSPEC)
+
+static uint8_t here[LENGTH], there[LENGTH];
+
+/* A connection whose server offers `there` under `key`, with `address` as the address of its beginning. */
+struct offer {
+    struct pair pair;
+    struct fid_mr *region;
+    uint64_t key, address;
+};
+
+static void offer_open(struct offer *offer, const struct message_settings *settings)
+{
+    int mode;
+
+    messages_open(&offer->pair, settings);
+    mode = offer->pair.server.info->domain_attr->mr_mode;
+    offer->region = message_region(&offer->pair.server, there, LENGTH, 0x1234);
+    offer->key = fi_mr_key(offer->region);
+    offer->address = mode == FI_MR_BASIC ? (uintptr_t)there : 0;
+    if (mode == 0)
+        CHECK_INT(offer->key, 0x1234);
+}
+
+static void offer_close(struct offer *offer)
+{
+    close_fid(&offer->region->fid);
+    pair_close(&offer->pair);
+}
+
+/* Writes some bytes and reads them back. */
+static void access_works(struct offer *offer)
+{
+    struct fid_ep *ep = offer->pair.client.ep;
+    struct fid_cq *cq = offer->pair.client.cq;
+
+    memset(there, 0, LENGTH);
+    memcpy(here, pattern(9, 3000), 3000);
+    CHECK_OK(fi_write(ep, here, 3000, NULL, LOCAL, offer->address + 50, offer->key, CONTEXT(1)));
+    (void)await_done(cq, 1, WRITTEN);
+    memset(here, 0, 3000);
+    CHECK_OK(fi_read(ep, here, 3000, NULL, LOCAL, offer->address + 50, offer->key, CONTEXT(2)));
+    CHECK_INT(await_done(cq, 2, WAS_READ).len, 0);
+    CHECK_BYTES(here, pattern(9, 3000), 3000);
+    CHECK_BYTES(there + 50, pattern(9, 3000), 3000);
+    CHECK_INT(there[49], 0);
+    CHECK_INT(there[3050], 0);
+}
+
+/* ---- both key modes ----------------------------------------------------------------------- */
+
+static void modes_of_keys(void)
+{
+    const int modes[] = {0, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE};
+    const int answers[] = {0, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE};
+
+    for (unsigned i = 0; i < 4; i++) {
+        struct message_settings settings = {.mr_mode = modes[i]};
+        struct offer offer;
+
+        offer_open(&offer, &settings);
+        CHECK_INT(offer.pair.server.info->domain_attr->mr_mode, answers[i]);
+        access_works(&offer);
+        offer_close(&offer);
+    }
+}
+
+static void keys_of_application(void)
+{
+    const uint64_t keys[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 1ULL << 32, 1ULL << 63, UINT64_MAX - 1};
+    struct fid_mr *regions[8], *again = NULL;
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    for (unsigned i = 0; i < 8; i++) {
+        regions[i] = message_region(&offer.pair.server, there + i, 1, keys[i]);
+        CHECK_INT(fi_mr_key(regions[i]), keys[i]);
+    }
+    for (unsigned i = 0; i < 8; i++) {
+        here[i] = (uint8_t)(100 + i);
+        CHECK_OK(fi_write(offer.pair.client.ep, here + i, 1, NULL, LOCAL, 0, keys[i], CONTEXT(i)));
+        (void)await_done(offer.pair.client.cq, i, WRITTEN);
+    }
+    CHECK_OK(fi_read(offer.pair.client.ep, here + 100, 8, NULL, LOCAL, 0, offer.key, CONTEXT(9)));
+    (void)await_done(offer.pair.client.cq, 9, WAS_READ);
+    CHECK_BYTES(here + 100, here, 8);
+    for (unsigned i = 0; i < 8; i++) {
+        /* A key that is in use is refused, and can be used as soon as it is free. */
+        CHECK_RET(fi_mr_reg(offer.pair.server.domain, there, 10, FI_REMOTE_READ, 0, keys[i], 0, &again, NULL),
+                  -FI_ENOKEY);
+        CHECK(again == NULL);
+        close_fid(&regions[i]->fid);
+        regions[i] = message_region(&offer.pair.server, there, 10, keys[i]);
+        close_fid(&regions[i]->fid);
+    }
+    access_works(&offer);
+    offer_close(&offer);
+}
+
+static void keys_of_provider(void)
+{
+    enum { COUNT = 1000 };
+    struct message_settings settings = {.mr_mode = FI_MR_PROV_KEY};
+    static struct fid_mr *regions[COUNT];
+    struct offer offer;
+
+    offer_open(&offer, &settings);
+    for (unsigned i = 0; i < COUNT; i++) {
+        regions[i] = message_region(&offer.pair.server, there + i, 1, 7);
+        CHECK(fi_mr_key(regions[i]) != FI_KEY_NOTAVAIL && fi_mr_key(regions[i]) != 7);
+        for (unsigned other = 0; other < i; other++)
+            CHECK(fi_mr_key(regions[other]) != fi_mr_key(regions[i]));
+    }
+    for (unsigned i = 0; i < COUNT; i++)
+        close_fid(&regions[i]->fid);
+    access_works(&offer);
+    offer_close(&offer);
+}
+
+static void access_combinations(void)
+{
+    const uint64_t rights[] = {FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE};
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    for (unsigned subset = 0; subset < 64; subset++) {
+        struct iovec piece = {there, 100};
+        struct fi_mr_attr attr = {.mr_iov = &piece, .iov_count = 1, .requested_key = subset, .context = CONTEXT(3)};
+        struct fid_mr *region = NULL;
+
+        for (unsigned i = 0; i < 6; i++)
+            if (subset & 1u << i)
+                attr.access |= rights[i];
+        CHECK_OK(fi_mr_reg(offer.pair.server.domain, there, 100, attr.access, 0, subset, 0, &region, CONTEXT(3)));
+        CHECK(region->fid.context == CONTEXT(3));
+        close_fid(&region->fid);
+        CHECK_OK(fi_mr_regv(offer.pair.server.domain, &piece, 1, attr.access, 0, subset, 0, &region, CONTEXT(3)));
+        close_fid(&region->fid);
+        CHECK_OK(fi_mr_regattr(offer.pair.server.domain, &attr, 0, &region));
+        CHECK(region->fid.context == CONTEXT(3));
+        CHECK_INT(fi_mr_key(region), subset);
+        CHECK_OK(fi_mr_enable(region));
+        close_fid(&region->fid);
+        /* No bytes. */
+        CHECK_OK(fi_mr_reg(offer.pair.server.domain, there, 0, attr.access, 0, subset, 0, &region, NULL));
+        close_fid(&region->fid);
+    }
+    access_works(&offer);
+    offer_close(&offer);
+}
+
+static void registration_errors(void)
+{
+    struct iovec pieces[2] = {{there, 10}, {there + 20, 10}}, wrapping = {(void *)(uintptr_t)-4096, 8192};
+    struct fi_mr_attr attr = {.mr_iov = pieces, .iov_count = 1, .access = FI_REMOTE_READ};
+    struct fid_mr *region = NULL;
+    struct fid_domain *domain;
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    domain = offer.pair.server.domain;
+    CHECK_RET(fi_mr_reg(domain, NULL, 10, FI_REMOTE_READ, 0, 1, 0, &region, NULL), -FI_EINVAL);
+    CHECK_RET(fi_mr_reg(domain, there, 10, FI_REMOTE_READ, 0, 1, UNKNOWN_FLAG, &region, NULL), -FI_EBADFLAGS);
+    CHECK_RET(fi_mr_reg(domain, there, SIZE_MAX, FI_REMOTE_READ, 0, 1, 0, &region, NULL), -FI_EINVAL);
+    CHECK_RET(fi_mr_regv(domain, &wrapping, 1, FI_REMOTE_READ, 0, 1, 0, &region, NULL), -FI_EINVAL);
+    CHECK_RET(fi_mr_reg(domain, there, 10, FI_REMOTE_READ, 0, 1, 0, NULL, NULL), -FI_EINVAL);
+    CHECK_RET(fi_mr_regv(domain, NULL, 1, FI_REMOTE_READ, 0, 1, 0, &region, NULL), -FI_EINVAL);
+    CHECK_RET(fi_mr_regv(domain, pieces, 0, FI_REMOTE_READ, 0, 1, 0, &region, NULL), -FI_EINVAL);
+    CHECK_INT(offer.pair.server.info->domain_attr->mr_iov_limit, 1);
+    CHECK_RET(fi_mr_regv(domain, pieces, 2, FI_REMOTE_READ, 0, 1, 0, &region, NULL), -FI_EINVAL);
+    CHECK_RET(fi_mr_regattr(domain, NULL, 0, &region), -FI_EINVAL);
+    attr.iface = FI_HMEM_CUDA;
+    CHECK_RET(fi_mr_regattr(domain, &attr, 0, &region), -FI_ENOSYS);
+    attr.iface = FI_HMEM_SYSTEM;
+    attr.auth_key_size = 8;
+    CHECK_RET(fi_mr_regattr(domain, &attr, 0, &region), -FI_EINVAL);
+    CHECK(region == NULL);
+    CHECK_RET(fi_mr_bind(offer.region, &offer.pair.server.ep->fid, 0), -FI_ENOSYS);
+    access_works(&offer);
+    offer_close(&offer);
+}
+
+/* ---- calls -------------------------------------------------------------------------------- */
+
+/* Divides `length` bytes among up to 4 pieces, by a number that chooses their lengths. */
+static size_t divide(size_t *parts, size_t length, unsigned seed)
+{
+    size_t count = 1 + seed % 4;
+
+    for (size_t i = 0; i < count; i++) {
+        parts[i] = i + 1 == count ? length : length * ((seed >> (2 + 2 * i)) % 4) / 4;
+        length -= parts[i];
+    }
+    return count;
+}
+
+static void scatter(void)
+{
+    static uint8_t original[LENGTH];
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    memcpy(original, pattern(3, LENGTH), LENGTH);
+    for (unsigned seed = 0; seed < 200; seed++) {
+        size_t length = seed % 3 ? 20000 : 100, locals[4], remotes[4], at = 0;
+        size_t local_count = divide(locals, length, seed * 5), remote_count = divide(remotes, length, seed * 11 + 1);
+        struct iovec local[4];
+        struct fi_rma_iov remote[4];
+        struct fi_msg_rma message = {.msg_iov = local, .iov_count = local_count, .addr = LOCAL, .rma_iov = remote,
+                                     .rma_iov_count = remote_count, .context = CONTEXT(seed)};
+
+        memset(there, 0, LENGTH);
+        memcpy(here, original, LENGTH);
+        for (size_t i = 0; i < local_count; i++, at += locals[i - 1])
+            local[i] = (struct iovec){here + at, locals[i]};
+        /* The remote pieces stand apart, in the reverse order. */
+        for (size_t i = 0; i < remote_count; i++)
+            remote[i] = (struct fi_rma_iov){(3 - i) * 25000 + i, remotes[i], offer.key};
+        CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_COMPLETION | (seed % 5 ? 0 : FI_DELIVERY_COMPLETE)));
+        (void)await_done(offer.pair.client.cq, seed, WRITTEN);
+        memset(here, 0, length);
+        CHECK_OK(fi_readmsg(offer.pair.client.ep, &message, FI_COMPLETION));
+        (void)await_done(offer.pair.client.cq, seed, WAS_READ);
+        CHECK_BYTES(here, original, LENGTH);
+        at = 0;
+        for (size_t i = 0; i < remote_count; at += remotes[i++])
+            CHECK_BYTES(there + remote[i].addr, original + at, remotes[i]);
+    }
+    offer_close(&offer);
+}
+
+static void vectors(void)
+{
+    struct iovec local[4] = {{here, 10}, {here + 50, 20}, {NULL, 0}, {here + 100, 30}};
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    memcpy(here, pattern(5, 200), 200);
+    CHECK_OK(fi_writev(offer.pair.client.ep, local, NULL, 4, LOCAL, 7, offer.key, CONTEXT(1)));
+    (void)await_done(offer.pair.client.cq, 1, WRITTEN);
+    memset(here, 0, 200);
+    CHECK_OK(fi_readv(offer.pair.client.ep, local, NULL, 4, LOCAL, 7, offer.key, CONTEXT(2)));
+    (void)await_done(offer.pair.client.cq, 2, WAS_READ);
+    CHECK_BYTES(here, pattern(5, 10), 10);
+    CHECK_BYTES(here + 50, pattern(55, 20), 20);
+    CHECK_BYTES(here + 100, pattern(105, 30), 30);
+    CHECK_BYTES(there + 17, pattern(55, 20), 20);
+    offer_close(&offer);
+}
+
+static void with_data(void)
+{
+    struct iovec piece = {here, 1000};
+    struct fi_rma_iov target = {.addr = 0, .len = 1000};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &target,
+                                 .rma_iov_count = 1, .context = CONTEXT(3), .data = 33};
+    struct fi_cq_data_entry entry;
+    struct offer offer;
+
+    /* Data of a write takes no receive. */
+    offer_open(&offer, NULL);
+    target.key = offer.key;
+    memcpy(here, pattern(0, 1000), 1000);
+    CHECK_OK(fi_writedata(offer.pair.client.ep, here, 1000, NULL, UINT64_MAX, LOCAL, 100, offer.key, CONTEXT(1)));
+    entry = await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN);
+    CHECK_INT(entry.data, UINT64_MAX);
+    CHECK_INT(entry.len, 1000);
+    CHECK_BYTES(there + 100, pattern(0, 1000), 1000);
+    (void)await_done(offer.pair.client.cq, 1, WRITTEN);
+    CHECK_OK(fi_inject_writedata(offer.pair.client.ep, here, 5, 22, LOCAL, 0, offer.key));
+    CHECK_INT(await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN).data, 22);
+    CHECK_BYTES(there, here, 5);
+    CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION));
+    CHECK_INT(await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN).data, 33);
+    (void)await_done(offer.pair.client.cq, 3, WRITTEN);
+    /* No bytes, only data. */
+    CHECK_OK(fi_writedata(offer.pair.client.ep, NULL, 0, NULL, 44, LOCAL, 0, offer.key, CONTEXT(4)));
+    entry = await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN);
+    CHECK_INT(entry.data, 44);
+    CHECK_INT(entry.len, 0);
+    (void)await_done(offer.pair.client.cq, 4, WRITTEN);
+    check_no_completion(offer.pair.server.cq);
+    check_no_completion(offer.pair.client.cq);
+    offer_close(&offer);
+}
+
+static void injected(void)
+{
+    struct iovec piece = {here, MESSAGE_INJECT};
+    struct fi_rma_iov target = {.addr = 0, .len = MESSAGE_INJECT};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &target,
+                                 .rma_iov_count = 1, .context = CONTEXT(3)};
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    target.key = offer.key;
+    memcpy(here, pattern(0, MESSAGE_INJECT), MESSAGE_INJECT);
+    CHECK_OK(fi_inject_write(offer.pair.client.ep, here, MESSAGE_INJECT, LOCAL, 9000, offer.key));
+    memset(here, 0, MESSAGE_INJECT);
+    memcpy(here, pattern(1, MESSAGE_INJECT), MESSAGE_INJECT);
+    CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_INJECT | FI_COMPLETION));
+    memset(here, 0, MESSAGE_INJECT);
+    (void)await_done(offer.pair.client.cq, 3, WRITTEN);
+    CHECK_RET(fi_inject_write(offer.pair.client.ep, here, MESSAGE_INJECT + 1, LOCAL, 0, offer.key), -FI_EMSGSIZE);
+    CHECK_RET(fi_inject_writedata(offer.pair.client.ep, here, MESSAGE_INJECT + 1, 1, LOCAL, 0, offer.key),
+              -FI_EMSGSIZE);
+    piece.iov_len = target.len = MESSAGE_INJECT + 1;
+    CHECK_RET(fi_writemsg(offer.pair.client.ep, &message, FI_INJECT), -FI_EMSGSIZE);
+    /* A read behind them sees what they wrote. */
+    CHECK_OK(fi_read(offer.pair.client.ep, here, 20000, NULL, LOCAL, 0, offer.key, CONTEXT(4)));
+    (void)await_done(offer.pair.client.cq, 4, WAS_READ);
+    CHECK_BYTES(here, pattern(1, MESSAGE_INJECT), MESSAGE_INJECT);
+    CHECK_BYTES(here + 9000, pattern(0, MESSAGE_INJECT), MESSAGE_INJECT);
+    offer_close(&offer);
+}
+
+/* A message behind a write arrives after the bytes of the write. */
+static void order(void)
+{
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    for (unsigned round = 0; round < 100; round++) {
+        uint8_t got = 0;
+
+        memcpy(here, pattern(round, LENGTH), LENGTH);
+        post_recv(offer.pair.server.ep, &got, 1, 1);
+        CHECK_OK(fi_write(offer.pair.client.ep, here, LENGTH, NULL, LOCAL, 0, offer.key, CONTEXT(2)));
+        post_send(offer.pair.client.ep, "x", 1, 3);
+        (void)await_done(offer.pair.server.cq, 1, RECEIVED);
+        CHECK_BYTES(there, pattern(round, LENGTH), LENGTH);
+        (void)await_done(offer.pair.client.cq, 2, WRITTEN);
+        (void)await_done(offer.pair.client.cq, 3, SENT);
+    }
+    offer_close(&offer);
+}
+
+static void many_reads(void)
+{
+    enum { COUNT = MESSAGE_QUEUE };
+    struct offer offer;
+
+    /* More than the device may have under way. */
+    offer_open(&offer, NULL);
+    memcpy(there, pattern(0, LENGTH), LENGTH);
+    memset(here, 0, LENGTH);
+    for (unsigned i = 0; i < COUNT; i++)
+        CHECK_OK(fi_read(offer.pair.client.ep, here + i * 300, 300, NULL, LOCAL, i * 300, offer.key, CONTEXT(i)));
+    CHECK_RET(fi_read(offer.pair.client.ep, here, 1, NULL, LOCAL, 0, offer.key, NULL), -FI_EAGAIN);
+    for (unsigned i = 0; i < COUNT; i++)
+        (void)await_done(offer.pair.client.cq, i, WAS_READ);
+    CHECK_BYTES(here, there, COUNT * 300);
+    offer_close(&offer);
+}
+
+static void call_errors(void)
+{
+    struct iovec local[5] = {{here, 10}, {here, 10}, {here, 10}, {here, 10}, {here, 10}};
+    struct fi_rma_iov remote[5] = {{0, 10, 1}, {0, 10, 1}, {0, 10, 1}, {0, 10, 1}, {0, 10, 1}};
+    _Alignas(16) uint8_t bytes[64] = {0};
+    struct fi_msg_rma message = {.msg_iov = local, .iov_count = 1, .addr = LOCAL, .rma_iov = remote,
+                                 .rma_iov_count = 2};
+    struct offer offer;
+    struct fid_ep *ep;
+
+    offer_open(&offer, NULL);
+    ep = offer.pair.client.ep;
+    CHECK_RET(fi_read(ep, NULL, 10, NULL, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_write(ep, NULL, 10, NULL, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_inject_write(ep, NULL, 10, LOCAL, 0, 1), -FI_EINVAL);
+    CHECK_RET(fi_readv(ep, NULL, NULL, 1, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_writev(ep, local, NULL, 5, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_writev(ep, (const void *)(bytes + 1), NULL, 1, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_readmsg(ep, NULL, 0), -FI_EINVAL);
+    CHECK_RET(fi_writemsg(ep, NULL, 0), -FI_EINVAL);
+    /* Lengths whose sums differ. */
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EINVAL);
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    remote[0].len = remote[1].len = SIZE_MAX / 2 + 6;
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    message.rma_iov_count = 5;
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    message.rma_iov_count = 0;
+    message.iov_count = 0;
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    message.rma_iov = (const void *)(bytes + 1);
+    message.rma_iov_count = 1;
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    remote[0].len = 10;
+    message = (struct fi_msg_rma){.msg_iov = local, .iov_count = 1, .addr = LOCAL, .rma_iov = remote,
+                                  .rma_iov_count = 1};
+    CHECK_RET(fi_writemsg(ep, &message, UNKNOWN_FLAG), -FI_EBADFLAGS);
+    CHECK_RET(fi_readmsg(ep, &message, UNKNOWN_FLAG), -FI_EBADFLAGS);
+    CHECK_RET(fi_tx_size_left(ep), MESSAGE_QUEUE);
+    check_no_completion(offer.pair.client.cq);
+    access_works(&offer);
+    messages_pass(&offer.pair);
+    offer_close(&offer);
+}
+
+/* ---- refused access ----------------------------------------------------------------------- */
+
+enum fault { WRONG_KEY, BEYOND, FAR_BEYOND, WRAPS, NO_RIGHT, CLOSED, FAULTS };
+
+/* One access that the peer refuses, with others behind it: the first fails with the reason, the others are
+ * cancelled, both sides see the end, and nothing is written. */
+static void refused_access(enum fault fault, bool reads, int mr_mode)
+{
+    struct message_settings settings = {.mr_mode = mr_mode};
+    const uint64_t right = reads ? FI_REMOTE_WRITE : FI_REMOTE_READ;
+    struct fid_mr *other = NULL;
+    uint64_t key, address;
+    struct offer offer;
+    struct fid_ep *ep;
+    uint8_t got;
+
+    note("fault %d, %s, mr_mode %d", fault, reads ? "read" : "write", mr_mode);
+    offer_open(&offer, &settings);
+    ep = offer.pair.client.ep;
+    key = offer.key;
+    address = offer.address;
+    memset(there, 1, LENGTH);
+    memset(here, 2, LENGTH);
+    CHECK_OK(fi_mr_reg(offer.pair.server.domain, there, 100, right, 0, 0x9999, 0, &other, NULL));
+    switch (fault) {
+    case WRONG_KEY:
+        key ^= 0x5500;
+        break;
+    case BEYOND:
+        address += LENGTH - 9;
+        break;
+    case FAR_BEYOND:
+        address += 1ULL << 40;
+        break;
+    case WRAPS:
+        address = UINT64_MAX - 4;
+        break;
+    case NO_RIGHT:
+        key = fi_mr_key(other);
+        break;
+    default:
+        key = fi_mr_key(other);
+        close_fid(&other->fid);
+        other = NULL;
+    }
+    post_recv(offer.pair.server.ep, &got, 1, 9);
+    if (reads)
+        CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(1)));
+    else
+        CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(1)));
+    /* It waits for an answer, which does not come. */
+    CHECK_OK(fi_read(ep, here + 50, 10, NULL, LOCAL, offer.address, offer.key, CONTEXT(2)));
+    if (reads) {
+        (void)await_failed(offer.pair.client.cq, 1, WAS_READ, FI_EACCES);
+    } else {
+        /* The write itself was complete when TCP had taken it, or fails with the connection. */
+        struct fi_cq_data_entry entry;
+        ssize_t answer = -FI_EAGAIN;
+
+        AWAIT(PATIENCE_MS, (answer = fi_cq_read(offer.pair.client.cq, &entry, 1)) != -FI_EAGAIN);
+        if (answer == -FI_EAVAIL)
+            (void)await_failed(offer.pair.client.cq, 1, WRITTEN, FI_EACCES);
+        else
+            CHECK(entry.op_context == CONTEXT(1) && entry.flags == WRITTEN);
+    }
+    (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(offer.pair.server.eq, FI_SHUTDOWN);
+    {
+        struct fi_cq_err_entry error = {0};
+
+        AWAIT(PATIENCE_MS, fi_cq_readerr(offer.pair.client.cq, &error, 0) == 1 ||
+              fi_cq_read(offer.pair.client.cq, NULL, 0) == -FI_EINVAL);
+        CHECK(error.op_context == CONTEXT(2));
+        CHECK(error.err == FI_ECANCELED || (!reads && error.err == FI_EACCES));
+    }
+    (void)await_failed(offer.pair.server.cq, 9, RECEIVED, FI_ECANCELED);
+    check_no_completion(offer.pair.client.cq);
+    check_no_completion(offer.pair.server.cq);
+    for (unsigned i = 0; i < LENGTH; i++) {
+        CHECK_INT(there[i], 1);
+        CHECK_INT(here[i], 2);
+    }
+    if (other)
+        close_fid(&other->fid);
+    offer_close(&offer);
+}
+
+static void refused_reads(void)
+{
+    for (enum fault fault = 0; fault < FAULTS; fault++) {
+        refused_access(fault, true, 0);
+        refused_access(fault, true, FI_MR_PROV_KEY);
+        refused_access(fault, true, FI_MR_BASIC);
+    }
+}
+
+static void refused_writes(void)
+{
+    for (enum fault fault = 0; fault < FAULTS; fault++) {
+        refused_access(fault, false, 0);
+        refused_access(fault, false, FI_MR_BASIC);
+    }
+}
+
+/* The regions of one domain are not those of another. */
+static void other_domain(void)
+{
+    struct fid_mr *region;
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    region = message_region(&offer.pair.client, here, LENGTH, 0x4321);
+    CHECK_OK(fi_read(offer.pair.client.ep, here, 10, NULL, LOCAL, 0, 0x4321, CONTEXT(1)));
+    (void)await_failed(offer.pair.client.cq, 1, WAS_READ, FI_EACCES);
+    close_fid(&region->fid);
+    offer_close(&offer);
+}
+
+/* A region that is closed while a peer reads from it, or writes to it: the memory can be given back at once. An
+ * access is either complete by then, or fails. */
+static void closed_in_use(void)
+{
+    enum { SIZE = 8 << 20 };
+    static uint8_t local[SIZE];
+    unsigned refused = 0;
+
+    for (unsigned round = 0; round < 12; round++) {
+        uint8_t *memory = map_pages(SIZE);
+        struct fi_cq_data_entry entry;
+        struct fid_mr *region;
+        struct offer offer;
+        ssize_t answer;
+
+        note("round %u", round);
+        offer_open(&offer, NULL);
+        region = message_region(&offer.pair.server, memory, SIZE, 5);
+        if (round % 2)
+            CHECK_OK(fi_read(offer.pair.client.ep, local, SIZE, NULL, LOCAL, 0, 5, CONTEXT(1)));
+        else
+            CHECK_OK(fi_write(offer.pair.client.ep, local, SIZE, NULL, LOCAL, 0, 5, CONTEXT(1)));
+        for (unsigned i = 0; i < round / 2; i++)
+            drive();
+        close_fid(&region->fid);
+        unmap_pages(memory, SIZE);
+        AWAIT(PATIENCE_MS, (answer = fi_cq_read(offer.pair.client.cq, &entry, 1)) != -FI_EAGAIN);
+        if (answer == 1) {
+            /* TCP had taken the whole write, or the read was complete. */
+            if (round % 2)
+                access_works(&offer);
+        } else {
+            refused++;
+            (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
+            (void)await_event(offer.pair.server.eq, FI_SHUTDOWN);
+        }
+        offer_close(&offer);
+    }
+    CHECK_AT_LEAST(refused, 2);
+}
+
+static const struct test tests[] = {
+    TEST(modes_of_keys, "mr_mode: none, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE; offsets or addresses"),
+    TEST(keys_of_application, "keys of 64 bits that the application chooses; one in use: -FI_ENOKEY"),
+    TEST(keys_of_provider, "keys that the provider chooses"),
+    TEST(access_combinations, "fi_mr_reg, regv, regattr with every combination of rights, and no bytes"),
+    TEST(registration_errors, "bad registrations: errors, and nothing changes"),
+    TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
+    TEST(vectors, "fi_writev, fi_readv"),
+    TEST(with_data, "writes with data: a completion at the target, which takes no receive"),
+    TEST(injected, "fi_inject_write and FI_INJECT: the buffer is free when the call returns"),
+    TEST(order, "a message arrives after the bytes of the write before it"),
+    TEST(many_reads, "more reads than the device has under way"),
+    TEST(call_errors, "bad arguments: errors, and nothing changes"),
+    TEST(refused_reads, "wrong key, bounds or right of a read: FI_EACCES, then the end; nothing is read"),
+    TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
+    TEST(other_domain, "a key opens nothing in another domain"),
+    TEST(closed_in_use, "after the close of a region nothing touches its memory"),
+};
+
+const struct section message_rma_section = SECTION("remote memory", tests);
