@@ -101,8 +101,6 @@ numbers! {
     EALREADY = libc::EALREADY;
     /// Cancelled.
     ECANCELED = libc::ECANCELED;
-    /// The key of a memory region is in use.
-    ENOKEY = libc::ENOKEY;
     /// The key of a memory region is invalid.
     EKEYREJECTED = libc::EKEYREJECTED;
     /// Some other error.
@@ -121,6 +119,8 @@ numbers! {
     ENOCQ = sys::FI_ENOCQ as i32;
     /// A message was longer than its receive.
     ETRUNC = sys::FI_ETRUNC as i32;
+    /// The key of a memory region is in use. The system's `ENOKEY` is another number.
+    ENOKEY = sys::FI_ENOKEY as i32;
     /// The object belongs to another domain.
     EDOMAIN = sys::FI_EDOMAIN as i32;
 }
