@@ -86,7 +86,7 @@ impl Memory {
     }
 
     /// Takes the `length` bytes at `base` on loan, to register them. `None` if there are bytes and `base` is
-    /// null, or more than `isize::MAX`.
+    /// null, if there are more than `isize::MAX`, and if their addresses wrap around.
     ///
     /// # Safety
     /// For as long as the result lives the bytes are readable, and writable if they are registered with a
@@ -95,6 +95,7 @@ impl Memory {
     #[must_use]
     pub unsafe fn lent(base: *mut u8, length: usize) -> Option<Arc<Self>> {
         let layout = Layout::from_size_align(length, 1).ok()?;
+        base.addr().checked_add(length)?;
         let base = match NonNull::new(base) {
             None if length > 0 => return None,
             base => base.unwrap_or(NonNull::dangling()),
