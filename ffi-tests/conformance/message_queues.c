@@ -370,7 +370,7 @@ static void threshold(void)
     cpu = cpu_ms();
     CHECK_RET(fi_cq_sread(pair.server.cq, entries, 4, CONTEXT(2), 500), 1);
     CHECK_BETWEEN(now_ms() - start, 499, 600);
-    CHECK_BETWEEN(cpu_ms() - cpu, 0, 15);
+    CHECK_BETWEEN(cpu_ms() - cpu, 0, 20);
     /* A failure counts as enough. */
     post_recv(pair.server.ep, got, 0, 7);
     CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
@@ -748,24 +748,29 @@ static void shared_attributes(void)
 /* A receive that is half filled when its connection ends goes to the next message. */
 static void half_filled(void)
 {
-    enum { LENGTH = 4 << 20 };
-    static uint8_t got[LENGTH];
+    /* More than arrives in a few calls. */
+    enum { LENGTH = 64 << 20 };
+    uint8_t *got = map_pages(LENGTH), *sent = map_pages(LENGTH);
     struct side listener, clients[2];
     struct fid_ep *eps[2];
+
+    memset(sent, 1, LENGTH);
 
     open_shared(&listener, NULL);
     for (unsigned i = 0; i < 2; i++)
         eps[i] = connect_shared(&listener, &clients[i]);
     post_recv(shared, got, LENGTH, 1);
-    post_send(clients[0].ep, pattern(0, LENGTH), LENGTH, 5);
-    AWAIT(PATIENCE_MS, got[0] == pattern(0, 1)[0] && got[1] == pattern(1, 1)[0]);
+    post_send(clients[0].ep, sent, LENGTH, 5);
+    AWAIT(PATIENCE_MS, got[0] == 1);
     close_fid(&clients[0].ep->fid);
     clients[0].ep = NULL;
+    unmap_pages(sent, LENGTH);
     (void)await_event(listener.eq, FI_SHUTDOWN);
     check_no_completion(listener.cq);
     CHECK_OK(fi_inject(clients[1].ep, "next", 4, FI_ADDR_UNSPEC));
     CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 4);
     CHECK_BYTES(got, "next", 4);
+    unmap_pages(got, LENGTH);
     for (unsigned i = 0; i < 2; i++)
         close_fid(&eps[i]->fid);
     close_fid(&shared->fid);
@@ -801,9 +806,11 @@ static void idle(void)
     CHECK_RET(fi_cntr_wait(counters[1][RECEIVES], 1, MS), -FI_ETIMEDOUT);
     check_idle("a waiter on a counter", cpu, MS);
     /* Messages arrive, and there is no receive for them. */
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < 16; i++)
         post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
     for (unsigned i = 0; i < 30; i++)
+        drive();
+    while (fi_cq_read(pair.client.cq, &entry, 1) == 1)
         drive();
     cpu = cpu_ms();
     CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);

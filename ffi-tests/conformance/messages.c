@@ -475,27 +475,31 @@ static void cancel_only_receives(void)
 /* One context for several receives: each call cancels one that no message has reached. */
 static void cancel_same_context(void)
 {
-    enum { LENGTH = 1 << 20 };
-    static uint8_t got[LENGTH];
+    /* More than arrives in a few calls. */
+    enum { LENGTH = 64 << 20 };
+    uint8_t *got = map_pages(LENGTH), *sent = map_pages(LENGTH);
     uint8_t others[2];
     struct pair pair;
 
+    memset(sent, 1, LENGTH);
     messages_open(&pair, NULL);
-    post_recv(pair.server.ep, got, sizeof got, 1);
+    post_recv(pair.server.ep, got, LENGTH, 1);
     post_recv(pair.server.ep, &others[0], 1, 1);
     post_recv(pair.server.ep, &others[1], 1, 1);
-    post_send(pair.client.ep, pattern(0, LENGTH), LENGTH, 2);
+    post_send(pair.client.ep, sent, LENGTH, 2);
     /* The beginning of the message has taken the first receive. */
-    AWAIT(PATIENCE_MS, got[0] == pattern(0, 1)[0] && got[1] == pattern(1, 1)[0]);
+    AWAIT(PATIENCE_MS, got[0] == 1);
     CHECK_OK(fi_cancel(&pair.server.ep->fid, CONTEXT(1)));
     CHECK_OK(fi_cancel(&pair.server.ep->fid, CONTEXT(1)));
+    CHECK_RET(fi_cancel(&pair.server.ep->fid, CONTEXT(1)), -FI_ENOENT);
     (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
     (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
     CHECK_INT(await_done(pair.server.cq, 1, RECEIVED).len, LENGTH);
-    CHECK_BYTES(got, pattern(0, LENGTH), LENGTH);
+    CHECK_BYTES(got, sent, LENGTH);
     (void)await_done(pair.client.cq, 2, SENT);
-    CHECK_RET(fi_cancel(&pair.server.ep->fid, CONTEXT(1)), -FI_ENOENT);
     pair_close(&pair);
+    unmap_pages(got, LENGTH);
+    unmap_pages(sent, LENGTH);
 }
 
 /* ---- no receive posted, full queues ------------------------------------------------------- */

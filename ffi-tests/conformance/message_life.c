@@ -1,0 +1,765 @@
+/* Contract, section Message endpoints: discovery, opening and binding, connecting, and the end. */
+#include "message.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "../iwarp_wire.h"
+
+/* ---- discovery ---------------------------------------------------------------------------- */
+
+static void attributes(void)
+{
+    const uint64_t order = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAW | FI_ORDER_RAS | FI_ORDER_WAS | FI_ORDER_SAW |
+                           FI_ORDER_SAS | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAW;
+    struct fi_info *hints = message_hints(NULL), *list = find(IPV4, "7471", 0, hints);
+    unsigned count = 0;
+
+    for (struct fi_info *info = list; info; info = info->next, count++) {
+        CHECK(is_ours(info));
+        CHECK_INT(info->ep_attr->type, FI_EP_MSG);
+        CHECK_INT(info->ep_attr->protocol, FI_PROTO_IWARP);
+        CHECK_INT(info->caps, FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ |
+                              FI_REMOTE_WRITE | FI_LOCAL_COMM | FI_REMOTE_COMM);
+        CHECK_INT(info->tx_attr->caps, FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE);
+        CHECK_INT(info->rx_attr->caps, FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE);
+        CHECK_INT(info->mode, 0);
+        CHECK_INT(info->ep_attr->max_msg_size, UINT32_MAX);
+        CHECK_INT(info->ep_attr->max_order_raw_size, SIZE_MAX);
+        CHECK_INT(info->ep_attr->max_order_waw_size, SIZE_MAX);
+        CHECK_INT(info->ep_attr->max_order_war_size, 0);
+        CHECK_INT(info->tx_attr->size, MESSAGE_QUEUE);
+        CHECK_INT(info->rx_attr->size, MESSAGE_QUEUE);
+        CHECK_INT(info->tx_attr->inject_size, MESSAGE_INJECT);
+        CHECK_INT(info->tx_attr->iov_limit, MESSAGE_IOVS);
+        CHECK_INT(info->tx_attr->rma_iov_limit, MESSAGE_IOVS);
+        CHECK_INT(info->rx_attr->iov_limit, MESSAGE_IOVS);
+        CHECK_INT(info->tx_attr->msg_order, order);
+        CHECK_INT(info->rx_attr->msg_order, order);
+        CHECK_INT(info->domain_attr->mr_mode, 0);
+        CHECK_INT(info->domain_attr->mr_key_size, 8);
+        CHECK_INT(info->domain_attr->cq_data_size, 8);
+        CHECK_INT(info->domain_attr->threading, FI_THREAD_SAFE);
+        CHECK_INT(info->domain_attr->data_progress, FI_PROGRESS_MANUAL);
+        CHECK_INT(info->domain_attr->max_ep_srx_ctx > 0, 1);
+    }
+    CHECK_AT_LEAST(count, 1);
+    fi_freeinfo(list);
+    fi_freeinfo(hints);
+}
+
+/* Asks with one hint of its own. */
+#define ASK(field, value, answer)                                                                   \
+    do {                                                                                            \
+        struct fi_info *hints_ = message_hints(NULL), *info_ = NULL;                                \
+                                                                                                    \
+        hints_->field = (value);                                                                    \
+        CHECK_RET(fi_getinfo(TEST_API, IPV4, "7471", 0, hints_, &info_), answer);                   \
+        fi_freeinfo(hints_);                                                                        \
+        if (info_)                                                                                  \
+            fi_freeinfo(info_);                                                                     \
+    } while (0)
+
+static void filters(void)
+{
+    ASK(caps, FI_MSG | FI_TAGGED, -FI_ENODATA);
+    ASK(caps, FI_MSG | FI_ATOMIC, -FI_ENODATA);
+    ASK(caps, FI_MSG | FI_MULTI_RECV, -FI_ENODATA);
+    ASK(caps, FI_RMA | FI_REMOTE_READ, 0);
+    ASK(mode, ~0ULL, 0);
+    ASK(ep_attr->protocol, FI_PROTO_IWARP, 0);
+    ASK(ep_attr->protocol, FI_PROTO_SOCK_TCP, -FI_ENODATA);
+    ASK(ep_attr->max_msg_size, UINT32_MAX, 0);
+    ASK(ep_attr->max_msg_size, (size_t)UINT32_MAX + 1, -FI_ENODATA);
+    ASK(ep_attr->tx_ctx_cnt, 2, -FI_ENODATA);
+    ASK(ep_attr->tx_ctx_cnt, FI_SHARED_CONTEXT, -FI_ENODATA);
+    ASK(ep_attr->rx_ctx_cnt, FI_SHARED_CONTEXT, 0);
+    ASK(ep_attr->rx_ctx_cnt, 2, -FI_ENODATA);
+    ASK(tx_attr->inject_size, MESSAGE_INJECT, 0);
+    ASK(tx_attr->inject_size, MESSAGE_INJECT + 1, -FI_ENODATA);
+    ASK(tx_attr->iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
+    ASK(tx_attr->rma_iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
+    ASK(rx_attr->iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
+    ASK(tx_attr->size, 1 << 17, 0);
+    ASK(tx_attr->size, (1 << 17) + 1, -FI_ENODATA);
+    ASK(rx_attr->size, (1 << 17) + 1, -FI_ENODATA);
+    ASK(tx_attr->msg_order, FI_ORDER_SAS | FI_ORDER_RAW, 0);
+    ASK(tx_attr->msg_order, FI_ORDER_WAR, -FI_ENODATA);
+    ASK(rx_attr->msg_order, FI_ORDER_SAR, -FI_ENODATA);
+    ASK(tx_attr->op_flags, FI_DELIVERY_COMPLETE | FI_INJECT | FI_COMPLETION, 0);
+    ASK(tx_attr->op_flags, FI_MATCH_COMPLETE, -FI_ENODATA);
+    ASK(rx_attr->op_flags, FI_COMPLETION, 0);
+    ASK(rx_attr->op_flags, FI_MULTI_RECV, -FI_ENODATA);
+    ASK(domain_attr->cq_data_size, 8, 0);
+    ASK(domain_attr->cq_data_size, 9, -FI_ENODATA);
+    ASK(domain_attr->mr_key_size, 9, -FI_ENODATA);
+    ASK(domain_attr->data_progress, FI_PROGRESS_AUTO, -FI_ENODATA);
+    ASK(domain_attr->control_progress, FI_PROGRESS_AUTO, 0);
+    ASK(domain_attr->mr_mode, ~(FI_MR_BASIC | FI_MR_SCALABLE), 0);
+    ASK(domain_attr->threading, FI_THREAD_COMPLETION, 0);
+    ASK(addr_format, FI_SOCKADDR_IN6, -FI_ENODATA);
+    ASK(domain_attr->name, strdup("no such domain"), -FI_ENODATA);
+    ASK(fabric_attr->name, strdup("no such fabric"), -FI_ENODATA);
+}
+
+/* An info given as hints is the first answer: ofi_rxm opens what it finds in this way. */
+static void answers_itself(void)
+{
+    struct fi_info *hints = message_hints(NULL), *list = find(NULL, NULL, 0, hints);
+
+    for (struct fi_info *one = list; one; one = one->next) {
+        struct fi_info *again = NULL;
+
+        CHECK_OK(fi_getinfo(TEST_API, NULL, NULL, 0, one, &again));
+        CHECK_INT(again->ep_attr->type, FI_EP_MSG);
+        CHECK(strcmp(again->fabric_attr->name, one->fabric_attr->name) == 0);
+        CHECK(strcmp(again->domain_attr->name, one->domain_attr->name) == 0);
+        CHECK_INT(again->src_addrlen, one->src_addrlen);
+        CHECK(one->src_addr == NULL || memcmp(again->src_addr, one->src_addr, one->src_addrlen) == 0);
+        fi_freeinfo(again);
+    }
+    fi_freeinfo(list);
+    fi_freeinfo(hints);
+}
+
+/* Without a type, infos of streams come first. */
+static void behind_streams(void)
+{
+    struct fi_info *hints = message_hints(NULL), *list;
+    bool messages = false, streams = false;
+
+    hints->ep_attr->type = FI_EP_UNSPEC;
+    list = find(IPV4, "7471", 0, hints);
+    for (struct fi_info *one = list; one; one = one->next) {
+        if (one->ep_attr->type == FI_EP_MSG)
+            messages = true;
+        else
+            CHECK(!messages);
+        streams = streams || !messages;
+    }
+    CHECK(messages && streams);
+    fi_freeinfo(list);
+    /* What only one of them has decides. */
+    hints->caps = FI_RMA;
+    list = find(IPV4, "7471", 0, hints);
+    CHECK_INT(list->ep_attr->type, FI_EP_MSG);
+    fi_freeinfo(list);
+    fi_freeinfo(hints);
+}
+
+static void sizes_as_asked(void)
+{
+    struct message_settings settings = {.tx_size = 17, .rx_size = 1000, .tx_flags = FI_TRANSMIT_COMPLETE};
+    struct fi_info *hints = message_hints(&settings), *info;
+
+    hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    info = find(IPV4, "7471", 0, hints);
+    CHECK_INT(info->tx_attr->size, 17);
+    CHECK_INT(info->rx_attr->size, 1000);
+    CHECK_INT(info->tx_attr->op_flags, FI_TRANSMIT_COMPLETE);
+    CHECK_INT(info->ep_attr->rx_ctx_cnt, FI_SHARED_CONTEXT);
+    fi_freeinfo(info);
+    fi_freeinfo(hints);
+}
+
+/* ---- opening and binding ------------------------------------------------------------------ */
+
+static void binding(void)
+{
+    struct fi_cntr_attr cntr_attr = {.events = FI_CNTR_EVENTS_COMP};
+    struct fid_cntr *counter = NULL;
+    struct side side, listener;
+    struct fid_ep *ep;
+
+    message_listen(&listener, NULL);
+    message_client(&side, &listener, NULL);
+    message_queue(&side, NULL);
+    CHECK_OK(fi_cntr_open(side.domain, &cntr_attr, &counter, NULL));
+    CHECK_OK(fi_endpoint(side.domain, side.info, &ep, CONTEXT(5)));
+    CHECK(ep->fid.context == CONTEXT(5));
+    CHECK_RET(fi_enable(ep), -FI_ENOEQ);
+    CHECK_RET(fi_connect(ep, side.info->dest_addr, NULL, 0), -FI_ENOEQ);
+    CHECK_RET(fi_ep_bind(ep, NULL, 0), -FI_EINVAL);
+    CHECK_RET(fi_ep_bind(ep, &side.domain->fid, 0), -FI_EINVAL);
+    CHECK_RET(fi_ep_bind(ep, &listener.pep->fid, 0), -FI_EINVAL);
+    CHECK_RET(fi_ep_bind(ep, &side.eq->fid, 1), -FI_EBADFLAGS);
+    CHECK_OK(fi_ep_bind(ep, &side.eq->fid, 0));
+    CHECK_RET(fi_ep_bind(ep, &side.eq->fid, 0), -FI_EINVAL);
+    CHECK_RET(fi_enable(ep), -FI_ENOCQ);
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, 0), -FI_EINVAL);
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_SELECTIVE_COMPLETION), -FI_EINVAL);
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | 1ULL << 45), -FI_EBADFLAGS);
+    CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT));
+    CHECK_RET(fi_enable(ep), -FI_ENOCQ);
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
+    CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_RECV));
+    CHECK_RET(fi_ep_bind(ep, &counter->fid, 1ULL << 45), -FI_EBADFLAGS);
+    CHECK_OK(fi_ep_bind(ep, &counter->fid, FI_SEND));
+    /* In use. */
+    CHECK_RET(fi_close(&side.cq->fid), -FI_EBUSY);
+    CHECK_RET(fi_close(&side.domain->fid), -FI_EBUSY);
+    CHECK_RET(fi_close(&side.eq->fid), -FI_EBUSY);
+    CHECK_RET(fi_close(&counter->fid), -FI_EBUSY);
+    CHECK_OK(fi_enable(ep));
+    CHECK_OK(fi_enable(ep));
+    CHECK_RET(fi_ep_bind(ep, &side.eq->fid, 0), -FI_EOPBADSTATE);
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT), -FI_EOPBADSTATE);
+    CHECK_RET(fi_ep_bind(ep, &counter->fid, FI_RECV), -FI_EOPBADSTATE);
+    CHECK_RET(fi_close(&side.cq->fid), -FI_EBUSY);
+    CHECK_RET(fi_close(&counter->fid), -FI_EBUSY);
+    close_fid(&ep->fid);
+    close_fid(&counter->fid);
+    side_close(&side);
+    side_close(&listener);
+}
+
+/* Objects of another domain are not those of this one, of which an endpoint knows places and counts. */
+static void binding_foreign(void)
+{
+    struct fi_cntr_attr cntr_attr = {.events = FI_CNTR_EVENTS_COMP};
+    struct fid_cntr *counter = NULL;
+    struct fid_ep *shared = NULL;
+    struct side one, other, listener;
+
+    message_listen(&listener, NULL);
+    message_client(&one, &listener, NULL);
+    message_client(&other, &listener, NULL);
+    message_queue(&other, NULL);
+    CHECK_OK(fi_cntr_open(other.domain, &cntr_attr, &counter, NULL));
+    CHECK_OK(fi_srx_context(other.domain, NULL, &shared, NULL));
+    CHECK_OK(fi_endpoint(one.domain, one.info, &one.ep, NULL));
+    CHECK_RET(fi_ep_bind(one.ep, &other.cq->fid, FI_TRANSMIT | FI_RECV), -FI_EDOMAIN);
+    CHECK_RET(fi_ep_bind(one.ep, &counter->fid, FI_SEND), -FI_EDOMAIN);
+    CHECK_RET(fi_ep_bind(one.ep, &shared->fid, 0), -FI_EDOMAIN);
+    close_fid(&shared->fid);
+    close_fid(&counter->fid);
+    side_close(&other);
+    side_close(&one);
+    side_close(&listener);
+}
+
+static void states(void)
+{
+    struct side listener, client, server;
+    struct fi_cq_data_entry entry;
+    struct event request;
+    uint8_t got;
+    ssize_t answer;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    /* Not enabled. */
+    CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EOPBADSTATE);
+    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EOPBADSTATE);
+    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EOPBADSTATE);
+    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EOPBADSTATE);
+    CHECK_RET(fi_cancel(&client.ep->fid, NULL), -FI_EOPBADSTATE);
+    CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
+    CHECK_RET(fi_accept(client.ep, NULL, 0), -FI_EOPBADSTATE);
+    /* Enabled, not connected: receives can be posted. */
+    CHECK_OK(fi_enable(client.ep));
+    post_recv(client.ep, &got, 1, 1);
+    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
+    CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
+    CHECK_RET(fi_getpeer(client.ep, &(struct sockaddr_in){0}, &(size_t){sizeof(struct sockaddr_in)}), -FI_ENOTCONN);
+    /* Connecting. */
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
+    CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EALREADY);
+    CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    CHECK(fi_accept(server.ep, NULL, 0) < 0);
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    /* Connected. */
+    CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EISCONN);
+    CHECK(fi_accept(server.ep, NULL, 0) < 0);
+    CHECK_RET(fi_setname(&client.ep->fid, client.info->dest_addr, client.info->dest_addrlen), -FI_EOPBADSTATE);
+    CHECK_RET(fi_shutdown(client.ep, 1ULL << 45), -FI_EBADFLAGS);
+    CHECK_OK(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC));
+    (void)await_done(client.cq, 1, RECEIVED);
+    /* Over: -FI_EAGAIN until the event is read that says so. */
+    CHECK_OK(fi_shutdown(client.ep, 0));
+    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+    CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+    CHECK(await_event(client.eq, FI_SHUTDOWN).fid == &client.ep->fid);
+    AWAIT(PATIENCE_MS, (answer = fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL)) != -FI_EAGAIN);
+    CHECK_RET(answer, -FI_ENOTCONN);
+    CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
+    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
+    CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EOPBADSTATE);
+    CHECK(await_event(server.eq, FI_SHUTDOWN).fid == &server.ep->fid);
+    check_no_event(client.eq);
+    check_no_event(server.eq);
+    CHECK_RET(fi_cq_read(client.cq, &entry, 1), -FI_EAGAIN);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* A passive endpoint that does not listen passes its address on. */
+static void takes_over_address(void)
+{
+    struct side side, listener;
+    struct sockaddr_in address = ipv4_address(0);
+    struct sockaddr_in bound;
+    size_t length = sizeof bound;
+    struct fid_ep *ep;
+
+    message_listen(&listener, NULL);
+    message_client(&side, &listener, NULL);
+    CHECK_OK(fi_passive_ep(side.fabric, side.info, &side.pep, NULL));
+    address.sin_port = htons((uint16_t)(20000 + getpid() % 10000));
+    CHECK_OK(fi_setname(&side.pep->fid, &address, sizeof address));
+    side.info->handle = &side.pep->fid;
+    message_endpoint(&side, NULL);
+    CHECK_OK(fi_getname(&side.ep->fid, &bound, &length));
+    CHECK_INT(bound.sin_port, address.sin_port);
+    side.info->handle = NULL;
+    /* Other objects are no handles. */
+    side.info->handle = &side.eq->fid;
+    CHECK_RET(fi_endpoint(side.domain, side.info, &ep, NULL), -FI_EINVAL);
+    side.info->handle = NULL;
+    side_close(&side);
+    side_close(&listener);
+}
+
+/* ---- connecting --------------------------------------------------------------------------- */
+
+static void connection_data(void)
+{
+    struct side listener, client, server;
+    size_t value = 0, length = sizeof value;
+
+    message_listen(&listener, NULL);
+    CHECK_OK(fi_getopt(&listener.pep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, &length));
+    CHECK_INT(value, MESSAGE_CM_DATA);
+    for (size_t bytes = 0; bytes <= MESSAGE_CM_DATA; bytes += bytes < 10 ? 1 : 19) {
+        struct event event;
+
+        note("%zu bytes", bytes);
+        message_client(&client, &listener, NULL);
+        message_endpoint(&client, NULL);
+        CHECK_OK(fi_getopt(&client.ep->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, &length));
+        CHECK_INT(value, MESSAGE_CM_DATA);
+        CHECK_RET(fi_connect(client.ep, client.info->dest_addr, pattern(0, 201), 201), -FI_EINVAL);
+        CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 5), -FI_EINVAL);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, pattern(1, bytes), bytes));
+        event = await_event(listener.eq, FI_CONNREQ);
+        CHECK_INT(event.data_length, bytes);
+        CHECK_BYTES(event.data, pattern(1, bytes), bytes);
+        CHECK(event.fid == &listener.pep->fid);
+        CHECK_INT(event.info->ep_attr->type, FI_EP_MSG);
+        CHECK(event.info->handle != NULL && event.info->dest_addr != NULL);
+        CHECK_INT(address_port(event.info->src_addr), fid_port(&listener.pep->fid));
+        message_server(&listener, &server, &event, NULL);
+        CHECK_RET(fi_accept(server.ep, pattern(0, 201), 201), -FI_EINVAL);
+        CHECK_OK(fi_accept(server.ep, pattern(2, bytes), bytes));
+        event = await_event(client.eq, FI_CONNECTED);
+        CHECK_INT(event.data_length, bytes);
+        CHECK_BYTES(event.data, pattern(2, bytes), bytes);
+        CHECK_INT(await_event(server.eq, FI_CONNECTED).data_length, 0);
+        side_close(&client);
+        side_close(&server);
+    }
+    side_close(&listener);
+}
+
+static void rejected(void)
+{
+    const size_t lengths[] = {0, 1, 2, 100, MESSAGE_CM_DATA};
+    struct side listener, client;
+
+    message_listen(&listener, NULL);
+    for (unsigned i = 0; i < 5; i++) {
+        struct fi_eq_err_entry error;
+        struct event request;
+        uint8_t data[256];
+
+        message_client(&client, &listener, NULL);
+        message_endpoint(&client, NULL);
+        CHECK_OK(fi_enable(client.ep));
+        post_recv(client.ep, data, 1, 4);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        request = await_event(listener.eq, FI_CONNREQ);
+        CHECK_RET(fi_reject(listener.pep, request.info->handle, pattern(0, 201), 201), -FI_EINVAL);
+        CHECK_OK(fi_reject(listener.pep, request.info->handle, pattern(6, lengths[i]), lengths[i]));
+        CHECK_RET(fi_reject(listener.pep, request.info->handle, NULL, 0), -FI_EINVAL);
+        fi_freeinfo(request.info);
+        error = await_error(client.eq, data, sizeof data);
+        CHECK_INT(error.err, FI_ECONNREFUSED);
+        CHECK(error.fid == &client.ep->fid);
+        CHECK_INT(error.err_data_size, lengths[i]);
+        CHECK_BYTES(data, pattern(6, lengths[i]), lengths[i]);
+        check_no_event(client.eq);
+        CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+        close_fid(&client.ep->fid);
+        client.ep = NULL;
+        (void)await_failed(client.cq, 4, RECEIVED, FI_ECANCELED);
+        side_close(&client);
+    }
+    side_close(&listener);
+}
+
+static void nobody_listens(void)
+{
+    struct side listener, client;
+    struct fi_eq_err_entry error;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    side_close(&listener);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    error = await_error(client.eq, NULL, 0);
+    CHECK_INT(error.err, FI_ECONNREFUSED);
+    side_close(&client);
+}
+
+/* Streams and messages are refused by each other's listeners, which live on. */
+static void other_kind(void)
+{
+    struct side messages, streams, client, server;
+    struct event request;
+
+    message_listen(&messages, NULL);
+    side_listen(&streams, IPV4, NULL);
+    side_active(&client, IPV4, fid_port(&messages.pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    CHECK_INT(await_error(client.eq, NULL, 0).err != 0, 1);
+    side_close(&client);
+    check_no_event(messages.eq);
+
+    message_client(&client, &streams, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    CHECK_INT(await_error(client.eq, NULL, 0).err != 0, 1);
+    side_close(&client);
+    check_no_event(streams.eq);
+
+    message_client(&client, &messages, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(messages.eq, FI_CONNREQ);
+    /* The request opens no stream. */
+    request.info->ep_attr->type = (enum fi_ep_type)FI_EP_SOCK_STREAM;
+    CHECK_RET(fi_endpoint(messages.domain, request.info, &server.ep, NULL), -FI_EINVAL);
+    request.info->ep_attr->type = FI_EP_MSG;
+    message_server(&messages, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    message_transfer(&client, &server, 100);
+    side_close(&client);
+    side_close(&server);
+    side_close(&messages);
+    side_close(&streams);
+}
+
+/* ---- the end ------------------------------------------------------------------------------ */
+
+/* What was sent before arrives; receives that nothing reached are cancelled; both sides are told once. */
+static void shutdown_from(bool client_ends)
+{
+    static uint8_t got[3][70000];
+    struct pair pair;
+    struct side *ends, *other;
+
+    messages_open(&pair, NULL);
+    ends = client_ends ? &pair.client : &pair.server;
+    other = client_ends ? &pair.server : &pair.client;
+    for (unsigned i = 0; i < 3; i++)
+        post_recv(other->ep, got[i], sizeof got[i], i);
+    post_recv(ends->ep, got[0], 1, 20);
+    post_send(ends->ep, pattern(0, 70000), 70000, 10);
+    CHECK_OK(fi_inject(ends->ep, pattern(1, 100), 100, FI_ADDR_UNSPEC));
+    CHECK_OK(fi_shutdown(ends->ep, 0));
+    CHECK_INT(await_done(other->cq, 0, RECEIVED).len, 70000);
+    CHECK_BYTES(got[0], pattern(0, 70000), 70000);
+    CHECK_INT(await_done(other->cq, 1, RECEIVED).len, 100);
+    (void)await_failed(other->cq, 2, RECEIVED, FI_ECANCELED);
+    CHECK(await_event(ends->eq, FI_SHUTDOWN).fid == &ends->ep->fid);
+    CHECK(await_event(other->eq, FI_SHUTDOWN).fid == &other->ep->fid);
+    (void)await_done(ends->cq, 10, SENT);
+    (void)await_failed(ends->cq, 20, RECEIVED, FI_ECANCELED);
+    check_no_event(ends->eq);
+    check_no_event(other->eq);
+    check_no_completion(ends->cq);
+    check_no_completion(other->cq);
+    pair_close(&pair);
+}
+
+static void shuts_down(void)
+{
+    shutdown_from(true);
+    shutdown_from(false);
+}
+
+static void both_shut_down(void)
+{
+    struct pair pair;
+    int answer;
+
+    messages_open(&pair, NULL);
+    CHECK_OK(fi_shutdown(pair.client.ep, 0));
+    answer = fi_shutdown(pair.server.ep, 0);
+    CHECK(answer == 0 || answer == -FI_ENOTCONN);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_event(pair.client.eq);
+    check_no_event(pair.server.eq);
+    pair_close(&pair);
+}
+
+static void connect_and_wait(struct peer *self, void *argument)
+{
+    struct message_settings settings = {.host = argument};
+    struct fi_info *hints = message_hints(&settings);
+    struct side client;
+    char service[16];
+    static uint8_t got[100];
+
+    snprintf(service, sizeof service, "%u", (unsigned)peer_hear(self));
+    side_open(&client, find(IPV4, service, 0, hints));
+    fi_freeinfo(hints);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    post_recv(client.ep, got, sizeof got, 1);
+    peer_tell(self, 1);
+    for (;;)
+        drive();
+}
+
+static void peer_killed(void)
+{
+    struct side listener, server;
+    struct event request;
+    struct peer peer;
+    unsigned cancelled = 0;
+    static uint8_t got[10];
+
+    peer_start(&peer, connect_and_wait, NULL);
+    message_listen(&listener, NULL);
+    peer_tell(&peer, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(server.eq, FI_CONNECTED);
+    CHECK_INT(peer_hear(&peer), 1);
+    CHECK_SYS(kill(peer.pid, SIGSTOP));
+    for (unsigned i = 0; i < 10; i++)
+        post_recv(server.ep, &got[i], 1, i);
+    for (unsigned i = 0; i < 8; i++)
+        post_send(server.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, 100 + i);
+    for (unsigned i = 0; i < 30; i++)
+        drive();
+    peer_kill(&peer);
+    (void)await_event(server.eq, FI_SHUTDOWN);
+    /* Every operation ends once. */
+    for (unsigned i = 0; i < 18; i++) {
+        struct fi_cq_err_entry error = {0};
+        struct fi_cq_data_entry entry;
+        ssize_t answer;
+
+        AWAIT(PATIENCE_MS, (answer = fi_cq_read(server.cq, &entry, 1)) != -FI_EAGAIN);
+        if (answer == 1)
+            continue;
+        CHECK_RET(fi_cq_readerr(server.cq, &error, 0), 1);
+        CHECK_INT(error.err, FI_ECANCELED);
+        cancelled++;
+    }
+    CHECK_AT_LEAST(cancelled, 12);
+    check_no_completion(server.cq);
+    check_no_event(server.eq);
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* fi_close reports each outstanding operation before it returns, and gives its memory back. */
+static void closed_with_operations(void)
+{
+    enum { LENGTH = 16 << 20, SENDS = 5, RECEIVES = 20, READS = 3 };
+
+    for (unsigned round = 0; round < 8; round++) {
+        uint8_t *memory = map_pages(LENGTH), *remote = map_pages(LENGTH);
+        unsigned ended[SENDS + RECEIVES + READS] = {0}, entries = 0;
+        struct fi_cq_data_entry entry;
+        struct fid_mr *region;
+        struct pair pair;
+        ssize_t answer;
+
+        note("round %u", round);
+        messages_open(&pair, NULL);
+        region = message_region(&pair.server, remote, LENGTH, 1);
+        for (unsigned i = 0; i < RECEIVES; i++)
+            post_recv(pair.client.ep, memory + i * 100000, 100000, SENDS + i);
+        for (unsigned i = 0; i < READS; i++)
+            CHECK_OK(fi_read(pair.client.ep, memory, LENGTH, NULL, FI_ADDR_UNSPEC, 0, 1,
+                             CONTEXT(SENDS + RECEIVES + i)));
+        for (unsigned i = 0; i < SENDS; i++)
+            post_send(pair.client.ep, memory, LENGTH, i);
+        CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+        for (unsigned i = 0; i < 20; i++)
+            CHECK_OK(fi_inject(pair.server.ep, pattern(0, 4000), 4000, FI_ADDR_UNSPEC));
+        for (unsigned i = 0; i < round; i++)
+            drive();
+        close_fid(&pair.client.ep->fid);
+        pair.client.ep = NULL;
+        unmap_pages(memory, LENGTH);
+        while ((answer = fi_cq_read(pair.client.cq, &entry, 1)) != -FI_EAGAIN) {
+            struct fi_cq_err_entry error = {.op_context = entry.op_context};
+
+            if (answer == -FI_EAVAIL) {
+                CHECK_RET(fi_cq_readerr(pair.client.cq, &error, 0), 1);
+                CHECK_INT(error.err, FI_ECANCELED);
+            } else {
+                CHECK_RET(answer, 1);
+            }
+            CHECK_BETWEEN((uintptr_t)error.op_context, 0, SENDS + RECEIVES + READS - 1);
+            CHECK_INT(++ended[(uintptr_t)error.op_context], 1);
+            entries++;
+        }
+        CHECK_INT(entries, SENDS + RECEIVES + READS);
+        /* The peer goes on, and nothing follows. */
+        CHECK(await_event(pair.server.eq, FI_SHUTDOWN).fid == &pair.server.ep->fid);
+        check_no_completion(pair.client.cq);
+        close_fid(&region->fid);
+        unmap_pages(remote, LENGTH);
+        pair_close(&pair);
+    }
+}
+
+/* Events of an endpoint that is closed are not read any more. */
+static void events_leave(void)
+{
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    CHECK_OK(fi_shutdown(pair.server.ep, 0));
+    CHECK_OK(fi_shutdown(pair.client.ep, 0));
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_event(pair.server.eq);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
+static void injected_before_close(void)
+{
+    static uint8_t got[200][4096];
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < 200; i++)
+        CHECK_OK(fi_inject(pair.client.ep, pattern(i, 4096), 4096, FI_ADDR_UNSPEC));
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    for (unsigned i = 0; i < 200; i++) {
+        post_recv(pair.server.ep, got[i], 4096, i);
+        CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, 4096);
+        CHECK_BYTES(got[i], pattern(i, 4096), 4096);
+    }
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
+/* ---- fi_eq_write -------------------------------------------------------------------------- */
+
+static void eq_write(void)
+{
+    struct fi_eq_entry written = {.context = CONTEXT(3), .data = 77}, read = {0};
+    struct side listener;
+    uint8_t big[600] = {0};
+    uint32_t kind;
+
+    message_listen(&listener, NULL);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 0), sizeof written);
+    CHECK(readable(wait_fd(&listener.eq->fid), 0));
+    CHECK_RET(fi_eq_read(listener.eq, &kind, &read, sizeof read, FI_PEEK), sizeof read);
+    CHECK_RET(fi_eq_sread(listener.eq, &kind, &read, sizeof read, 1000, FI_PEEK), sizeof read);
+    CHECK_RET(fi_eq_read(listener.eq, &kind, &read, 3, 0), -FI_ETOOSMALL);
+    CHECK_RET(fi_eq_sread(listener.eq, &kind, &read, sizeof read, 1000, 0), sizeof read);
+    CHECK_INT(kind, FI_NOTIFY);
+    CHECK(read.context == CONTEXT(3));
+    CHECK_INT(read.data, 77);
+    check_no_event(listener.eq);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, NULL, 8, 0), -FI_EINVAL);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 1), -FI_EBADFLAGS);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, sizeof big, 0), -FI_EINVAL);
+    check_no_event(listener.eq);
+    side_close(&listener);
+}
+
+/* ---- strangers ---------------------------------------------------------------------------- */
+
+/* A TCP connection that sends nonsense, and one that says nothing, do not disturb a listener. */
+static void strangers(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    unsigned port;
+    int silent, noisy;
+
+    message_listen(&listener, NULL);
+    port = fid_port(&listener.pep->fid);
+    silent = stranger_connect(port);
+    noisy = stranger_connect(port);
+    CHECK_AT_LEAST(write(noisy, pattern(0, 1000), 1000), 1);
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_event(listener.eq);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    message_transfer(&client, &server, 5000);
+    close(silent);
+    close(noisy);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static const struct test tests[] = {
+    TEST(attributes, "hints of FI_EP_MSG: the attributes of the answer"),
+    TEST(filters, "hints are filters"),
+    TEST(answers_itself, "an info given as hints is answered by itself first"),
+    TEST(behind_streams, "without a type, infos of streams come before those of messages"),
+    TEST(sizes_as_asked, "sizes and flags are answered as they were asked for"),
+    TEST(binding, "binding and enabling: -FI_ENOEQ, -FI_ENOCQ, -FI_EINVAL, -FI_EOPBADSTATE, -FI_EBUSY"),
+    TEST(binding_foreign, "objects of another domain: -FI_EDOMAIN"),
+    TEST(states, "what each call answers before, during and after a connection"),
+    TEST(takes_over_address, "an endpoint takes over the address of a passive endpoint"),
+    TEST(connection_data, "connection data of 0 to 200 bytes, exact"),
+    TEST(rejected, "fi_reject with data: FI_ECONNREFUSED with the data"),
+    TEST(nobody_listens, "nobody listens: FI_ECONNREFUSED"),
+    TEST(other_kind, "streams and messages are refused by each other's listeners"),
+    TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
+    TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
+    TEST(peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
+    TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
+    TEST(events_leave, "events of a closed endpoint are gone"),
+    TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
+    TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments"),
+    TEST(strangers, "a listener is not disturbed by peers that speak something else, or nothing"),
+};
+
+const struct section message_life_section = SECTION("message endpoints", tests);
