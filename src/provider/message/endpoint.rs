@@ -334,6 +334,7 @@ impl<D: Device> EndpointOps for Endpoint<D> {
                 .ok_or(Errno::ENOENT)?;
             let cancelled = link.operations.remove(operation);
             link.ended(Kind::Recv);
+            link.counters.count(Kind::Recv, false);
             let queue = link.rx.at;
             state.queues[queue].push(cancelled.cancelled());
             Ok(())
