@@ -157,9 +157,14 @@ impl<D: Device> CqOps for CompletionQueue<D> {
             });
             match outcome {
                 Ok(outcome) => return outcome,
-                // Entries below the threshold keep the signal on: look again after a while.
+                // Entries below the threshold keep the queue's signal on.
                 Err(left) if self.has_entries() => {
-                    std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE));
+                    let pause = left.map_or(PAUSE, |left| left.min(PAUSE));
+                    let set = self.engine.wait_set()?;
+                    if !self.engine.lock().arm() {
+                        set.wait(Some(pause), &mut ready).map_err(errno_of)?;
+                        ready.clear();
+                    }
                 }
                 Err(left) => {
                     wait.wait(left, &mut ready).map_err(errno_of)?;
@@ -196,8 +201,9 @@ impl<D: Device> CqOps for CompletionQueue<D> {
     }
 }
 
-/// Pause between two looks of a read that waits for several entries and has some.
-const PAUSE: Duration = Duration::from_micros(200);
+/// Longest sleep of a read that waits for several entries and has some: another thread that drives the engine may have
+/// taken what would wake.
+const PAUSE: Duration = Duration::from_millis(2);
 
 impl<D: Device> CompletionQueue<D> {
     fn has_entries(&self) -> bool {
