@@ -70,7 +70,7 @@ impl Queue {
 
 /// An open completion queue.
 pub(in super::super) struct CompletionQueue<D: Device> {
-    engine: Arc<Engine<D>>,
+    pub(super) engine: Arc<Engine<D>>,
     /// Its place in the engine.
     pub(super) at: usize,
     /// Readable when it has to be read: holds the engine's set and the signal of the queue.

@@ -120,7 +120,7 @@ impl Counters {
 
 /// An open counter.
 pub(in super::super) struct Counter<D: Device> {
-    engine: Arc<Engine<D>>,
+    pub(super) engine: Arc<Engine<D>>,
     pub(super) count: Arc<Count>,
     membership: Mutex<Option<Child>>,
     has_descriptor: bool,

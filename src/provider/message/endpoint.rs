@@ -141,7 +141,8 @@ impl<D: Device> Endpoint<D> {
     pub(in super::super) fn open(domain: &Domain<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
         let request = info.handle().and_then(|handle| handle.downcast::<Request<D>>());
         let passive = info.handle().and_then(|handle| handle.downcast::<PassiveEndpoint<D>>());
-        if request.as_ref().is_some_and(|request| !request.is_of_messages()) {
+        let is_other_handle = info.handle().is_some() && request.is_none() && passive.is_none();
+        if is_other_handle || request.as_ref().is_some_and(|request| !request.is_of_messages()) {
             return Err(Errno::EINVAL);
         }
         let size = |asked: usize| if asked == 0 { DEFAULT_SIZE } else { asked };
@@ -288,13 +289,19 @@ impl<D: Device> Fid for Endpoint<D> {
         if self.link.get().is_some() {
             return Err(Errno::EOPBADSTATE);
         }
+        // Others have places in other engines.
+        let is_of_domain =
+            |engine| if Arc::ptr_eq(engine, &self.engine) { Ok(()) } else { Err(Errno::EDOMAIN) };
         if let Some(queue) = other.downcast::<CompletionQueue<D>>() {
+            is_of_domain(&queue.engine)?;
             return self.bind_queue(&mut setup, &queue, flags);
         }
         if let Some(counter) = other.downcast::<Counter<D>>() {
+            is_of_domain(&counter.engine)?;
             return setup.counters.bind(&counter.count, flags);
         }
         if let Some(shared) = other.downcast::<SharedReceive<D>>() {
+            is_of_domain(&shared.engine)?;
             if setup.shared.is_some() {
                 return Err(Errno::EINVAL);
             }
@@ -326,7 +333,8 @@ impl<D: Device> EndpointOps for Endpoint<D> {
         self.engine.with(|state| {
             let link = state.links.get_mut(at).ok_or(Errno::EOPBADSTATE)?;
             // Several receives may have one context, and messages may have reached some of them.
-            let known = link.operations.iter().filter(|(_, one)| one.kind == Kind::Recv && one.context == context);
+            let known =
+                link.operations.iter().filter(|(_, one)| one.kind == Kind::Recv && one.context == context);
             let queue = RecvQueue::Own(link.qp);
             let operation = known
                 .map(|(operation, _)| operation)

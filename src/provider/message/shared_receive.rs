@@ -17,7 +17,7 @@ use super::info::{DEFAULT_SIZE, SHARED_SIZE_MAX};
 
 /// An open shared receive context.
 pub(in super::super) struct SharedReceive<D: Device> {
-    engine: Arc<Engine<D>>,
+    pub(super) engine: Arc<Engine<D>>,
     /// Its place in the engine.
     pub(super) at: usize,
     size: usize,
