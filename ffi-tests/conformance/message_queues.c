@@ -788,7 +788,7 @@ static void check_idle(const char *what, int64_t cpu, int64_t ms)
     CHECK_BETWEEN(cpu_ms() - cpu, 0, ms * 3 / 100);
 }
 
-static void idle(void)
+static void blocked_callers_sleep(void)
 {
     enum { MS = 600 };
     struct message_settings settings = {.cq = {.wait_obj = FI_WAIT_FD}, .prepare = bind_counters};
@@ -845,7 +845,7 @@ static const struct test tests[] = {
     TEST(shared_receives, "a shared receive context serves two endpoints"),
     TEST(shared_attributes, "size, cancel and limits of a shared receive context"),
     TEST(half_filled, "a shared receive that is half filled at the end goes to the next message"),
-    TEST(idle, "blocked callers sleep: a reader, a counter, a stalled receiver and its sender"),
+    TEST(blocked_callers_sleep, "blocked callers sleep: a reader, a counter, a stalled receiver and its sender"),
 };
 
 const struct section message_queues_section = SECTION("completion queues", tests);
