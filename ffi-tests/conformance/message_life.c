@@ -9,7 +9,7 @@
 
 /* ---- discovery ---------------------------------------------------------------------------- */
 
-static void attributes(void)
+static void message_attributes(void)
 {
     const uint64_t order = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAW | FI_ORDER_RAS | FI_ORDER_WAS | FI_ORDER_SAW |
                            FI_ORDER_SAS | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAW;
@@ -551,7 +551,7 @@ static void connect_and_wait(struct peer *self, void *argument)
         drive();
 }
 
-static void peer_killed(void)
+static void message_peer_killed(void)
 {
     struct side listener, server;
     struct event request;
@@ -749,7 +749,7 @@ static void strangers(void)
 }
 
 static const struct test tests[] = {
-    TEST(attributes, "hints of FI_EP_MSG: the attributes of the answer"),
+    TEST(message_attributes, "hints of FI_EP_MSG: the attributes of the answer"),
     TEST(filters, "hints are filters"),
     TEST(answers_itself, "an info given as hints is answered by itself first"),
     TEST(behind_streams, "without a type, infos of streams come before those of messages"),
@@ -764,7 +764,7 @@ static const struct test tests[] = {
     TEST(other_kind, "streams and messages are refused by each other's listeners"),
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
-    TEST(peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
+    TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
     TEST(events_leave, "events of a closed endpoint are gone"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),

@@ -1,6 +1,5 @@
 /* Contract, section Message endpoints: calls in generated orders, against a model of what each of them has to
- * report. TEST_SEED in the environment
- * repeats one order, TEST_SEEDS is the number of orders. */
+ * report. RSTREAM_TEST_SEED in the environment repeats one order, RSTREAM_TEST_SEEDS is their number. */
 #include "message.h"
 
 #include <stdlib.h>
@@ -257,7 +256,7 @@ static void live(uint64_t seed)
     unsigned last = STEPS / 2 + (unsigned)(seed * 7919 % (STEPS / 2));
     struct pair pair;
 
-    note("TEST_SEED=%llu", (unsigned long long)seed);
+    note("RSTREAM_TEST_SEED=%llu", (unsigned long long)seed);
     still_moving();
     state = seed;
     memset(ends, 0, sizeof ends);
@@ -301,7 +300,7 @@ static void live(uint64_t seed)
 
 static void generated_orders(void)
 {
-    const char *only = getenv("TEST_SEED"), *seeds = getenv("TEST_SEEDS");
+    const char *only = getenv("RSTREAM_TEST_SEED"), *seeds = getenv("RSTREAM_TEST_SEEDS");
     uint64_t count = seeds ? strtoull(seeds, NULL, 10) : SEEDS;
 
     if (only) {

@@ -158,7 +158,7 @@ static void texts(void)
     pair_close(&pair);
 }
 
-static void attributes(void)
+static void queue_attributes(void)
 {
     const enum fi_wait_obj refused[] = {FI_WAIT_SET, FI_WAIT_MUTEX_COND, FI_WAIT_YIELD, FI_WAIT_POLLFD};
     const enum fi_wait_obj granted[] = {FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD};
@@ -832,7 +832,7 @@ static const struct test tests[] = {
     TEST(reads, "fi_cq_read, fi_cq_readfrom: room, no room, sources; bad arguments"),
     TEST(errors_in_order, "a failure stops reads with -FI_EAVAIL until fi_cq_readerr takes it"),
     TEST(texts, "fi_cq_strerror: a text for every number"),
-    TEST(attributes, "wait objects, sizes, formats and flags of fi_cq_open; cq_cnt queues"),
+    TEST(queue_attributes, "wait objects, sizes, formats and flags of fi_cq_open; cq_cnt queues"),
     TEST(separate_queues, "separate queues for the two directions; -FI_EBUSY while in use"),
     TEST(waits_exactly, "fi_cq_sread: the time-out is honoured; -FI_ENOSYS without a wait object"),
     TEST(wakes, "fi_cq_sread: woken by an arrival, a signal, the end of the connection"),

@@ -255,7 +255,7 @@ static void vectors(void)
     offer_close(&offer);
 }
 
-static void with_data(void)
+static void writes_with_data(void)
 {
     struct iovec piece = {here, 1000};
     struct fi_rma_iov target = {.addr = 0, .len = 1000};
@@ -572,7 +572,7 @@ static const struct test tests[] = {
     TEST(registration_errors, "bad registrations: errors, and nothing changes"),
     TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
     TEST(vectors, "fi_writev, fi_readv"),
-    TEST(with_data, "writes with data: a completion at the target, which takes no receive"),
+    TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),
     TEST(injected, "fi_inject_write and FI_INJECT: the buffer is free when the call returns"),
     TEST(order, "a message arrives after the bytes of the write before it"),
     TEST(many_reads, "more reads than the device has under way"),

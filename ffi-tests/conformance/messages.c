@@ -4,7 +4,6 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_tagged.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #define UNKNOWN_FLAG (1ULL << 45)
 
@@ -188,7 +187,7 @@ static void inject_copies(void)
     pair_close(&pair);
 }
 
-static void inject_too_long(void)
+static void message_inject_too_long(void)
 {
     struct iovec pieces[2] = {{(void *)(uintptr_t)pattern(0, MESSAGE_INJECT), MESSAGE_INJECT}, {(void *)(uintptr_t)"x", 1}};
     struct fi_msg message = {.msg_iov = pieces, .iov_count = 2, .addr = FI_ADDR_UNSPEC};
@@ -659,34 +658,6 @@ static void bad_arguments(void)
     pair_close(&pair);
 }
 
-/* Memory that the process does not have: the operation fails, and the connection ends. */
-static void memory_that_is_not_there(void)
-{
-    enum { LENGTH = 1 << 20 };
-    uint8_t *none = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    static uint8_t got[LENGTH];
-    struct pair pair;
-
-    CHECK(none != MAP_FAILED);
-    messages_open(&pair, NULL);
-    post_recv(pair.server.ep, got, LENGTH, 1);
-    post_send(pair.client.ep, none, LENGTH, 2);
-    (void)await_failed(pair.client.cq, 2, SENT, FI_EFAULT);
-    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
-    (void)await_event(pair.client.eq, FI_SHUTDOWN);
-    (void)await_event(pair.server.eq, FI_SHUTDOWN);
-    pair_close(&pair);
-
-    messages_open(&pair, NULL);
-    post_recv(pair.server.ep, none, LENGTH, 1);
-    post_send(pair.client.ep, pattern(0, LENGTH), LENGTH, 2);
-    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_EFAULT);
-    (void)await_event(pair.server.eq, FI_SHUTDOWN);
-    (void)await_event(pair.client.eq, FI_SHUTDOWN);
-    pair_close(&pair);
-    unmap_pages(none, LENGTH);
-}
-
 static void other_calls(void)
 {
     struct fi_msg_tagged tagged = {.addr = FI_ADDR_UNSPEC};
@@ -733,7 +704,7 @@ static const struct test tests[] = {
     TEST(each_call, "every call that sends or receives; remote CQ data of 64 bits"),
     TEST(no_bytes, "messages and receives without bytes; a null receive of any length"),
     TEST(inject_copies, "fi_inject and FI_INJECT: the buffer is free when the call returns"),
-    TEST(inject_too_long, "more than inject_size: -FI_EMSGSIZE"),
+    TEST(message_inject_too_long, "more than inject_size: -FI_EMSGSIZE"),
     TEST(inject_never_reports, "fi_inject has no completion, not even of a failure"),
     TEST(selective, "FI_SELECTIVE_COMPLETION: only successes that ask for it, and every failure"),
     TEST(flags_of_endpoint, "op_flags hold for calls without flags"),
@@ -749,7 +720,6 @@ static const struct test tests[] = {
     TEST(both_pause, "two sides that wait for receives do not hang each other"),
     TEST(full_queues, "queues take exactly their sizes, then -FI_EAGAIN"),
     TEST(bad_arguments, "null, misaligned, too many, too long, unknown flags: errors, and nothing changes"),
-    TEST(memory_that_is_not_there, "memory that the process does not have: FI_EFAULT"),
     TEST(other_calls, "tagged, atomic, address vector, scalable: -FI_ENOSYS"),
 };
 
