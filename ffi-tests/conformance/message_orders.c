@@ -312,7 +312,7 @@ static void generated_orders(void)
 }
 
 static const struct test tests[] = {
-    TEST(generated_orders, "calls in generated orders: each operation ends once, with the right bytes or the right error"),
+    TEST(generated_orders, "calls in generated orders: each operation ends once, with the right bytes or error"),
 };
 
 const struct section message_orders_section = SECTION("message orders", tests);
