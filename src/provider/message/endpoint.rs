@@ -266,11 +266,13 @@ impl<D: Device> Fid for Endpoint<D> {
     }
 
     fn close(&self) -> Result<()> {
-        // After a fork, only the process that opened the endpoint ends the connection.
-        if self.maker.is_this_process()
-            && let Some(&link) = self.link.get()
-        {
-            self.engine.with(|state| state.remove(link));
+        if let Some(&link) = self.link.get() {
+            // After a fork, only the process that opened the endpoint ends the connection.
+            if self.maker.is_this_process() {
+                self.engine.with(|state| state.remove(link));
+            } else {
+                self.engine.lock().abandon(link);
+            }
         }
         let mut setup = self.setup.lock();
         (setup.binding, setup.tx, setup.rx, setup.shared) = (None, None, None, None);

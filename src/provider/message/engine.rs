@@ -238,6 +238,16 @@ impl<D: Device> State<D> {
         }
     }
 
+    /// Removes an endpoint that another process has opened: frees what this one has of it, and reports nothing.
+    pub(super) fn abandon(&mut self, at: usize) {
+        let Some(link) = self.links.try_remove(at) else { return };
+        self.by_qp.remove(&link.qp);
+        if let Some(context) = link.shared {
+            self.shared[context].users -= 1;
+        }
+        self.cq.destroy_qp(link.qp);
+    }
+
     /// Lets queue pairs of closed endpoints go whose bytes have reached the peer's host, or that took too long.
     fn part(&mut self) {
         let now = Instant::now();
