@@ -33,6 +33,9 @@ struct end {
 static struct end ends[2];
 static uint64_t state;
 
+/* What all orders together have reported. */
+static unsigned received, truncated, accessed, cancelled;
+
 /* splitmix64 */
 static uint64_t draw(uint64_t below)
 {
@@ -97,6 +100,8 @@ static void read_entries(unsigned which)
         if (answer == 1) {
             operation = ending(end, entry.op_context, entry.flags);
             CHECK(!operation->cancelled);
+            received += operation->kind == RECEIVE;
+            accessed += operation->kind == READ || operation->kind == WRITE;
             if (operation->kind == RECEIVE)
                 check_received(operation, other, entry.len, 0);
             else if (operation->kind == READ)
@@ -108,9 +113,11 @@ static void read_entries(unsigned which)
         operation = ending(end, error.op_context, error.flags);
         if (error.err == FI_ETRUNC) {
             CHECK_INT(operation->kind, RECEIVE);
+            truncated++;
             check_received(operation, other, error.len, error.olen);
         } else {
             CHECK_INT(error.err, FI_ECANCELED);
+            cancelled++;
             CHECK(operation->cancelled || is_over());
         }
     }
@@ -309,6 +316,12 @@ static void generated_orders(void)
     }
     for (uint64_t seed = 0; seed < count; seed++)
         live(seed);
+    printf("%u received, %u truncated, %u read or written, %u cancelled\n", received, truncated, accessed, cancelled);
+    /* The orders reach all of these. */
+    CHECK_AT_LEAST(received, 10 * count);
+    CHECK_AT_LEAST(truncated, count);
+    CHECK_AT_LEAST(accessed, 10 * count);
+    CHECK_AT_LEAST(cancelled, 10 * count);
 }
 
 static const struct test tests[] = {
