@@ -221,12 +221,10 @@ impl<D: Device> State<D> {
         self.by_qp.remove(&qp);
         // The device does not have the memory of others any more.
         let goes = link.operations.iter().all(|(_, operation)| operation.is_injected);
-        for operation in link.operations.drain() {
+        for operation in link.operations.drain().filter(|operation| !operation.is_injected) {
             link.counters.count(operation.kind, false);
-            if !operation.is_injected {
-                let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
-                self.queues[queue.at].push(operation.cancelled());
-            }
+            let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
+            self.queues[queue.at].push(operation.cancelled());
         }
         if let Some(context) = link.shared {
             self.shared[context].users -= 1;
