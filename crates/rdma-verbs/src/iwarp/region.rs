@@ -261,11 +261,14 @@ impl RegionCache {
     #[inline]
     pub fn find(&mut self, stag: u32) -> Option<&Arc<Region>> {
         let known = |slot: &Option<Arc<Region>>| slot.as_ref().is_some_and(|region| region.stag == stag);
-        let at = match self.recent.iter().position(known) {
-            Some(at) => at,
-            None => self.fetch(stag)?,
-        };
-        self.recent[at].as_ref().filter(|region| region.is_alive())
+        let at = self.recent.iter().position(known);
+        match at {
+            Some(at) if self.recent[at].as_ref().is_some_and(|region| region.is_alive()) => {
+                self.recent[at].as_ref()
+            }
+            // Another region may have the key of one that has died.
+            _ => self.fetch(stag),
+        }
     }
 
     /// Ends a key that a peer gives up; see [`ProtectionDomain::invalidate`].
@@ -275,15 +278,15 @@ impl RegionCache {
     }
 
     /// Looks the region up and keeps it in place of the oldest or a dead one.
-    fn fetch(&mut self, stag: u32) -> Option<usize> {
+    #[cold]
+    fn fetch(&mut self, stag: u32) -> Option<&Arc<Region>> {
         let found = self.domain.find(stag)?;
         let dead = |slot: &Option<Arc<Region>>| slot.as_ref().is_none_or(|region| !region.is_alive());
         let at = self.recent.iter().position(dead).unwrap_or_else(|| {
             self.recent.rotate_left(1);
             REMEMBERED - 1
         });
-        self.recent[at] = Some(found);
-        Some(at)
+        Some(self.recent[at].insert(found))
     }
 }
 
@@ -343,6 +346,21 @@ mod tests {
         drop(regions);
         for key in keys {
             assert!(cache.find(key).is_none());
+        }
+    }
+
+    #[test]
+    fn a_cache_finds_the_next_region_of_a_chosen_key() {
+        let domain = ProtectionDomain::default();
+        let mut cache = RegionCache::new(domain.clone());
+        let name = RegionName { key: NonZeroU32::new(7), address: 0 };
+        let register = |size| domain.register_as(Memory::zeroed(size).unwrap(), Access::REMOTE_WRITE, name);
+        for size in [10, 20, 30] {
+            let region = register(size).unwrap();
+            assert!(matches!(register(size), Err(Error::KeyTaken(7))));
+            assert_eq!(cache.find(7).unwrap().memory().len(), size);
+            drop(region);
+            assert!(cache.find(7).is_none());
         }
     }
 

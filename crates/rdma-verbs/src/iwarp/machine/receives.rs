@@ -344,9 +344,10 @@ impl Source {
         }
     }
 
-    /// Gives a shared receive back, or takes all of the queue pair's own, the oldest first.
+    /// Takes all of the queue pair's own, the oldest first; or gives a shared receive back, and leaves the shared queue.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Receive)) {
         self.release();
+        self.shared = None;
         while let Some(receive) = self.own.oldest() {
             each(receive);
             self.own.taken();
