@@ -1,59 +1,60 @@
 //! What the parts of a session share: numbers, regions, the bound on memory, and the way out.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::Operation;
-use crate::operation::{Finding, Placement, Region, Sink, Target, Topic};
+use crate::operation::{Finding, Placement, Sink, Target, Topic};
+use crate::regions::Regions;
 
 /// Bytes that state may take, over all connections.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    left: Cell<usize>,
+    left: Cell<i64>,
 }
 
 impl Budget {
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { left: Cell::new(bytes) }
+        Self { left: Cell::new(i64::try_from(bytes).unwrap_or(i64::MAX)) }
     }
 
     /// Takes `bytes`, or says that they are not there.
     pub(crate) fn take(&self, bytes: usize) -> bool {
-        let left = self.left.get().checked_sub(bytes);
-        left.inspect(|left| self.left.set(*left)).is_some()
+        let enough = self.left.get() >= bytes as i64;
+        if enough {
+            self.owe(bytes);
+        }
+        enough
+    }
+
+    /// Takes `bytes` whether they are there or not. Who does so gives up something while there is a
+    /// [debt](Self::is_in_debt).
+    pub(crate) fn owe(&self, bytes: usize) {
+        self.left.set(self.left.get() - bytes as i64);
+    }
+
+    pub(crate) fn is_in_debt(&self) -> bool {
+        self.left.get() < 0
     }
 
     pub(crate) fn give(&self, bytes: usize) {
-        self.left.set(self.left.get() + bytes);
+        self.left.set(self.left.get() + bytes as i64);
     }
 }
 
-/// The regions that keys name, by host. A key that names something else later is another region.
-#[derive(Debug, Default)]
-pub(crate) struct Regions {
-    current: HashMap<(IpAddr, u32), Current>,
-    epochs: HashMap<(IpAddr, u32), u32>,
-    used_by: HashMap<u32, Vec<(IpAddr, u32)>>,
-    made: u32,
-}
-
-#[derive(Debug)]
-struct Current {
-    id: u32,
-    /// Connections that used it and are not over.
-    users: Vec<u32>,
-}
-
-/// Most keys that are kept apart at a time. Beyond it all of them begin anew.
-const MOST_KEYS: usize = 1 << 18;
-
 /// State shared by all connections of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Shared {
     regions: Regions,
     operations: u64,
     connections: u32,
+}
+
+impl Shared {
+    /// `memory`: what regions may take of it.
+    pub(crate) fn new(memory: usize) -> Self {
+        Self { regions: Regions::new(memory), operations: 0, connections: 0 }
+    }
 }
 
 /// What the handling of one frame may use.
@@ -92,42 +93,17 @@ impl Context<'_> {
 
     /// The memory that `key` names at `host`, from the view of `connection`.
     pub(crate) fn target(&mut self, connection: u32, host: IpAddr, key: u32, address: u64) -> Target {
-        let regions = &mut self.shared.regions;
-        if regions.current.len() >= MOST_KEYS || regions.epochs.len() >= 4 * MOST_KEYS {
-            regions.current.clear();
-            regions.epochs.clear();
-            regions.used_by.clear();
-        }
-        let current = regions.current.entry((host, key)).or_insert_with(|| {
-            regions.made += 1;
-            let epoch = regions.epochs.entry((host, key)).or_default();
-            *epoch += 1;
-            self.sink.region(&Region { id: regions.made, host, key, epoch: *epoch });
-            Current { id: regions.made, users: Vec::new() }
-        });
-        if !current.users.contains(&connection) {
-            current.users.push(connection);
-            regions.used_by.entry(connection).or_default().push((host, key));
-        }
-        Target { key, address, region: current.id }
+        Target { key, address, region: self.shared.regions.find(connection, host, key, self.sink) }
     }
 
     /// The key names nothing any more.
     pub(crate) fn invalidate(&mut self, host: IpAddr, key: u32) {
-        self.shared.regions.current.remove(&(host, key));
+        self.shared.regions.invalidate(host, key);
     }
 
     /// A connection is over, and with it the regions that only it used.
     pub(crate) fn closed(&mut self, connection: u32) {
-        let regions = &mut self.shared.regions;
-        for name in regions.used_by.remove(&connection).unwrap_or_default() {
-            if let Some(current) = regions.current.get_mut(&name) {
-                current.users.retain(|user| *user != connection);
-                if current.users.is_empty() {
-                    regions.current.remove(&name);
-                }
-            }
-        }
+        self.shared.regions.closed(connection);
         self.sink.closed(connection);
     }
 }

@@ -9,6 +9,7 @@ mod iwarp;
 mod link;
 mod operation;
 mod ranges;
+mod regions;
 mod roce;
 pub mod rpc;
 pub mod rstream;

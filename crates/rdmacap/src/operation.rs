@@ -122,6 +122,8 @@ pub struct Connection {
     pub refused: bool,
     /// Bytes of a full packet, where known (InfiniBand), or 0.
     pub pmtu: u32,
+    /// Reads and atomics that each side serves at a time, where the handshake says so.
+    pub reads: [Option<u16>; 2],
 }
 
 /// What an operation does.
@@ -187,8 +189,23 @@ pub struct Atomic {
     pub operand: u64,
     /// Value to compare with; 0 for [`Kind::FetchAdd`].
     pub compare: u64,
+    /// Whether not all of the value takes part (the masks of RFC 7306).
+    pub masked: bool,
     /// What was there before, once answered.
     pub old: Option<u64>,
+}
+
+impl Atomic {
+    /// What the operation left behind, if that is known.
+    #[must_use]
+    pub fn left(&self, kind: Kind) -> Option<u64> {
+        let old = self.old.filter(|_| !self.masked)?;
+        Some(match kind {
+            Kind::FetchAdd => old.wrapping_add(self.operand),
+            _ if old == self.compare => self.operand,
+            _ => old,
+        })
+    }
 }
 
 /// How an operation ended.
@@ -321,7 +338,8 @@ pub enum Access {
     Read,
     /// The response of a read put them into the requester's memory.
     Filled,
-    /// An atomic operation found them there.
+    /// An atomic operation found them there: a number, its most significant byte first as it travels. In
+    /// which order the host has them is not known.
     Found,
 }
 
@@ -392,6 +410,8 @@ pub enum Topic {
     Duplicate,
     /// IP fragments.
     Fragment,
+    /// Where the key of an operation that failed was advertised.
+    Key,
 }
 
 impl Topic {
@@ -409,9 +429,12 @@ impl Topic {
             | Self::Differs
             | Self::UpperLayer => Severity::Traffic,
             Self::CaptureLoss | Self::Dropped | Self::CutFile | Self::GaveUp => Severity::Capture,
-            Self::Repeated | Self::Congestion | Self::Partial | Self::Duplicate | Self::Fragment => {
-                Severity::Note
-            }
+            Self::Repeated
+            | Self::Congestion
+            | Self::Partial
+            | Self::Duplicate
+            | Self::Fragment
+            | Self::Key => Severity::Note,
         }
     }
 
@@ -437,6 +460,7 @@ impl Topic {
             Self::Partial => "partial",
             Self::Duplicate => "duplicate",
             Self::Fragment => "fragment",
+            Self::Key => "key",
         }
     }
 }

@@ -2,24 +2,33 @@
 //!
 //! [`Rpc`] is a [`Sink`]. A call's chunks name memory of the caller; what the responder reads from it and
 //! writes into it belongs to the call or to its reply. A read chunk says where in the message it belongs. A
-//! write chunk does not: its place is behind the last word of the reply that has its length, where XDR has
-//! the length of opaque data, or else the end; [`Message::placed`] says which.
+//! write chunk does not: NFS has its place behind the length of what was read; for other programs it is
+//! behind the last word of the reply that has its length, where XDR has the length of opaque data, or else
+//! the end. [`Message::placed`] says which.
+//!
+//! Either side may call (RFC 8167). Private data (RFC 8797) says how long sends may be, and whether they may
+//! invalidate keys.
 
 mod assemble;
-mod header;
+mod call;
+pub(crate) mod header;
+mod nfs;
+mod parameters;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use self::assemble::{assemble_call, assemble_reply};
+use self::call::Call;
 pub use self::header::Segment;
 use self::header::{Header, Procedure};
+pub use self::parameters::Parameters;
 use crate::Operation;
 use crate::assemble::{Assembler, Content};
 use crate::bytes::u32_at;
 use crate::operation::{Access, Connection, Finding, Kind, Placement, Side, Sink, Topic};
 
 /// TCP and RDMA port of NFS over RDMA.
-const NFS_RDMA_PORT: u16 = 20049;
+pub const NFS_RDMA_PORT: u16 = 20049;
 /// Sends that may be something else before a connection counts as not RPC's.
 const TRIALS: u32 = 4;
 /// Calls of a connection that wait for their replies.
@@ -43,9 +52,9 @@ pub struct Message {
 }
 
 /// How the place of write chunks in a reply was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Placed {
-    /// There is none, or chunks say where they belong.
+    /// There is none, or the protocol says where it is.
     Exactly,
     /// Behind a word that has the chunk's length.
     BehindLength,
@@ -70,6 +79,11 @@ pub struct Exchange {
 
 /// Takes what [`Rpc`] finds.
 pub trait RpcSink {
+    /// A connection, which may carry RPC.
+    fn connection(&mut self, connection: &Connection) {
+        let _ = connection;
+    }
+
     /// A call was answered, or will not be.
     fn exchange(&mut self, exchange: &Exchange);
 
@@ -77,26 +91,15 @@ pub trait RpcSink {
     fn finding(&mut self, finding: &Finding) {
         let _ = finding;
     }
+
+    /// A connection is over, and all of its exchanges were reported.
+    fn closed(&mut self, connection: u32) {
+        let _ = connection;
+    }
 }
 
-/// A segment of a call, and what came of it.
-#[derive(Debug)]
-struct Filling {
-    segment: Segment,
-    content: Content,
-}
-
-#[derive(Debug)]
-struct Call {
-    header: Header,
-    inline: Content,
-    inline_length: u64,
-    frame: u64,
-    time: u64,
-    /// Read segments, then those of write chunks and of the reply chunk.
-    fillings: Vec<Filling>,
-    order: u64,
-}
+/// Memory of a caller: the caller, the key, whether it is read, and the address.
+type Place = (Side, u32, bool, u64);
 
 #[derive(Debug, Default)]
 struct Transport {
@@ -104,8 +107,10 @@ struct Transport {
     trials: u32,
     known: bool,
     calls: HashMap<(Side, u32), Call>,
-    /// Which calls' segments a key is in.
-    keys: HashMap<u32, Vec<(Side, u32)>>,
+    /// Which call has memory from this place on in a segment, and in which.
+    places: BTreeMap<Place, ((Side, u32), usize)>,
+    /// What each side says of itself.
+    parameters: [Option<Parameters>; 2],
     /// Calls that each side may have outstanding, as the other granted.
     granted: [Option<u32>; 2],
     outstanding: [u32; 2],
@@ -118,15 +123,13 @@ pub struct Rpc<S> {
     pub sink: S,
     transports: HashMap<u32, Transport>,
     contents: Assembler,
-    /// Bytes that may still be held of chunks.
-    left: usize,
     calls: u64,
 }
 
 impl<S: RpcSink> Rpc<S> {
-    /// Holds at most `memory` bytes of messages, and as many of chunks.
+    /// Holds at most `memory` bytes of messages and chunks.
     pub fn new(sink: S, memory: usize) -> Self {
-        Self { sink, transports: HashMap::new(), contents: Assembler::new(memory), left: memory, calls: 0 }
+        Self { sink, transports: HashMap::new(), contents: Assembler::new(memory), calls: 0 }
     }
 
     fn send(&mut self, operation: &Operation, content: Content) {
@@ -149,6 +152,7 @@ impl<S: RpcSink> Rpc<S> {
             (None, Procedure::NoMessage) => header.reads.iter().any(|(position, _)| *position == 0),
             _ => false,
         };
+        self.check(operation, &header);
         match header.procedure {
             Procedure::Message | Procedure::NoMessage if is_call => self.call(operation, header, content),
             Procedure::Message | Procedure::NoMessage => self.reply(operation, &header, &content),
@@ -163,34 +167,60 @@ impl<S: RpcSink> Rpc<S> {
         }
     }
 
+    /// Whether a send keeps to what both sides said of themselves.
+    fn check(&mut self, operation: &Operation, header: &Header) {
+        let (id, from, to) = (operation.connection, operation.from, operation.from.other());
+        let Some(transport) = self.transports.get(&id) else { return };
+        let of = |side: Side| transport.parameters[side as usize];
+        let limit = of(from).zip(of(to)).map(|(from, to)| from.sends.min(to.receives));
+        let mut texts = Vec::new();
+        if let Some(limit) = limit.filter(|limit| operation.length > u64::from(*limit)) {
+            texts.push(format!("{from} sent {} bytes inline, of {limit} agreed", operation.length));
+        }
+        if let Some(key) = operation.invalidate {
+            if of(to).is_some_and(|parameters| !parameters.invalidation) {
+                texts.push(format!("{from} invalidated key {key:#x}, which {to} does not support"));
+            }
+            let call = transport.calls.get(&(to, header.xid));
+            let names = |call: &Call| call.fillings.iter().any(|filling| filling.segment.handle == key);
+            if call.is_some_and(|call| !names(call)) {
+                texts.push(format!(
+                    "{from} invalidated key {key:#x}, which call {:#x} does not name",
+                    header.xid
+                ));
+            }
+        }
+        for text in texts {
+            self.finding(id, operation.frames.1, text);
+        }
+    }
+
     fn call(&mut self, operation: &Operation, header: Header, content: Content) {
         let (id, name) = (operation.connection, (operation.from, header.xid));
         // The same number again: the earlier call was never answered.
         self.end(id, name, None);
-        let Some(transport) = self.transports.get_mut(&id) else { return };
-        if transport.calls.len() >= MOST_CALLS {
-            let oldest = transport.calls.iter().min_by_key(|(_, call)| call.order).map(|(name, _)| *name);
-            if let Some(oldest) = oldest {
-                self.end(id, oldest, None);
-            }
-        }
-        let Some(transport) = self.transports.get_mut(&id) else { return };
-        let reads = header.reads.iter().map(|(_, segment)| *segment);
-        let written = header.writes.iter().flatten().chain(header.reply.iter().flatten()).copied();
-        let fillings: Vec<Filling> =
-            reads.chain(written).map(|segment| Filling { segment, content: Content::default() }).collect();
-        for filling in &fillings {
-            let users = transport.keys.entry(filling.segment.handle).or_default();
-            if !users.contains(&name) {
-                users.push(name);
-            }
-        }
         self.calls += 1;
-        let (frame, time) = (operation.frames.1, operation.time);
-        let (inline_length, order) = (operation.length, self.calls);
-        transport
-            .calls
-            .insert(name, Call { header, inline: content, inline_length, frame, time, fillings, order });
+        let (mut call, takes) = Call::new(header, content, operation.length, self.calls);
+        (call.frame, call.time) = (operation.frames.1, operation.time);
+        while self.transports.get(&id).is_some_and(|transport| transport.calls.len() >= MOST_CALLS)
+            || !self.contents.budget().take(takes)
+        {
+            if !self.end_oldest(id) {
+                // Other connections have the whole bound.
+                self.sink.exchange(&exchange(id, name, Some(&call), None));
+                return;
+            }
+        }
+        let Some(transport) = self.transports.get_mut(&id) else { return };
+        let reads = call.header.reads.len();
+        for (at, filling) in call.fillings.iter().enumerate() {
+            let place = (name.0, filling.segment.handle, at < reads, filling.segment.offset);
+            if filling.segment.length > 0 {
+                transport.places.insert(place, (name, at));
+            }
+        }
+        let frame = call.frame;
+        transport.calls.insert(name, call);
         let side = name.0 as usize;
         transport.outstanding[side] += 1;
         let outstanding = transport.outstanding[side];
@@ -198,6 +228,16 @@ impl<S: RpcSink> Rpc<S> {
             let text = format!("{} has {outstanding} calls outstanding, of {granted} granted", name.0);
             self.finding(id, frame, text);
         }
+    }
+
+    /// Gives up the call of a connection that waits for longest.
+    fn end_oldest(&mut self, connection: u32) -> bool {
+        let calls = self.transports.get(&connection).map(|transport| &transport.calls);
+        let oldest = calls.into_iter().flatten().min_by_key(|(_, call)| call.order).map(|(name, _)| *name);
+        if let Some(oldest) = oldest {
+            self.end(connection, oldest, None);
+        }
+        oldest.is_some()
     }
 
     fn reply(&mut self, operation: &Operation, header: &Header, content: &Content) {
@@ -217,19 +257,19 @@ impl<S: RpcSink> Rpc<S> {
         if call.is_none() && reply.is_none() {
             return;
         }
-        let outstanding = &mut transport.outstanding[name.0 as usize];
-        *outstanding = outstanding.saturating_sub(u32::from(call.is_some()));
-        for filling in call.iter().flat_map(|call| &call.fillings) {
-            self.left += filling.content.bytes.len();
-            if let Some(users) = transport.keys.get_mut(&filling.segment.handle) {
-                users.retain(|user| *user != name);
-                if users.is_empty() {
-                    transport.keys.remove(&filling.segment.handle);
+        if let Some(call) = &call {
+            let outstanding = &mut transport.outstanding[name.0 as usize];
+            *outstanding = outstanding.saturating_sub(1);
+            let reads = call.header.reads.len();
+            for (at, filling) in call.fillings.iter().enumerate() {
+                let place = (name.0, filling.segment.handle, at < reads, filling.segment.offset);
+                if transport.places.get(&place) == Some(&(name, at)) {
+                    transport.places.remove(&place);
                 }
             }
+            call.release(self.contents.budget());
         }
-        let call = call.map(|call| assemble_call(&call));
-        self.sink.exchange(&Exchange { connection, from: name.0, xid: name.1, call, reply });
+        self.sink.exchange(&exchange(connection, name, call.as_ref(), reply));
     }
 
     fn finding(&mut self, connection: u32, frame: u64, text: String) {
@@ -240,49 +280,39 @@ impl<S: RpcSink> Rpc<S> {
     fn moved(&mut self, placement: &Placement, bytes: &[u8]) {
         let Some((target, access)) = placement.memory else { return };
         let Some(transport) = self.transports.get_mut(&placement.connection) else { return };
-        if !matches!(access, Access::Written | Access::Read) {
-            return;
-        }
+        let read = match access {
+            Access::Read => true,
+            Access::Written => false,
+            Access::Filled | Access::Found => return,
+        };
         let caller = placement.from.other();
-        let Transport { keys, calls, .. } = transport;
-        for name in keys.get(&target.key).into_iter().flatten().filter(|name| name.0 == caller) {
-            let Some(call) = calls.get_mut(name) else { continue };
-            let reads = call.header.reads.len();
-            for (at, filling) in call.fillings.iter_mut().enumerate() {
-                if filling.segment.handle == target.key && (at < reads) == (access == Access::Read) {
-                    fill(filling, target.address, bytes, &mut self.left);
-                }
-            }
+        let name = |address| (caller, target.key, read, address);
+        let found = transport.places.range(name(0)..=name(target.address)).next_back();
+        let Some(((.., start), (call, at))) = found else { return };
+        let filling = transport.calls.get_mut(call).and_then(|call| call.fillings.get_mut(*at));
+        let offset = target.address - start;
+        let fits = |length: u32| offset.saturating_add(bytes.len() as u64) <= u64::from(length);
+        if let Some(filling) = filling.filter(|filling| fits(filling.segment.length)) {
+            filling.content.put(offset, bytes, self.contents.budget());
         }
     }
 }
 
-/// Puts bytes at an address into a segment, as far as they are inside of it.
-fn fill(filling: &mut Filling, address: u64, bytes: &[u8], left: &mut usize) {
-    let Filling { segment, content } = filling;
-    let Some(start) = address.checked_sub(segment.offset) else { return };
-    let end = start.saturating_add(bytes.len() as u64);
-    if end > u64::from(segment.length) {
-        return;
-    }
-    let (from, to) = (start as usize, end as usize);
-    let grows = to.saturating_sub(content.bytes.len());
-    let Some(rest) = left.checked_sub(grows) else {
-        content.dropped = true;
-        return;
-    };
-    *left = rest;
-    if grows > 0 {
-        content.bytes.resize(to, 0);
-    }
-    content.bytes[from..to].copy_from_slice(bytes);
-    content.there.insert(start, end);
+fn exchange(
+    connection: u32,
+    (from, xid): (Side, u32),
+    call: Option<&Call>,
+    reply: Option<Message>,
+) -> Exchange {
+    Exchange { connection, from, xid, call: call.map(assemble_call), reply }
 }
 
 impl<S: RpcSink> Sink for Rpc<S> {
     fn connection(&mut self, connection: &Connection) {
-        let known = connection.service == Some(NFS_RDMA_PORT);
-        self.transports.insert(connection.id, Transport { known, ..Transport::default() });
+        self.sink.connection(connection);
+        let parameters = connection.private_data.each_ref().map(|data| Parameters::parse(data.as_deref()?));
+        let known = connection.service == Some(NFS_RDMA_PORT) || parameters.iter().any(Option::is_some);
+        self.transports.insert(connection.id, Transport { known, parameters, ..Transport::default() });
     }
 
     fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
@@ -305,13 +335,14 @@ impl<S: RpcSink> Sink for Rpc<S> {
     }
 
     fn closed(&mut self, connection: u32) {
-        let Some(transport) = self.transports.get(&connection) else { return };
-        let mut rest: Vec<_> = transport.calls.iter().map(|(name, call)| (call.order, *name)).collect();
+        let calls = self.transports.get(&connection).map(|transport| &transport.calls);
+        let mut rest: Vec<_> = calls.into_iter().flatten().map(|(name, call)| (call.order, *name)).collect();
         rest.sort_unstable();
         for (_, name) in rest {
             self.end(connection, name, None);
         }
         self.transports.remove(&connection);
+        self.sink.closed(connection);
     }
 }
 

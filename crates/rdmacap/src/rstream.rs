@@ -10,6 +10,7 @@ use rstream_protocol::{Control, Features, Offer, Violation, Word, WordFormat, ne
 
 use crate::Operation;
 use crate::assemble::{Assembler, Content};
+use crate::context::Budget;
 use crate::operation::{Carrier, Connection, Finding, Kind, Outcome, Placement, Side, Sink, Topic};
 
 /// What a connection of rstream agreed on.
@@ -77,10 +78,9 @@ pub struct Streams<S> {
     contents: Assembler,
 }
 
-/// Connections followed at a time.
-const MOST_LINKS: usize = 1 << 14;
-/// Writes that wait for their word, at a time.
+/// Writes of a direction that wait for their words, and what each takes beside its bytes.
 const MOST_WRITES: usize = 16;
+const WRITE: usize = 128;
 
 #[derive(Debug)]
 struct Link {
@@ -137,9 +137,6 @@ impl<S: StreamSink> Streams<S> {
             rings: offers.map(|offer| offer.ring_size),
             receives: offers.map(|offer| offer.receives),
         };
-        if self.links.len() >= MOST_LINKS {
-            self.links.clear();
-        }
         let rings = offers.map(|offer| offer.ring_address);
         let link =
             Link { agreed, rings, ways: Default::default(), uncertain: false, lossy: false, breach: None };
@@ -159,14 +156,16 @@ impl<S: StreamSink> Streams<S> {
         let whole = operation.missing.is_empty() && operation.cut == 0;
         link.lossy |= !whole || operation.outcome == Outcome::Incomplete;
         link.uncertain |= link.lossy;
-        let mut out = Out { sink: &mut self.sink, connection: operation.connection, from: operation.from };
+        let Self { sink, contents, .. } = self;
+        let (connection, from, budget) = (operation.connection, operation.from, contents.budget());
+        let mut out = Out { sink, connection, from, budget };
         if let Err(violation) = link.message(operation, content, &mut out) {
             link.uncertain = true;
             link.breach.get_or_insert_with(|| Finding {
                 topic: Topic::UpperLayer,
-                connection: Some(operation.connection),
+                connection: Some(connection),
                 frame: operation.frames.1,
-                text: format!("{} breaks the protocol of rstream: {violation}", operation.from),
+                text: format!("{from} breaks the protocol of rstream: {violation}"),
             });
         }
     }
@@ -177,6 +176,28 @@ struct Out<'s, S> {
     sink: &'s mut S,
     connection: u32,
     from: Side,
+    budget: &'s Budget,
+}
+
+impl Way {
+    /// Keeps a write until its word comes.
+    fn keep(&mut self, mut write: Write, budget: &Budget) {
+        if self.writes.len() == MOST_WRITES {
+            self.next_write(budget);
+        }
+        if !budget.take(WRITE + write.content.bytes.len()) {
+            write.content = Content::default();
+            budget.owe(WRITE);
+        }
+        self.writes.push_back(write);
+    }
+
+    /// The write that waits for longest.
+    fn next_write(&mut self, budget: &Budget) -> Option<Write> {
+        let write = self.writes.pop_front()?;
+        budget.give(WRITE + write.content.bytes.len());
+        Some(write)
+    }
 }
 
 impl Link {
@@ -194,9 +215,8 @@ impl Link {
         match (self.agreed.words, operation.kind, operation.immediate) {
             (WordFormat::Iwarp, Kind::Write, None) => {
                 if length > 0 {
-                    let writes = &mut self.ways[from.index()].writes;
-                    writes.truncate(MOST_WRITES - 1);
-                    writes.push_back(Write { address: address.unwrap_or(0), length, content });
+                    let write = Write { address: address.unwrap_or(0), length, content };
+                    self.ways[from.index()].keep(write, out.budget);
                 }
                 Ok(())
             }
@@ -217,7 +237,7 @@ impl Link {
                         self.data(from, None, said.into(), bytes, bytes.len() as u64, out)
                     }
                     Word::Data { length } => {
-                        let write = self.ways[from.index()].writes.pop_front();
+                        let write = self.ways[from.index()].next_write(out.budget);
                         let write = write.filter(|write| write.length == u64::from(length));
                         if write.is_none() && !self.uncertain {
                             return Err(Violation::NotItsData { word, length: 0 });
@@ -378,8 +398,11 @@ impl<S: StreamSink> Sink for Streams<S> {
     }
 
     fn closed(&mut self, connection: u32) {
-        let link = self.links.remove(&connection).filter(|link| !link.lossy);
-        if let Some(breach) = link.and_then(|link| link.breach) {
+        let Some(mut link) = self.links.remove(&connection) else { return };
+        for way in &mut link.ways {
+            while way.next_write(self.contents.budget()).is_some() {}
+        }
+        if let Some(breach) = link.breach.filter(|_| !link.lossy) {
             self.sink.finding(&breach);
         }
     }

@@ -14,7 +14,8 @@ use crate::roce::Roce;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
     /// Bytes of memory for packets and operations that wait for others, over all connections. Beyond it the
-    /// oldest are given up, which a finding says. Each connection takes about 2 KiB beside.
+    /// oldest are given up, which a finding says. Beside it keys take at most a quarter as much, and each
+    /// connection about 2 KiB.
     pub memory: usize,
     /// Most connections of each kind at a time. Beyond it those are ended that were not used for longest.
     pub connections: usize,
@@ -59,7 +60,7 @@ impl Session {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            shared: Shared::default(),
+            shared: Shared::new(config.memory / 4),
             budget: Budget::new(config.memory),
             tcp: HashMap::new(),
             roce: Roce::new(config.connections.max(1), config.check_icrc),

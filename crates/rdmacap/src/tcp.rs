@@ -68,8 +68,16 @@ pub(crate) struct Direction {
     stored: BTreeMap<u64, Stored>,
     stored_bytes: usize,
     segments: u64,
-    /// Bytes that the capture missed.
+    pub(crate) gone: Gone,
+}
+
+/// Bytes of the stream that were not handed on, so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Gone {
+    /// The capture missed them.
     pub(crate) lost: u64,
+    /// They did not come before too much had to wait for them.
+    pub(crate) given_up: u64,
 }
 
 impl Direction {
@@ -116,7 +124,7 @@ impl Direction {
             self.store(start as u64, Stored { bytes: bytes.to_vec(), length, frame, time }, budget, out);
             return Arrival::Ordinary;
         }
-        let waited = self.stored.values().map(|stored| stored.time).min();
+        let waited = self.stored.first_key_value().map(|(_, stored)| stored.time);
         self.hand_on(bytes, length, (frame, time), begins, out);
         self.hand_on_stored(budget, out);
         waited.map_or(Arrival::Ordinary, |since| Arrival::Late(time.saturating_sub(since)))
@@ -168,14 +176,16 @@ impl Direction {
         }
         let takes = segment.bytes.len() + STORED;
         while self.stored_bytes + takes > MOST_STORED || !budget.take(takes) {
-            if self.stored.is_empty() {
-                // Not even one fits: go on behind what is missing, with this one.
-                self.lose(at, out);
-                self.hand_on(&segment.bytes, segment.length, (segment.frame, segment.time), true, out);
-                return;
+            let first = self.stored.first_key_value().map_or(at, |(first, _)| at.min(*first));
+            self.gone.given_up += first - self.next;
+            self.suspected = None;
+            self.pass(first, out);
+            if first < at {
+                self.hand_on_stored(budget, out);
             }
-            self.skip(budget, out);
-            if at < self.next {
+            if at <= self.next {
+                self.hand_on_rest(at, &segment, out);
+                self.hand_on_stored(budget, out);
                 return;
             }
         }
@@ -188,15 +198,16 @@ impl Direction {
     /// Gives up what is missing before the first segment that is there, or up to what was acknowledged.
     fn skip(&mut self, budget: &Budget, out: &mut dyn FnMut(Piece<'_>)) {
         let to = self.stored.keys().next().copied().unwrap_or(self.acknowledged);
+        self.gone.lost += to.saturating_sub(self.next);
         self.suspected = None;
-        self.lose(to, out);
+        self.pass(to, out);
         self.hand_on_stored(budget, out);
     }
 
-    fn lose(&mut self, to: u64, out: &mut dyn FnMut(Piece<'_>)) {
+    /// Goes on behind bytes that are not there.
+    fn pass(&mut self, to: u64, out: &mut dyn FnMut(Piece<'_>)) {
         if let Some(length) = to.checked_sub(self.next).filter(|length| *length > 0) {
             self.next = to;
-            self.lost += length;
             out(Piece::Lost(length));
         }
     }
@@ -221,11 +232,16 @@ impl Direction {
         while let Some(entry) = self.stored.first_entry().filter(|entry| *entry.key() <= self.next) {
             let (at, segment) = entry.remove_entry();
             self.free(&segment, budget);
-            let skip = self.next - at;
-            if skip < segment.length {
-                let bytes = segment.bytes.get(skip as usize..).unwrap_or(&[]);
-                self.hand_on(bytes, segment.length - skip, (segment.frame, segment.time), skip == 0, out);
-            }
+            self.hand_on_rest(at, &segment, out);
+        }
+    }
+
+    /// Hands on what is new in a segment that begins at `at`, or before it.
+    fn hand_on_rest(&mut self, at: u64, segment: &Stored, out: &mut dyn FnMut(Piece<'_>)) {
+        let skip = self.next - at;
+        if skip < segment.length {
+            let bytes = segment.bytes.get(skip as usize..).unwrap_or(&[]);
+            self.hand_on(bytes, segment.length - skip, (segment.frame, segment.time), skip == 0, out);
         }
     }
 

@@ -21,6 +21,10 @@ const CHAIN: usize = 3;
 const MOST_UNDECIDED: usize = 64;
 /// How far a stream is searched for an FPDU before it counts as something else.
 const SEARCHED: usize = 256 << 10;
+/// Bytes that are summed in such a search: bytes can be made of which every fourth seems to start an FPDU.
+const EFFORT: usize = 8 * SEARCHED;
+/// Segments of an FPDU for which memory stays allocated.
+const SMALL: usize = 64;
 
 /// Whether checksums are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub(crate) enum Event<'a> {
     BadChecksum { found: u32, computed: u32 },
     /// So many bytes were passed over, because they could not be framed.
     Passed(u64),
+    /// So many bytes were passed over, because there is no memory for them.
+    GaveUp(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +103,8 @@ pub(crate) struct Framer {
     /// Searching: places before this one were looked at, and these may start an FPDU.
     scanned: usize,
     undecided: Vec<usize>,
+    /// Bytes that were summed in this search.
+    effort: usize,
     /// Whether an FPDU was ever found.
     found: bool,
 }
@@ -123,6 +131,7 @@ impl Framer {
             sources: Vec::new(),
             scanned: 0,
             undecided: Vec::new(),
+            effort: 0,
             found: false,
         }
     }
@@ -141,25 +150,31 @@ impl Framer {
 
     /// Takes the next piece of the stream.
     pub(crate) fn feed(&mut self, piece: Piece<'_>, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
-        let held = self.held.len();
+        let held = self.weight();
         match piece {
             Piece::Bytes { bytes, frame, time, start } => self.take(bytes, frame, time, start, out),
             Piece::Cut(length) => self.miss(length, true, out),
             Piece::Lost(length) => self.miss(length, false, out),
         }
-        let now = self.held.len();
+        let now = self.weight();
         if now > held && !budget.take(now - held) {
-            // The framer gives up the bytes that it held, and returns their share of the budget.
             budget.give(held);
-            self.lose(out);
+            out(Event::GaveUp(self.held.len()));
+            self.clear();
+            self.state = State::Searching;
         } else {
             budget.give(held.saturating_sub(now));
         }
     }
 
+    /// What is held, in bytes of memory.
+    fn weight(&self) -> usize {
+        self.held.len() + size_of_val(&*self.gaps) + size_of_val(&*self.starts) + size_of_val(&*self.sources)
+    }
+
     /// No more comes.
     pub(crate) fn finish(&mut self, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
-        budget.give(self.held.len());
+        budget.give(self.weight());
         if self.state == State::Searching {
             self.search(true, out);
         }
@@ -171,12 +186,16 @@ impl Framer {
     }
 
     fn clear(&mut self) {
-        self.held.clear();
-        self.gaps.clear();
+        // What was taken of the budget is returned, so the memory is as well.
+        self.held = Vec::new();
+        self.gaps = Vec::new();
         self.starts.clear();
+        self.starts.shrink_to(SMALL);
         self.sources.clear();
+        self.sources.shrink_to(SMALL);
         self.cut = false;
         self.scanned = 0;
+        self.effort = 0;
         self.undecided.clear();
     }
 

@@ -10,7 +10,7 @@ use iwarp_wire::mpa::{ENHANCED, FRAME_HEADER, Frame, FrameKind};
 use crate::context::Context;
 use crate::link::Tcp;
 use crate::operation::{Carrier, Connection, Endpoint, Known, Side, Topic};
-use crate::tcp::{Arrival, Direction};
+use crate::tcp::{Arrival, Direction, Gone};
 use framing::{Event, Framer};
 use operations::Operations;
 
@@ -57,6 +57,7 @@ impl Iwarp {
             private_data: [None, None],
             refused: false,
             pmtu: 0,
+            reads: [None; 2],
         };
         let operations = Operations::new(ends.map(|(host, _)| host));
         Self {
@@ -87,7 +88,7 @@ impl Iwarp {
     pub(crate) fn segment(&mut self, side: Side, tcp: &Tcp<'_>, context: &mut Context<'_>) {
         let (frame, budget) = ((context.frame, context.time), context.budget);
         let Self { directions, framers, upper, .. } = self;
-        let lost = directions.each_ref().map(|direction| direction.lost);
+        let gone = directions.each_ref().map(|direction| direction.gone);
         if tcp.syn {
             directions[side.index()].begin(tcp.sequence);
         }
@@ -102,7 +103,7 @@ impl Iwarp {
             let to = directions[other.index()].acknowledged();
             upper.operations.acknowledged(other, to, context);
         }
-        for (side, before) in [Side::A, Side::B].into_iter().zip(lost) {
+        for (side, before) in [Side::A, Side::B].into_iter().zip(gone) {
             self.note_loss(side, before, context);
         }
         self.note_arrival(side, arrival, context);
@@ -114,7 +115,7 @@ impl Iwarp {
         let budget = context.budget;
         for side in [Side::A, Side::B] {
             let Self { directions, framers, upper, .. } = self;
-            let before = directions[side.index()].lost;
+            let before = directions[side.index()].gone;
             directions[side.index()].finish(budget, &mut |piece| {
                 upper.feed(framers, side, context, |framer, out| framer.feed(piece, budget, out));
             });
@@ -134,11 +135,19 @@ impl Iwarp {
         }
     }
 
-    fn note_loss(&self, side: Side, before: u64, context: &mut Context<'_>) {
-        let lost = self.directions[side.index()].lost - before;
-        if lost > 0 && self.upper.reported {
+    fn note_loss(&self, side: Side, before: Gone, context: &mut Context<'_>) {
+        if !self.upper.reported {
+            return;
+        }
+        let now = self.directions[side.index()].gone;
+        let (lost, given_up) = (now.lost - before.lost, now.given_up - before.given_up);
+        if lost > 0 {
             let text = format!("{lost} bytes from {side} were received and are not in the capture");
             context.finding(Topic::CaptureLoss, Some(self.upper.info.id), text);
+        }
+        if given_up > 0 {
+            let text = format!("{given_up} bytes from {side} were passed over: too much waits for them");
+            context.finding(Topic::GaveUp, Some(self.upper.info.id), text);
         }
     }
 
@@ -193,6 +202,13 @@ impl Upper {
                 self.operations.passed(side, context);
             }
             Event::Passed(_) => self.operations.passed(side, context),
+            Event::GaveUp(bytes) => {
+                if self.reported {
+                    let text = format!("{bytes} bytes from {side} were passed over: too much waits for more");
+                    context.finding(Topic::GaveUp, Some(self.info.id), text);
+                }
+                self.operations.passed(side, context);
+            }
         });
         if let (true, Some(request), Some(reply)) = (handshake, self.request, self.reply) {
             let checksums = request.crc || reply.crc;

@@ -63,6 +63,7 @@ impl Operations {
         let half = &mut self.halves[side.index()];
         (half.passed, half.begun) = (false, true);
         self.flush(side, false, context);
+        self.pay(side, context);
     }
 
     /// Bytes of `side` were passed over.
@@ -136,7 +137,7 @@ impl Operations {
         });
         let placement =
             Placement { operation: pending.operation.id, connection, from: side, offset, memory, frame: 0 };
-        pending.add(payload, fpdu, offset);
+        pending.add(payload, fpdu, offset, context.budget);
         place(&placement, payload, fpdu, ddp::TAGGED, context);
         self.halves[side.index()].open = !tagged.last;
         if tagged.last {
@@ -244,7 +245,7 @@ impl Operations {
             memory: None,
             frame: 0,
         };
-        pending.add(payload, fpdu, offset);
+        pending.add(payload, fpdu, offset, context.budget);
         place(&placement, payload, fpdu, ddp::UNTAGGED, context);
         self.halves[side.index()].open = !header.last;
         if header.last {
@@ -313,15 +314,17 @@ impl Operations {
     ) {
         self.close_open(side, context);
         let (connection, host) = (self.connection, self.hosts[side.other().index()]);
-        let (kind, compare) = match request.kind {
-            AtomicKind::FetchAdd => (Kind::FetchAdd, 0),
-            AtomicKind::CompareSwap => (Kind::CompareSwap, request.compare),
+        let masks = [request.operand_mask, request.compare_mask];
+        let (kind, compare, masked) = match request.kind {
+            // Nothing is carried beyond the highest bit anyway.
+            AtomicKind::FetchAdd => (Kind::FetchAdd, 0, masks[0] << 1 != 0),
+            AtomicKind::CompareSwap => (Kind::CompareSwap, request.compare, masks != [u64::MAX; 2]),
         };
         let pending = self.begin(side, kind, fpdu, context);
         pending.asked = Asked::Atomic { id: request.id };
         pending.operation.length = 8;
         pending.operation.packets = 1;
-        pending.operation.atomic = Some(Atomic { operand: request.operand, compare, old: None });
+        pending.operation.atomic = Some(Atomic { operand: request.operand, compare, masked, old: None });
         pending.operation.target = Some(context.target(connection, host, request.stag, request.offset));
         self.mark_sent(side, context);
     }
@@ -357,12 +360,26 @@ impl Operations {
 
     /// Ends the oldest request although it is not over.
     fn give_up(&mut self, side: Side, context: &mut Context<'_>) -> bool {
-        let Some(oldest) = self.halves[side.index()].pending.pop_front() else { return false };
+        let half = &mut self.halves[side.index()];
+        let Some(oldest) = half.pending.pop_front() else { return false };
+        if half.pending.is_empty() && std::mem::take(&mut half.open) {
+            // What follows of the message cannot tell where it began.
+            (half.passed, half.lossy) = (true, true);
+        }
         if !oldest.sent {
             context.sink.sent(&oldest.operation);
         }
         report(oldest, context);
+        let text = format!("an operation of {side} was reported before its end: too much is open");
+        context.finding(Topic::GaveUp, Some(self.connection), text);
         true
+    }
+
+    /// Makes room for what is kept of this connection's operations beyond the bound on memory.
+    fn pay(&mut self, side: Side, context: &mut Context<'_>) {
+        while context.budget.is_in_debt()
+            && (self.give_up(side, context) || self.give_up(side.other(), context))
+        {}
     }
 
     /// The open message will not go on.

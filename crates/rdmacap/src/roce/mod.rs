@@ -170,6 +170,8 @@ impl Roce {
             Management::Request { local, number, psn, pmtu, port, private_data } => {
                 if self.asked.len() >= self.most {
                     self.asked.clear();
+                    let text = format!("more than {} requests for connections without an answer", self.most);
+                    context.finding(Topic::GaveUp, None, text);
                 }
                 let asked = Asked {
                     number,
@@ -360,6 +362,7 @@ impl Roce {
             private_data: [None, None],
             refused: false,
             pmtu: 0,
+            reads: [None; 2],
         };
         self.open(info, [None, None], context);
         true
@@ -407,6 +410,7 @@ impl Asked {
             private_data: [self.private_data.clone(), private_data.map(<[u8]>::to_vec)],
             refused: false,
             pmtu: self.pmtu,
+            reads: [None; 2],
         }
     }
 }

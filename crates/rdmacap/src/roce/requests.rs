@@ -155,6 +155,7 @@ impl Requests {
             self.acknowledge_before(self.next.unwrap_or(psn), context);
         }
         self.flush(false, context);
+        self.pay(context);
     }
 
     /// A packet that is not the last of its message is full.
@@ -202,8 +203,8 @@ impl Requests {
         pending.headed = true;
         pending.operation.target = target;
         if let Some(atomic) = packet.atomic {
-            pending.operation.atomic =
-                Some(Atomic { operand: atomic.operand, compare: atomic.compare, old: None });
+            let (operand, compare) = (atomic.operand, atomic.compare);
+            pending.operation.atomic = Some(Atomic { operand, compare, masked: false, old: None });
             pending.operation.length = 8;
         }
         if let Some(remote) = packet.remote {
@@ -349,6 +350,7 @@ impl Requests {
         let (connection, pmtu) = (self.connection, self.pmtu);
         let &Piece { payload, length, ends, frame, .. } = piece;
         let pending = &mut self.pending[at];
+        let before = pending.weight();
         let index = psn - pending.first;
         let offset = index * pmtu;
         pending.got.insert(index, index + 1);
@@ -371,6 +373,8 @@ impl Requests {
             }
             pending.sums[index as usize] = crc32c::crc32c(payload);
         }
+        pending.recharge(before, context.budget);
+        let operation = &mut pending.operation;
         if operation.kind == Kind::Write && offset + length as u64 > operation.length {
             let text = format!("a write of {} bytes carries {}", operation.length, offset + length as u64);
             context.finding(Topic::Protocol, Some(connection), text);

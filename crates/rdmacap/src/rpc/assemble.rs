@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::call::{Call, Filling};
 use super::header::{Header, Procedure, Segment};
-use super::{Call, Filling, Message, Placed};
+use super::{Message, Placed, nfs, procedure};
 use crate::Operation;
 use crate::assemble::Content;
 use crate::bytes::u32_at;
@@ -12,14 +13,9 @@ use crate::bytes::u32_at;
 fn gather<'a>(fillings: impl Iterator<Item = (&'a Filling, u32)>) -> (Vec<u8>, bool) {
     let (mut bytes, mut incomplete) = (Vec::new(), false);
     for (filling, used) in fillings {
-        let (start, used) = (bytes.len(), used as usize);
-        let content = &filling.content;
-        let there = &content.bytes[..content.bytes.len().min(used)];
-        incomplete |= !content.is_whole(used as u64);
-        bytes.extend_from_slice(there);
-        if content.is_whole(used as u64) {
-            bytes.resize(start + used, 0);
-        }
+        let (part, lacks) = filling.content.part(used as usize);
+        incomplete |= lacks;
+        bytes.extend(part);
     }
     (bytes, incomplete)
 }
@@ -31,27 +27,32 @@ fn pad(bytes: &mut Vec<u8>) {
 
 /// The call with its chunks in place.
 pub(super) fn assemble_call(call: &Call) -> Message {
-    let inline = call.inline.bytes.get(call.header.length..).unwrap_or(&[]);
     let mut incomplete = !call.inline.is_whole(call.inline_length);
     let mut positions: BTreeMap<u32, Vec<&Filling>> = BTreeMap::new();
-    for ((position, _), filling) in call.header.reads.iter().zip(&call.fillings) {
-        positions.entry(*position).or_default().push(filling);
+    for (position, filling) in call.reads() {
+        positions.entry(position).or_default().push(filling);
     }
-    let (mut bytes, mut taken, mut by_chunks) = (Vec::new(), 0, 0);
+    let mut chunk = |fillings: Vec<&Filling>| {
+        let (bytes, lacks) = gather(fillings.into_iter().map(|filling| (filling, filling.segment.length)));
+        incomplete |= lacks;
+        bytes
+    };
+    // At position 0 is all that other chunks do not have.
+    let whole = positions.remove(&0).map(&mut chunk);
+    let mut by_chunks = whole.as_ref().map_or(0, Vec::len) as u64;
+    let rest = whole.as_deref().or_else(|| call.inline.bytes.get(call.header.length..)).unwrap_or(&[]);
+    let (mut bytes, mut taken) = (Vec::new(), 0);
     for (position, fillings) in positions {
         // Positions count in the message as it was before chunks were taken out.
-        let before = (position as usize).saturating_sub(bytes.len()).min(inline.len() - taken);
-        bytes.extend_from_slice(&inline[taken..taken + before]);
+        let before = (position as usize).saturating_sub(bytes.len()).min(rest.len() - taken);
+        bytes.extend_from_slice(&rest[taken..taken + before]);
         taken += before;
-        let (chunk, lacks) = gather(fillings.into_iter().map(|filling| (filling, filling.segment.length)));
-        incomplete |= lacks;
+        let chunk = chunk(fillings);
         by_chunks += chunk.len() as u64;
         bytes.extend(chunk);
-        if position > 0 {
-            pad(&mut bytes);
-        }
+        pad(&mut bytes);
     }
-    bytes.extend_from_slice(&inline[taken..]);
+    bytes.extend_from_slice(&rest[taken..]);
     let &Call { frame, time, .. } = call;
     Message { bytes, incomplete, frame, time, by_chunks, placed: Placed::Exactly }
 }
@@ -63,54 +64,69 @@ pub(super) fn assemble_reply(
     content: &Content,
     call: Option<&Call>,
 ) -> Message {
-    let inline = content.bytes.get(header.length..).unwrap_or(&[]);
     let mut message = Message {
-        bytes: inline.to_vec(),
+        bytes: content.bytes.get(header.length..).unwrap_or(&[]).to_vec(),
         incomplete: !content.is_whole(operation.length),
         frame: operation.frames.1,
         time: operation.time,
         by_chunks: 0,
         placed: Placed::Exactly,
     };
-    let used: Vec<&Segment> = header.writes.iter().flatten().chain(header.reply.iter().flatten()).collect();
     let Some(call) = call else {
-        message.incomplete |= used.iter().any(|segment| segment.length > 0);
+        let used = header.writes.iter().flatten().chain(header.reply.iter().flatten());
+        message.incomplete |= used.map(|segment| segment.length).any(|length| length > 0);
         return message;
     };
     // The reply repeats the call's chunks, with the lengths that were used.
-    let mut fillings = call.fillings[call.header.reads.len()..].iter();
-    for chunk in &header.writes {
-        let (bytes, lacks) = gather(fillings.by_ref().zip(chunk.iter().map(|segment| segment.length)));
-        message.incomplete |= lacks;
+    let mut taken = |fillings: &[Filling], used: &[Segment]| {
+        let lengths = used.iter().map(|segment| segment.length);
+        let (bytes, lacks) = gather(fillings.iter().zip(lengths));
+        message.incomplete |= lacks || used.len() > fillings.len();
         message.by_chunks += bytes.len() as u64;
-        if !bytes.is_empty() {
-            place_chunk(&mut message, bytes);
-        }
+        bytes
+    };
+    if let Some(used) = header.reply.as_ref().filter(|_| header.procedure == Procedure::NoMessage) {
+        message.bytes = taken(call.reply(), used);
     }
-    let skipped: usize = call.header.writes.iter().skip(header.writes.len()).map(Vec::len).sum();
-    if let Some(chunk) = &header.reply {
-        let fillings = fillings.skip(skipped).zip(chunk.iter().map(|segment| segment.length));
-        let (bytes, lacks) = gather(fillings);
-        message.incomplete |= lacks;
-        if header.procedure == Procedure::NoMessage {
-            message.by_chunks += bytes.len() as u64;
-            message.bytes = bytes;
-        }
-    }
+    let length = |used: &Vec<Segment>| used.iter().map(|segment| segment.length).sum();
+    let of_write = |(at, used): (usize, &Vec<Segment>)| (length(used), taken(call.write(at), used));
+    let chunks: Vec<(u32, Vec<u8>)> = header.writes.iter().enumerate().map(of_write).collect();
+    place(&mut message, call, chunks);
     message
 }
 
-/// Puts the data of a write chunk where XDR most probably has it.
-fn place_chunk(message: &mut Message, mut chunk: Vec<u8>) {
-    let length = chunk.len() as u32;
-    let behind = message.bytes.chunks_exact(4).rposition(|word| u32_at(word, 0) == Some(length));
-    pad(&mut chunk);
-    let (at, placed) = match behind {
-        Some(word) => (word * 4 + 4, Placed::BehindLength),
-        None => (message.bytes.len(), Placed::AtEnd),
+/// Puts the data of write chunks where it belongs. With each chunk comes the length that was used of it.
+fn place(message: &mut Message, call: &Call, mut chunks: Vec<(u32, Vec<u8>)>) {
+    let lengths: Vec<u32> = chunks.iter().map(|(length, _)| *length).collect();
+    chunks.retain(|(length, _)| *length > 0);
+    if chunks.is_empty() {
+        return;
+    }
+    let exact = procedure(&assemble_call(call).bytes)
+        .and_then(|procedure| nfs::places(procedure, &message.bytes, &lengths));
+    let Some(places) = exact else {
+        for (length, chunk) in chunks {
+            let (place, placed) = probable_place(length, &message.bytes);
+            insert(message, place, chunk);
+            message.placed = message.placed.max(placed);
+        }
+        return;
     };
-    message.bytes.splice(at..at, chunk);
-    if message.placed != Placed::AtEnd {
-        message.placed = placed;
+    // From the end, so that places stay right.
+    for (place, (_, chunk)) in places.into_iter().zip(chunks).rev() {
+        insert(message, place, chunk);
+    }
+}
+
+fn insert(message: &mut Message, place: usize, mut chunk: Vec<u8>) {
+    pad(&mut chunk);
+    message.bytes.splice(place..place, chunk);
+}
+
+/// Where XDR most probably has the data of a write chunk.
+fn probable_place(length: u32, reply: &[u8]) -> (usize, Placed) {
+    match reply.chunks_exact(4).rposition(|word| u32_at(word, 0) == Some(length)) {
+        Some(word) => (word * 4 + 4, Placed::BehindLength),
+        None => (reply.len(), Placed::AtEnd),
     }
 }

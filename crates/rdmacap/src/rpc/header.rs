@@ -3,7 +3,7 @@
 use crate::bytes::{u32_at, u64_at};
 
 const VERSION: u32 = 1;
-/// Segments of a header.
+/// Most segments of a header.
 const MOST_SEGMENTS: usize = 1 << 10;
 
 /// Part of a chunk: memory of the caller.
@@ -19,7 +19,7 @@ pub struct Segment {
 
 /// What a header says the message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Procedure {
+pub(crate) enum Procedure {
     /// The RPC message follows, as far as no chunk has it.
     Message,
     /// A chunk has all of it.
@@ -31,21 +31,21 @@ pub(super) enum Procedure {
 
 /// A transport header (RFC 8166 4).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) xid: u32,
-    pub(super) credits: u32,
-    pub(super) procedure: Procedure,
+pub(crate) struct Header {
+    pub(crate) xid: u32,
+    pub(crate) credits: u32,
+    pub(crate) procedure: Procedure,
     /// Segments to read, with their positions.
-    pub(super) reads: Vec<(u32, Segment)>,
-    pub(super) writes: Vec<Vec<Segment>>,
-    pub(super) reply: Option<Vec<Segment>>,
+    pub(crate) reads: Vec<(u32, Segment)>,
+    pub(crate) writes: Vec<Vec<Segment>>,
+    pub(crate) reply: Option<Vec<Segment>>,
     /// Bytes of the header.
-    pub(super) length: usize,
+    pub(crate) length: usize,
 }
 
 impl Header {
     /// Reads a header. `None`: it is none.
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut at = 0;
         let mut word = || {
             at += 4;
@@ -91,10 +91,12 @@ impl Header {
             *at += 16;
             Some(found)
         };
-        let chunk = |at: &mut usize| {
+        let mut in_chunks = 0;
+        let mut chunk = |at: &mut usize| {
             let count = u32_at(bytes, *at)? as usize;
             *at += 4;
-            (count <= MOST_SEGMENTS).then_some(())?;
+            in_chunks += count;
+            (in_chunks <= MOST_SEGMENTS).then_some(())?;
             (0..count).map(|_| segment(at)).collect::<Option<Vec<Segment>>>()
         };
         while flag(at)? {
@@ -113,7 +115,7 @@ impl Header {
 
     /// Whether it may be one: on a connection that is known for it, or because the message behind it
     /// agrees.
-    pub(super) fn is_plausible(&self, bytes: &[u8], known: bool) -> bool {
+    pub(crate) fn is_plausible(&self, bytes: &[u8], known: bool) -> bool {
         let inline = bytes.get(self.length..).unwrap_or(&[]);
         match self.procedure {
             Procedure::Message => {

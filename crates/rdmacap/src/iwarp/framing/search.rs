@@ -6,7 +6,8 @@ use iwarp_wire::mpa;
 use iwarp_wire::rdmap::Opcode;
 
 use super::{
-    CHAIN, Checksums, Event, Framer, MOST_UNDECIDED, SEARCHED, State, frame_length, length_field, queue,
+    CHAIN, Checksums, EFFORT, Event, Framer, MOST_UNDECIDED, SEARCHED, State, frame_length, length_field,
+    queue,
 };
 
 impl Framer {
@@ -51,22 +52,23 @@ impl Framer {
         // The same pieces again, in which an FPDU now begins.
         let mut at = place;
         while at < held.len() {
-            if let Some(gap) = gaps.iter().find(|gap| gap.0 <= at && at < gap.1) {
+            let gap = gaps.get(gaps.partition_point(|gap| gap.1 <= at));
+            if let Some(gap) = gap.filter(|gap| gap.0 <= at) {
                 self.miss((gap.1 - at) as u64, true, out);
                 at = gap.1;
                 continue;
             }
-            let source = sources.iter().rfind(|source| source.0 <= at);
-            let (_, frame, time) = source.copied().unwrap_or_default();
-            let ends = gaps.iter().map(|gap| gap.0).chain(sources.iter().map(|source| source.0));
-            let end = ends.filter(|end| *end > at).min().unwrap_or(held.len());
-            self.take(&held[at..end], frame, time, starts.contains(&at), out);
+            let after = sources.partition_point(|source| source.0 <= at);
+            let (_, frame, time) = after.checked_sub(1).map(|source| sources[source]).unwrap_or_default();
+            let ends = gap.map(|gap| gap.0).into_iter().chain(sources.get(after).map(|source| source.0));
+            let end = ends.min().unwrap_or(held.len());
+            self.take(&held[at..end], frame, time, starts.binary_search(&at).is_ok(), out);
             at = end;
         }
     }
 
     /// Whether an FPDU begins at this place.
-    fn chain(&self, place: usize, last: bool) -> Verdict {
+    fn chain(&mut self, place: usize, last: bool) -> Verdict {
         let (mut at, mut count) = (place, 0);
         let starts_segment = self.starts.binary_search(&place).is_ok();
         loop {
@@ -103,7 +105,9 @@ impl Framer {
                     Checksums::Off => false,
                 };
                 if in_use {
-                    return if crc32c::crc32c(covered) == field { Verdict::Frame } else { Verdict::No };
+                    self.effort += covered.len();
+                    let fits = self.effort <= EFFORT && crc32c::crc32c(covered) == field;
+                    return if fits { Verdict::Frame } else { Verdict::No };
                 }
                 if covered[covered.len() - padding..].iter().any(|byte| *byte != 0) {
                     return Verdict::No;

@@ -6,7 +6,7 @@ use iwarp_wire::rdmap::ReadRequest;
 
 use super::super::framing::Fpdu;
 use crate::Operation;
-use crate::context::Context;
+use crate::context::{Budget, Context};
 use crate::operation::{Outcome, Placement};
 use crate::ranges::Ranges;
 
@@ -78,7 +78,8 @@ impl Half {
 
 impl Pending {
     /// Adds a segment at `offset` of the message.
-    pub(super) fn add(&mut self, payload: &[u8], fpdu: &Fpdu<'_>, offset: u64) {
+    pub(super) fn add(&mut self, payload: &[u8], fpdu: &Fpdu<'_>, offset: u64, budget: &Budget) {
+        let before = self.holes();
         let operation = &mut self.operation;
         operation.packets += 1;
         operation.frames.1 = operation.frames.1.max(fpdu.frames.1);
@@ -97,6 +98,14 @@ impl Pending {
                 operation.missing.push((offset + from, offset + to));
             }
         }
+        let more = self.holes().saturating_sub(before);
+        self.charge += more;
+        budget.owe(more);
+    }
+
+    /// Bytes of memory that say which bytes are there and which are not.
+    fn holes(&self) -> usize {
+        size_of_val(self.got.as_slice()) + size_of_val(&*self.operation.missing)
     }
 }
 

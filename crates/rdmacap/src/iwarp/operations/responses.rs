@@ -67,7 +67,7 @@ impl Operations {
             })
         };
         let (source, sink) = (at(operation.target, Access::Read), at(operation.sink, Access::Filled));
-        pending.add(payload, fpdu, offset);
+        pending.add(payload, fpdu, offset, context.budget);
         if tagged.last {
             pending.over = Some((Outcome::Answered, context.time));
         }

@@ -29,6 +29,7 @@ impl Requests {
             }
         }
         self.flush(false, context);
+        self.pay(context);
     }
 
     /// A response; answers whether its request is there.
@@ -173,7 +174,9 @@ impl Requests {
             self.repeated("a read response", context);
             return true;
         }
+        let before = pending.weight();
         pending.answered.insert(index, index + 1);
+        pending.recharge(before, context.budget);
         let operation = &mut pending.operation;
         operation.packets += 1;
         operation.frames.1 = operation.frames.1.max(context.frame);

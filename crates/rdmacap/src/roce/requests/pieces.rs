@@ -2,6 +2,7 @@
 //! whose request has not come.
 
 use crate::Operation;
+use crate::context::Budget;
 use crate::operation::{Kind, Outcome};
 use crate::ranges::Ranges;
 use crate::roce::packet::Packet;
@@ -51,6 +52,19 @@ impl Pending {
     pub(super) fn is_complete(&self) -> bool {
         let answered = || self.packets().is_some_and(|packets| self.answered.contains(0, packets));
         self.is_whole() && (!self.is_answered_by_data() || answered())
+    }
+
+    /// Bytes of memory that say which packets are there, and which content they had.
+    pub(super) fn weight(&self) -> usize {
+        let ranges = [&self.got, &self.answered].map(|ranges| size_of_val(ranges.as_slice()));
+        ranges[0] + ranges[1] + size_of_val(&*self.sums)
+    }
+
+    /// Charges what has been added to the [weight](Self::weight) since it was `before`.
+    pub(super) fn recharge(&mut self, before: usize, budget: &Budget) {
+        let more = self.weight().saturating_sub(before);
+        self.charge += more;
+        budget.owe(more);
     }
 
     pub(super) fn contains(&self, psn: u64) -> bool {

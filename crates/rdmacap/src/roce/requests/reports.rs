@@ -52,10 +52,15 @@ impl Requests {
     /// Reports the oldest although it is not over.
     pub(super) fn give_up(&mut self, context: &mut Context<'_>) -> bool {
         let Some(oldest) = self.pending.pop_front() else { return false };
-        let text = format!("an operation of {} was reported before its end: too many are open", self.from);
+        let text = format!("an operation of {} was reported before its end: too much is open", self.from);
         context.finding(Topic::GaveUp, Some(self.connection), text);
         self.report(oldest, context);
         true
+    }
+
+    /// Makes room for what is kept of these operations beyond the bound on memory.
+    pub(super) fn pay(&mut self, context: &mut Context<'_>) {
+        while context.budget.is_in_debt() && self.give_up(context) {}
     }
 
     fn report(&mut self, mut pending: Pending, context: &mut Context<'_>) {
