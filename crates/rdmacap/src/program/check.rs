@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rdmacap::advertised::Advertisements;
 use rdmacap::rpc::{Exchange, Rpc, RpcSink};
 use rdmacap::rstream::{StreamSink, Streams};
 use rdmacap::{Connection, Finding, Operation, Placement, Severity, Sink, Topic};
@@ -9,7 +10,7 @@ use serde::Serialize;
 
 use crate::options::Options;
 use crate::text::{Output, is_faulty};
-use crate::{Failure, input};
+use crate::{Failure, input, line};
 
 /// A kind of finding in JSON.
 #[derive(Serialize)]
@@ -38,6 +39,7 @@ struct Check {
     findings: Findings,
     streams: Streams<Upper>,
     rpc: Rpc<Upper>,
+    advertisements: Advertisements,
     connections: u64,
     operations: u64,
     failed: u64,
@@ -63,9 +65,14 @@ impl RpcSink for Upper {
 }
 
 fn count(findings: &mut Findings, finding: &Finding) {
-    let name = (finding.topic.severity(), finding.connection, finding.topic);
+    let name = |connection| (finding.topic.severity(), connection, finding.topic);
+    let (own, others) = (name(finding.connection), name(None));
+    let name = if findings.len() < MOST_KINDS || findings.contains_key(&own) { own } else { others };
     findings.entry(name).or_insert_with(|| (0, finding.clone())).0 += 1;
 }
+
+/// Kinds of findings, each of a connection, that are counted apart. Beyond it connections are not.
+const MOST_KINDS: usize = 1 << 16;
 
 const CLEAN: u8 = 0;
 const ERRORS: u8 = 1;
@@ -77,12 +84,13 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         findings: Findings::new(),
         streams: Streams::new(Upper::default(), memory),
         rpc: Rpc::new(Upper::default(), memory),
+        advertisements: Advertisements::new(memory / 4),
         connections: 0,
         operations: 0,
         failed: 0,
         incomplete: 0,
     };
-    input::read(options, &options.files, &mut check)?;
+    input::read(options, &mut check)?;
     // A topic of theirs is about no other layer, but for notes.
     for (name, (count, first)) in check.streams.sink.0.into_iter().chain(check.rpc.sink.0) {
         check.findings.entry(name).or_insert((0, first)).0 += count;
@@ -129,27 +137,32 @@ impl Sink for Check {
         self.connections += 1;
         self.streams.connection(connection);
         self.rpc.connection(connection);
+        self.advertisements.connection(connection);
     }
 
     fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
         self.streams.bytes(placement, bytes);
         self.rpc.bytes(placement, bytes);
+        self.advertisements.bytes(placement, bytes);
     }
 
     fn sent(&mut self, operation: &Operation) {
         self.streams.sent(operation);
         self.rpc.sent(operation);
+        self.advertisements.sent(operation);
     }
 
     fn ended(&mut self, operation: &Operation) {
         self.operations += 1;
         if operation.outcome.failed() {
             self.failed += 1;
+            self.trace(operation);
         } else if is_faulty(operation) {
             self.incomplete += 1;
         }
         self.streams.ended(operation);
         self.rpc.ended(operation);
+        self.advertisements.ended(operation);
     }
 
     fn finding(&mut self, finding: &Finding) {
@@ -160,5 +173,23 @@ impl Sink for Check {
     fn closed(&mut self, connection: u32) {
         self.streams.closed(connection);
         self.rpc.closed(connection);
+        self.advertisements.closed(connection);
+    }
+}
+
+impl Check {
+    /// Says where the key of an operation that failed comes from.
+    fn trace(&mut self, operation: &Operation) {
+        let Some(target) = operation.target else { return };
+        let Some(found) = self.advertisements.of(target.region) else { return };
+        let text = format!(
+            "key {:#x} of the {} of frame {} comes from {}",
+            target.key,
+            operation.kind.name(),
+            operation.frames.0,
+            line::source(found)
+        );
+        let (connection, frame) = (Some(operation.connection), operation.frames.1);
+        count(&mut self.findings, &Finding { topic: Topic::Key, connection, frame, text });
     }
 }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use rdmacap::{Connection, Finding, Kind, Operation, Severity, Sink};
+use rdmacap::{Connection, Finding, Kind, Operation, Severity, Side, Sink, Topic};
 use serde::Serialize;
 
+use crate::line::Clock;
 use crate::options::Options;
-use crate::text::{Output, hex, seconds};
-use crate::{Failure, input};
+use crate::rows::Rows;
+use crate::text::{Output, digits};
+use crate::{Failure, input, upper};
 
 /// A connection in JSON.
 #[derive(Serialize)]
@@ -22,6 +24,7 @@ struct Line<'a> {
     service: Option<u16>,
     refused: bool,
     pmtu: u32,
+    reads: [Option<u16>; 2],
     upper: Option<&'a str>,
     private_data: [Option<String>; 2],
     operations: BTreeMap<&'a str, u64>,
@@ -29,11 +32,13 @@ struct Line<'a> {
     findings: BTreeMap<&'a str, u64>,
 }
 
-#[derive(Default)]
-struct Info {
-    connections: BTreeMap<u32, Seen>,
-    /// Findings that are about no connection.
-    other: Vec<Finding>,
+struct Info<'a> {
+    options: &'a Options,
+    out: &'a mut Output,
+    connections: Rows<u32, Seen>,
+    clock: Clock,
+    /// Findings that are about no connection: how often each, and the first of them.
+    other: BTreeMap<Topic, (u64, Finding)>,
 }
 
 #[derive(Default)]
@@ -45,108 +50,140 @@ struct Seen {
     findings: BTreeMap<&'static str, (u64, Severity, String)>,
 }
 
+/// What a connection takes of memory: counts by name, and private data as it is told.
+const CONNECTION: usize = 4 << 10;
+
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
-    let mut info = Info::default();
-    input::read(options, &options.files, &mut info)?;
-    let first = info.connections.values().filter_map(|seen| Some(seen.connection.as_ref()?.time)).min();
-    for seen in info.connections.values() {
-        let Some(connection) = &seen.connection else { continue };
-        if options.connection.is_none_or(|wanted| wanted == connection.id) {
-            describe(connection, seen, first.unwrap_or(0), out);
-        }
+    let (connections, clock) = (Rows::new(options.config.memory), Clock::default());
+    let mut info = Info { options, out, connections, clock, other: BTreeMap::new() };
+    input::read(options, &mut info)?;
+    let Info { out, connections, mut clock, other, .. } = info;
+    for (_, seen) in connections.iter() {
+        seen.describe(options, &mut clock, out);
     }
-    for finding in &info.other {
-        out.line(&format!("{}: {}", finding.topic.name(), finding.text));
+    for (count, finding) in other.values() {
+        let times = if *count > 1 { format!(", {count} in all") } else { String::new() };
+        out.line(&format!("{}: {}{times}", finding.topic.name(), finding.text));
     }
-    if info.connections.is_empty() {
+    if connections.is_empty() {
         out.line("no RDMA connection");
     }
     Ok(0)
 }
 
-impl Sink for Info {
+impl Info<'_> {
+    fn change(&mut self, connection: u32, change: impl FnOnce(&mut Seen)) {
+        self.connections.change(connection, |seen| {
+            change(seen);
+            CONNECTION
+        });
+        for (_, seen) in self.connections.excess() {
+            seen.describe(self.options, &mut self.clock, self.out);
+        }
+    }
+}
+
+impl Sink for Info<'_> {
     fn connection(&mut self, connection: &Connection) {
-        self.connections.entry(connection.id).or_default().connection = Some(connection.clone());
+        self.clock.at(connection.time);
+        self.change(connection.id, |seen| seen.connection = Some(connection.clone()));
     }
 
     fn ended(&mut self, operation: &Operation) {
-        let seen = self.connections.entry(operation.connection).or_default();
-        *seen.operations.entry(operation.kind).or_default() += 1;
-        seen.bytes += operation.length;
+        self.change(operation.connection, |seen| {
+            *seen.operations.entry(operation.kind).or_default() += 1;
+            seen.bytes += operation.length;
+        });
     }
 
     fn finding(&mut self, finding: &Finding) {
         let Some(connection) = finding.connection else {
-            self.other.push(finding.clone());
+            self.other.entry(finding.topic).or_insert_with(|| (0, finding.clone())).0 += 1;
             return;
         };
-        let seen = self.connections.entry(connection).or_default();
         let first = || (0, finding.topic.severity(), format!("{} (frame {})", finding.text, finding.frame));
-        seen.findings.entry(finding.topic.name()).or_insert_with(first).0 += 1;
+        self.change(connection, |seen| {
+            seen.findings.entry(finding.topic.name()).or_insert_with(first).0 += 1;
+        });
     }
 }
 
-fn describe(connection: &Connection, seen: &Seen, first: u64, out: &mut Output) {
-    let operations: BTreeMap<&str, u64> =
-        seen.operations.iter().map(|(kind, count)| (kind.name(), *count)).collect();
-    let upper = upper(connection);
-    let private_data = connection.private_data.clone().map(|data| data.map(|data| digits(&data)));
-    out.json(&Line {
-        conn: connection.id,
-        carrier: connection.carrier.to_string(),
-        known: connection.known.to_string(),
-        a: connection.ends[0].to_string(),
-        b: connection.ends[1].to_string(),
-        frame: connection.frame,
-        t: seconds(connection.time, first),
-        service: connection.service,
-        refused: connection.refused,
-        pmtu: connection.pmtu,
-        upper,
-        private_data,
-        operations: operations.clone(),
-        bytes: seen.bytes,
-        findings: seen.findings.iter().map(|(name, (count, ..))| (*name, *count)).collect(),
-    });
-    let port = connection.service.map_or(String::new(), |port| format!(", port {port}"));
-    let refused = if connection.refused { ", refused" } else { "" };
-    out.line(&format!(
-        "{}: {} {} -> {}{port}, known by {}, from frame {}{refused}",
-        connection.id,
-        connection.carrier,
-        connection.ends[0],
-        connection.ends[1],
-        connection.known,
-        connection.frame,
-    ));
-    let counts: Vec<String> = operations.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    out.line(&format!("   {}; {} bytes", counts.join(", "), seen.bytes));
-    if let Some(upper) = upper {
-        out.line(&format!("   carries {upper}"));
-    }
-    for (name, (count, severity, text)) in &seen.findings {
-        let line = format!(
-            "   {name}: {text}{}",
-            if *count > 1 { format!(", {count} in all") } else { String::new() }
-        );
-        if *severity == Severity::Note { out.line(&line) } else { out.bad(&line) }
+impl Seen {
+    fn describe(&self, options: &Options, clock: &mut Clock, out: &mut Output) {
+        let Some(connection) = self.connection.as_ref().filter(|found| options.wants(found.id)) else {
+            return;
+        };
+        let operations: BTreeMap<&str, u64> =
+            self.operations.iter().map(|(kind, count)| (kind.name(), *count)).collect();
+        let upper = upper::of(connection);
+        let port = connection.service.map_or(String::new(), |port| format!(", port {port}"));
+        let refused = if connection.refused { ", refused" } else { "" };
+        out.line(&format!(
+            "{}: {} {} -> {}{port}, known by {}, from frame {}{refused}",
+            connection.id,
+            connection.carrier,
+            connection.ends[0],
+            connection.ends[1],
+            connection.known,
+            connection.frame,
+        ));
+        let counts: Vec<String> = operations.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        out.line(&format!("   {}; {} bytes", counts.join(", "), self.bytes));
+        if let Some(upper) = upper {
+            out.line(&format!("   carries {upper}"));
+        }
+        for side in [Side::A, Side::B] {
+            let says = said(connection, side);
+            if !says.is_empty() {
+                out.line(&format!("   {side} says: {}", says.join("; ")));
+            }
+        }
+        for (name, (count, severity, text)) in &self.findings {
+            let times = if *count > 1 { format!(", {count} in all") } else { String::new() };
+            let line = format!("   {name}: {text}{times}");
+            if *severity == Severity::Note { out.line(&line) } else { out.bad(&line) }
+        }
+        out.json(&Line {
+            conn: connection.id,
+            carrier: connection.carrier.to_string(),
+            known: connection.known.to_string(),
+            a: connection.ends[0].to_string(),
+            b: connection.ends[1].to_string(),
+            frame: connection.frame,
+            t: clock.at(connection.time),
+            service: connection.service,
+            refused: connection.refused,
+            pmtu: connection.pmtu,
+            reads: connection.reads,
+            upper,
+            private_data: connection.private_data.each_ref().map(|data| data.as_deref().map(trimmed)),
+            operations,
+            bytes: self.bytes,
+            findings: self.findings.iter().map(|(name, (count, ..))| (*name, *count)).collect(),
+        });
     }
 }
 
-/// What travels on a connection, as far as its handshake tells.
-fn upper(connection: &Connection) -> Option<&'static str> {
-    let [request, reply] = &connection.private_data;
-    let is = |recognises: fn(&[u8]) -> bool| {
-        request.as_deref().is_some_and(recognises) || reply.as_deref().is_some_and(recognises)
-    };
-    if is(|data| rstream_protocol::Offer::decode(data).is_ok()) {
-        return Some("rstream");
+/// What a side says of itself in the handshake.
+fn said(connection: &Connection, side: Side) -> Vec<String> {
+    let mut said = Vec::new();
+    if let Some(reads) = connection.reads[side as usize] {
+        said.push(format!("serves {reads} reads at a time"));
     }
-    (connection.service == Some(20049)).then_some("RPC-over-RDMA")
+    if let Some(data) = &connection.private_data[side as usize] {
+        let text = upper::private_data(data).unwrap_or_else(|| match trimmed(data) {
+            digits if digits.is_empty() => digits,
+            digits => format!(
+                "private data {}",
+                digits.get(..64).map_or_else(|| digits.clone(), |start| format!("{start}..."))
+            ),
+        });
+        said.extend(Some(text).filter(|text| !text.is_empty()));
+    }
+    said
 }
 
 /// Bytes as hexadecimal digits, without the padding that follows them.
-fn digits(bytes: &[u8]) -> String {
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    bytes[..end].iter().map(|byte| hex(*byte)[2..].to_owned()).map(|digit| format!("{digit:0>2}")).collect()
+fn trimmed(bytes: &[u8]) -> String {
+    digits(&bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)])
 }

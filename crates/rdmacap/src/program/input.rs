@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rdmacap::file::{Decoder, FileError, Item, Record, Step};
 use rdmacap::{Finding, Session, Sink, Topic, digest};
@@ -19,8 +19,9 @@ pub(crate) enum InputError {
     File { path: String, source: FileError, at: u64 },
 }
 
-/// Frames that two captures have of one packet are at most so far apart. In nanoseconds.
+/// Frames that two captures have of one packet are at most so far apart, in nanoseconds, and so many.
 const SAME: u64 = 2_000_000_000;
+const MOST_PACKETS: usize = 1 << 20;
 const CHUNK: usize = 1 << 18;
 
 /// One file.
@@ -144,7 +145,7 @@ impl Doubles {
     /// Whether another file has had this packet, once more than this one.
     fn is_double(&mut self, file: usize, files: usize, record: &Record<'_>) -> bool {
         while let Some((time, oldest)) = self.order.front().copied()
-            && time + SAME < record.time
+            && (time.saturating_add(SAME) < record.time || self.order.len() > MOST_PACKETS)
         {
             self.order.pop_front();
             self.seen.remove(&oldest);
@@ -163,8 +164,8 @@ impl Doubles {
 }
 
 /// Reads all files into a session, and ends it.
-pub(crate) fn read(options: &Options, paths: &[PathBuf], sink: &mut dyn Sink) -> Result<(), InputError> {
-    let mut sources = paths.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>, _>>()?;
+pub(crate) fn read(options: &Options, sink: &mut dyn Sink) -> Result<(), InputError> {
+    let mut sources = options.files.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>, _>>()?;
     for source in &mut sources {
         source.advance()?;
     }

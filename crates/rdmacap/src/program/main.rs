@@ -3,17 +3,21 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod files;
 mod info;
 mod input;
+mod line;
 mod messages;
 mod ops;
 mod options;
 mod pcapng;
 mod regions;
+mod rows;
 mod rpc;
 mod stats;
 mod streams;
 mod text;
+mod upper;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -29,6 +29,13 @@ pub(crate) struct Options {
     pub(crate) config: Config,
 }
 
+impl Options {
+    /// Whether this connection is asked for.
+    pub(crate) fn wants(&self, connection: u32) -> bool {
+        self.connection.is_none_or(|wanted| wanted == connection)
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Info,

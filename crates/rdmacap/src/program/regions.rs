@@ -1,20 +1,23 @@
 //! `rdmacap regions`: who wrote and read which bytes of which key.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::path::Path;
 
-use rdmacap::{Access, Placement, Ranges, Region, Sink};
+use rdmacap::advertised::{Advertised, Advertisements};
+use rdmacap::{Access, Connection, Kind, Operation, Placement, Ranges, Region, Sink, Target};
 use serde::Serialize;
 
+use crate::files::Files;
+use crate::line::{self, Source};
 use crate::options::Options;
+use crate::rows::Rows;
 use crate::text::{Output, hex, ranges};
 use crate::{Failure, input};
 
 /// A region in JSON.
 #[derive(Serialize)]
-struct Line {
+struct Line<'a> {
     region: u32,
     host: String,
     key: String,
@@ -25,29 +28,36 @@ struct Line {
     read: u64,
     filled: u64,
     operations: u64,
+    conns: &'a BTreeSet<u32>,
     frames: (u64, u64),
-    holes: Vec<(u64, u64)>,
+    advertised: Option<Source<'a>>,
+    holes: &'a [(u64, u64)],
 }
 
 /// What happened to a region.
 #[derive(Debug, Default)]
 struct Known {
     region: Option<Region>,
+    advertised: Option<Advertised>,
     /// Addresses whose content is in the capture.
     there: Ranges,
+    /// First and last address of what was moved, whether the capture has it or not.
+    extent: Option<(u64, u64)>,
     written: u64,
     read: u64,
     filled: u64,
     operations: u64,
-    last_operation: u64,
+    connections: BTreeSet<u32>,
     frames: Option<(u64, u64)>,
 }
+
+/// Connections of a region that are told.
+const MOST_CONNECTIONS: usize = 64;
 
 impl Known {
     /// The first address, and how far it is to the end.
     fn span(&self) -> Option<(u64, u64)> {
-        let (first, last) = (self.there.as_slice().first()?, self.there.as_slice().last()?);
-        Some((first.0, last.1 - first.0))
+        self.extent.map(|(first, end)| (first, end - first))
     }
 
     /// What is not there between the first address and the last, as offsets.
@@ -55,12 +65,31 @@ impl Known {
         let Some((base, span)) = self.span() else { return Vec::new() };
         self.there.missing(base, base + span).map(|(start, end)| (start - base, end - base)).collect()
     }
+
+    /// The counter of bytes that are moved so.
+    fn moved(&mut self, access: Access) -> &mut u64 {
+        match access {
+            Access::Written => &mut self.written,
+            Access::Read | Access::Found => &mut self.read,
+            Access::Filled => &mut self.filled,
+        }
+    }
+
+    fn touch(&mut self, address: u64, length: u64, frames: (u64, u64)) {
+        let end = address.saturating_add(length);
+        let extent = self.extent.get_or_insert((address, end));
+        *extent = (extent.0.min(address), extent.1.max(end));
+        let known = self.frames.get_or_insert(frames);
+        *known = (known.0.min(frames.0), known.1.max(frames.1));
+    }
 }
 
 /// Regions whose keys are wanted, as they are after a frame.
 struct Regions<'a> {
     options: &'a Options,
-    known: BTreeMap<u32, Known>,
+    out: &'a mut Output,
+    known: Rows<u32, Known>,
+    advertisements: Advertisements,
 }
 
 /// Longest span that is written to a file: sparse as it is, a file system has its limits.
@@ -70,72 +99,135 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
     if options.folder.is_some() && options.files.iter().any(|path| path == Path::new("-")) {
         return Err(Failure::Usage("regions -w reads the files twice: standard input cannot be one"));
     }
-    let mut regions = Regions { options, known: BTreeMap::new() };
-    input::read(options, &options.files, &mut regions)?;
     out.line(&format!(
-        "{:>6} {:<24} {:>10} {:>5} {:>18} {:>10} {:>10} {:>10} {:>10}  holes",
-        "region", "host", "key", "epoch", "address", "span", "written", "read", "filled"
+        "{:>6} {:<24} {:>10} {:>5} {:>18} {:>10} {:>10} {:>10} {:>10} {:>6}  advertised, holes",
+        "region", "host", "key", "epoch", "address", "span", "written", "read", "filled", "conns"
     ));
-    for (id, known) in &regions.known {
+    let memory = options.config.memory;
+    let (known, advertisements) = (Rows::new(memory), Advertisements::new(memory));
+    let mut regions = Regions { options, out, known, advertisements };
+    input::read(options, &mut regions)?;
+    let Regions { out, known, .. } = regions;
+    for (id, known) in known.iter() {
         describe(*id, known, out);
     }
     if let Some(folder) = &options.folder {
-        std::fs::create_dir_all(folder)?;
-        let mut writer =
-            Writer { options, folder, known: &regions.known, files: BTreeMap::new(), failed: None };
-        input::read(options, &options.files, &mut writer)?;
+        let mut writer = Writer { options, files: Files::new(folder)?, known: &known, failed: None };
+        input::read(options, &mut writer)?;
         writer.finish()?;
     }
     Ok(0)
 }
 
+/// Whether this access to memory is asked for.
+fn is_wanted(options: &Options, connection: u32, key: u32, frame: u64) -> bool {
+    options.wants(connection)
+        && options.key.is_none_or(|wanted| wanted == key)
+        && options.at.is_none_or(|at| frame <= at)
+}
+
+/// The memory that an operation moves, on both sides, and how.
+fn accesses(operation: &Operation) -> impl Iterator<Item = (Target, Access)> {
+    let access = match operation.kind {
+        Kind::Write => Access::Written,
+        Kind::CompareSwap | Kind::FetchAdd => Access::Found,
+        _ => Access::Read,
+    };
+    let target = operation.target.map(|target| (target, access));
+    target.into_iter().chain(operation.sink.map(|sink| (sink, Access::Filled)))
+}
+
 impl Regions<'_> {
-    fn wanted(&mut self, placement: &Placement) -> Option<(&mut Known, u64, Access)> {
-        let (target, access) = placement.memory?;
-        let options = self.options;
-        let counts = options.key.is_none_or(|key| key == target.key)
-            && options.connection.is_none_or(|connection| connection == placement.connection)
-            && options.at.is_none_or(|at| placement.frame <= at);
-        counts.then(|| (self.known.entry(target.region).or_default(), target.address, access))
+    fn change(&mut self, region: u32, change: impl FnOnce(&mut Known)) {
+        self.known.change(region, |known| {
+            change(known);
+            size_of_val(known.there.as_slice())
+        });
+        for (id, known) in self.known.excess() {
+            describe(id, &known, self.out);
+        }
     }
 }
 
 impl Sink for Regions<'_> {
+    fn connection(&mut self, connection: &Connection) {
+        self.advertisements.connection(connection);
+    }
+
     fn region(&mut self, region: &Region) {
         if self.options.key.is_none_or(|key| key == region.key) {
-            self.known.entry(region.id).or_default().region = Some(*region);
+            self.change(region.id, |known| known.region = Some(*region));
         }
     }
 
     fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
-        let Some((known, address, access)) = self.wanted(placement) else { return };
+        self.advertisements.bytes(placement, bytes);
+        let &Placement { connection, frame, .. } = placement;
+        let Some((target, access)) = placement.memory else { return };
+        if !is_wanted(self.options, connection, target.key, frame) {
+            return;
+        }
         let length = bytes.len() as u64;
-        match access {
-            Access::Written => known.written += length,
-            Access::Read | Access::Found => known.read += length,
-            Access::Filled => known.filled += length,
+        self.change(target.region, |known| {
+            *known.moved(access) += length;
+            known.touch(target.address, length, (frame, frame));
+            // In which order a host has the bytes of a number is not on the wire.
+            if access != Access::Found {
+                known.there.insert(target.address, target.address.saturating_add(length));
+            }
+        });
+    }
+
+    fn sent(&mut self, operation: &Operation) {
+        self.advertisements.sent(operation);
+        if let Some(target) = operation.target
+            && let Some(found) = self.advertisements.of(target.region).cloned()
+            && is_wanted(self.options, operation.connection, target.key, operation.frames.0)
+        {
+            self.change(target.region, |known| known.advertised = Some(found));
         }
-        known.there.insert(address, address.saturating_add(length));
-        if known.last_operation != placement.operation {
-            known.last_operation = placement.operation;
-            known.operations += 1;
+    }
+
+    fn ended(&mut self, operation: &Operation) {
+        self.advertisements.ended(operation);
+        let &Operation { connection, frames, length, cut, .. } = operation;
+        let is_over = self.options.at.is_none_or(|at| frames.1 <= at);
+        for (target, access) in accesses(operation) {
+            if is_wanted(self.options, connection, target.key, frames.0) {
+                self.change(target.region, |known| {
+                    known.operations += 1;
+                    if is_over {
+                        *known.moved(access) += cut;
+                        known.touch(target.address, length, frames);
+                    }
+                    if known.connections.len() < MOST_CONNECTIONS {
+                        known.connections.insert(connection);
+                    }
+                });
+            }
         }
-        let frames = known.frames.get_or_insert((placement.frame, placement.frame));
-        *frames = (frames.0.min(placement.frame), frames.1.max(placement.frame));
+    }
+
+    fn closed(&mut self, connection: u32) {
+        self.advertisements.closed(connection);
     }
 }
 
 fn describe(id: u32, known: &Known, out: &mut Output) {
     let (Some(region), Some((address, span))) = (known.region, known.span()) else { return };
-    let holes = known.holes();
-    let &Known { written, read, filled, operations, .. } = known;
+    let holes = &known.holes();
+    let &Known { written, read, filled, operations, ref connections, ref advertised, .. } = known;
+    let conns: Vec<String> = connections.iter().take(3).map(u32::to_string).collect();
+    let more = if connections.len() > 3 { ",..." } else { "" };
     out.line(&format!(
-        "{id:>6} {:<24} {:>10} {:>5} {:>18} {span:>10} {written:>10} {read:>10} {filled:>10}  {}",
+        "{id:>6} {:<24} {:>10} {:>5} {:>18} {span:>10} {written:>10} {read:>10} {filled:>10} {:>6}  {}{}",
         region.host.to_string(),
         hex(region.key),
         region.epoch,
         hex(address),
-        ranges(&holes)
+        format!("{}{more}", conns.join(",")),
+        advertised.as_ref().map_or_else(|| "-".to_owned(), line::source),
+        if holes.is_empty() { String::new() } else { format!("; {}", ranges(holes)) },
     ));
     out.json(&Line {
         region: id,
@@ -148,7 +240,9 @@ fn describe(id: u32, known: &Known, out: &mut Output) {
         read,
         filled,
         operations,
+        conns: connections,
         frames: known.frames.unwrap_or_default(),
+        advertised: advertised.as_ref().map(Source::from),
         holes,
     });
 }
@@ -156,58 +250,89 @@ fn describe(id: u32, known: &Known, out: &mut Output) {
 /// Writes the content of regions, and beside it a map of the frames that it comes from.
 struct Writer<'a> {
     options: &'a Options,
-    folder: &'a Path,
-    known: &'a BTreeMap<u32, Known>,
-    files: BTreeMap<u32, (File, BufWriter<File>)>,
-    failed: Option<std::io::Error>,
+    known: &'a Rows<u32, Known>,
+    files: Files,
+    failed: Option<io::Error>,
+}
+
+/// The name of a region's files.
+fn name(region: &Region, extension: &str) -> String {
+    let host = region.host.to_string().replace(':', "-");
+    format!("{:06}-{host}-{:#x}-{}.{extension}", region.id, region.key, region.epoch)
 }
 
 impl Writer<'_> {
-    fn write(&mut self, placement: &Placement, bytes: &[u8]) -> std::io::Result<()> {
-        let Some((target, access)) = placement.memory else { return Ok(()) };
-        if self.options.at.is_some_and(|at| placement.frame > at) {
-            return Ok(());
-        }
-        let Some(known) = self.known.get(&target.region) else { return Ok(()) };
-        let (Some(region), Some((base, span))) = (known.region, known.span()) else { return Ok(()) };
-        if span > LONGEST {
-            return Ok(());
-        }
-        if !self.files.contains_key(&target.region) {
-            let name = |extension: &str| -> PathBuf {
-                let host = region.host.to_string().replace(':', "-");
-                self.folder
-                    .join(format!("{:06}-{host}-{:#x}-{}.{extension}", region.id, region.key, region.epoch))
-            };
-            let create =
-                |path: PathBuf| OpenOptions::new().write(true).create(true).truncate(true).open(path);
-            let content = create(name("bin"))?;
-            content.set_len(span)?;
-            let mut map = BufWriter::new(create(name("map"))?);
+    /// The region of a place in memory, and the offset in its file, if that is written.
+    fn find(&self, target: &Target) -> Option<(&Region, u64, u64, u64)> {
+        let known = self.known.get(&target.region)?;
+        let (region, (base, span)) = known.region.as_ref().zip(known.span())?;
+        let offset = target.address.checked_sub(base)?;
+        (span <= LONGEST && offset < span).then_some((region, offset, base, span))
+    }
+
+    /// Adds a line to a map, which begins with what it is.
+    fn map(&mut self, region: &Region, base: u64, line: &str) -> io::Result<()> {
+        let name = name(region, "map");
+        let new = self.files.is_new(&name);
+        let map = self.files.get(&name)?;
+        if new {
             writeln!(map, "# offset 0 is address {base:#x}; offset, length, frame, access; then the holes")?;
-            self.files.insert(target.region, (content, map));
         }
-        let Some((content, map)) = self.files.get_mut(&target.region) else { return Ok(()) };
-        let offset = target.address - base;
-        content.seek(SeekFrom::Start(offset))?;
-        content.write_all(bytes)?;
+        writeln!(map, "{line}")
+    }
+
+    fn write(&mut self, placement: &Placement, bytes: &[u8]) -> io::Result<()> {
+        let Some((target, access)) = placement.memory else { return Ok(()) };
+        if !is_wanted(self.options, placement.connection, target.key, placement.frame) {
+            return Ok(());
+        }
+        let Some((&region, offset, base, span)) = self.find(&target) else { return Ok(()) };
         let how = match access {
             Access::Written => "written",
             Access::Read => "read",
             Access::Filled => "filled",
-            Access::Found => "found",
+            Access::Found => return Ok(()),
         };
-        writeln!(map, "{offset} {} {} {how}", bytes.len(), placement.frame)
+        let name = name(&region, "bin");
+        let new = self.files.is_new(&name);
+        let content = self.files.get(&name)?;
+        if new {
+            content.get_ref().set_len(span)?;
+        }
+        content.seek(SeekFrom::Start(offset))?;
+        content.write_all(bytes)?;
+        self.map(&region, base, &format!("{offset} {} {} {how}", bytes.len(), placement.frame))
     }
 
-    fn finish(mut self) -> std::io::Result<()> {
-        for (id, (_, map)) in &mut self.files {
-            for (start, end) in self.known[id].holes() {
-                writeln!(map, "{start} {} - hole", end - start)?;
-            }
-            map.flush()?;
+    /// What an atomic operation found and left behind goes into the map as numbers.
+    fn atomic(&mut self, operation: &Operation) -> io::Result<()> {
+        let Some((target, atomic)) = operation.target.zip(operation.atomic) else { return Ok(()) };
+        if !is_wanted(self.options, operation.connection, target.key, operation.frames.0) {
+            return Ok(());
         }
-        self.failed.map_or(Ok(()), Err)
+        let (Some((&region, offset, base, _)), Some(old)) = (self.find(&target), atomic.old) else {
+            return Ok(());
+        };
+        let left = atomic.left(operation.kind).map_or_else(|| "?".to_owned(), hex);
+        let line = format!("{offset} 8 {} found {old:#x}, left {left}", operation.frames.1);
+        self.map(&region, base, &line)
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let known = self.known;
+        for known in known.iter().map(|(_, known)| known) {
+            let Some((region, (base, _))) = known.region.zip(known.span()) else { continue };
+            if self.files.is_new(&name(&region, "map")) {
+                continue;
+            }
+            for (start, end) in known.holes() {
+                self.map(&region, base, &format!("{start} {} - hole", end - start))?;
+            }
+        }
+        self.files.finish()
     }
 }
 
@@ -215,6 +340,12 @@ impl Sink for Writer<'_> {
     fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
         if self.failed.is_none() {
             self.failed = self.write(placement, bytes).err();
+        }
+    }
+
+    fn ended(&mut self, operation: &Operation) {
+        if self.failed.is_none() {
+            self.failed = self.atomic(operation).err();
         }
     }
 }

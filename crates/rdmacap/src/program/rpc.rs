@@ -1,15 +1,14 @@
 //! `rdmacap rpc`: the calls of RPC-over-RDMA, and their replies.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::path::Path;
+use std::io::{self, Write};
 
 use rdmacap::rpc::{Exchange, Message, Placed, Rpc, RpcSink, procedure};
-use rdmacap::{Connection, Finding, Operation, Placement, Sink};
+use rdmacap::{Connection, Finding};
 use serde::Serialize;
 
+use crate::files::Files;
 use crate::options::Options;
-use crate::pcapng::Conversation;
+use crate::pcapng::Capture;
 use crate::text::{Output, direction, duration, hex};
 use crate::{Failure, input};
 
@@ -49,73 +48,43 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Connections as they were reported, beside what follows them.
-struct Followed<'a> {
-    rpc: Rpc<Calls<'a>>,
-}
-
 struct Calls<'a> {
     options: &'a Options,
     out: &'a mut Output,
-    connections: BTreeMap<u32, Connection>,
+    files: Option<Files>,
     /// For other tools: RPC over TCP.
-    conversations: BTreeMap<u32, Conversation>,
+    capture: Option<Capture>,
     failed: Option<io::Error>,
 }
 
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
-    if let Some(folder) = &options.folder {
-        std::fs::create_dir_all(folder)?;
-    }
+    let memory = options.config.memory;
+    let files = options.folder.as_deref().map(Files::new).transpose()?;
+    let capture = options.pcap.as_deref().map(|path| Capture::create(path, memory)).transpose()?;
     out.line(&format!(
         "{:>4} {:<5} {:>10} {:>18} {:>15} {:>9} {:>9} {:>9}",
         "conn", "", "xid", "prog vers proc", "frames", "call", "reply", "took"
     ));
-    let calls =
-        Calls { options, out, connections: BTreeMap::new(), conversations: BTreeMap::new(), failed: None };
-    let mut followed = Followed { rpc: Rpc::new(calls, options.config.memory) };
-    input::read(options, &options.files, &mut followed)?;
-    let calls = followed.rpc.sink;
-    if let Some(error) = calls.failed {
-        return Err(error.into());
-    }
-    if let Some(path) = &options.pcap {
-        std::fs::write(path, crate::pcapng::merged(calls.conversations.into_values()))?;
-    }
+    let mut rpc = Rpc::new(Calls { options, out, files, capture, failed: None }, memory);
+    input::read(options, &mut rpc)?;
+    let Calls { files, capture, failed, .. } = rpc.sink;
+    failed.map_or(Ok(()), Err)?;
+    files.map_or(Ok(()), Files::finish)?;
+    capture.map_or(Ok(()), Capture::finish)?;
     Ok(0)
 }
 
-impl Sink for Followed<'_> {
-    fn connection(&mut self, connection: &Connection) {
-        self.rpc.sink.connections.insert(connection.id, connection.clone());
-        self.rpc.connection(connection);
-    }
-
-    fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
-        self.rpc.bytes(placement, bytes);
-    }
-
-    fn sent(&mut self, operation: &Operation) {
-        self.rpc.sent(operation);
-    }
-
-    fn ended(&mut self, operation: &Operation) {
-        self.rpc.ended(operation);
-    }
-
-    fn closed(&mut self, connection: u32) {
-        self.rpc.closed(connection);
-    }
-}
-
 impl Calls<'_> {
-    /// A file for each message.
-    fn write(&self, folder: &Path, exchange: &Exchange) -> io::Result<()> {
-        for (name, message) in [("call", &exchange.call), ("reply", &exchange.reply)] {
-            if let Some(message) = message {
-                let file =
-                    format!("{}-{}-{:08x}-{name}.bin", exchange.connection, exchange.from, exchange.xid);
-                std::fs::write(folder.join(file), &message.bytes)?;
+    /// Writes what is asked for of an exchange.
+    fn write(&mut self, exchange: &Exchange) -> io::Result<()> {
+        let &Exchange { connection, from, xid, ref call, ref reply } = exchange;
+        for (name, side, message) in [("call", from, call), ("reply", from.other(), reply)] {
+            let Some(message) = message else { continue };
+            if let Some(files) = &mut self.files {
+                files.fresh(&format!("{connection}-{from}-{xid:08x}-{name}"))?.write_all(&message.bytes)?;
+            }
+            if let Some(capture) = self.capture.as_mut().filter(|_| !message.incomplete) {
+                capture.message(connection, side, message)?;
             }
         }
         Ok(())
@@ -123,9 +92,15 @@ impl Calls<'_> {
 }
 
 impl RpcSink for Calls<'_> {
+    fn connection(&mut self, connection: &Connection) {
+        if let Some(capture) = &mut self.capture {
+            capture.opened(connection);
+        }
+    }
+
     fn exchange(&mut self, exchange: &Exchange) {
         let &Exchange { connection: conn, from, xid, ref call, ref reply } = exchange;
-        if self.options.connection.is_some_and(|wanted| wanted != conn) {
+        if !self.options.wants(conn) {
             return;
         }
         let asked = call.as_ref().and_then(|call| procedure(&call.bytes));
@@ -165,25 +140,18 @@ impl RpcSink for Calls<'_> {
         } else {
             self.out.bad(&line)
         }
-        if let Some(folder) = &self.options.folder
-            && let Err(error) = self.write(folder, exchange)
-        {
-            self.failed.get_or_insert(error);
-        }
-        if self.options.pcap.is_some()
-            && let Some(connection) = self.connections.get(&conn)
-        {
-            let conversation =
-                self.conversations.entry(conn).or_insert_with(|| Conversation::new(connection));
-            for (side, message) in [(from, call), (from.other(), reply)] {
-                if let Some(message) = message.as_ref().filter(|message| !message.incomplete) {
-                    conversation.message(side, message);
-                }
-            }
+        if self.failed.is_none() {
+            self.failed = self.write(exchange).err();
         }
     }
 
     fn finding(&mut self, finding: &Finding) {
         self.out.bad(&format!("frame {}: {}", finding.frame, finding.text));
+    }
+
+    fn closed(&mut self, connection: u32) {
+        if let Some(capture) = &mut self.capture {
+            capture.closed(connection);
+        }
     }
 }

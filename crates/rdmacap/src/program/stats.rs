@@ -6,6 +6,7 @@ use rdmacap::{Connection, Finding, Kind, Operation, Side, Sink};
 use serde::Serialize;
 
 use crate::options::Options;
+use crate::rows::Rows;
 use crate::text::{Output, duration};
 use crate::{Failure, input};
 
@@ -31,7 +32,7 @@ struct Line<'a> {
 #[derive(Serialize)]
 struct Counts<'a> {
     conn: u32,
-    findings: BTreeMap<&'a str, u64>,
+    findings: &'a BTreeMap<&'a str, u64>,
     most_outstanding: [usize; 2],
 }
 
@@ -55,11 +56,11 @@ struct Latencies {
     most: u64,
 }
 
-#[derive(Default)]
-struct Stats {
-    only: Option<u32>,
-    figures: BTreeMap<(u32, Side, Kind), Figures>,
-    connections: BTreeMap<u32, Counted>,
+struct Stats<'a> {
+    options: &'a Options,
+    out: &'a mut Output,
+    figures: Rows<(u32, Side, Kind), Figures>,
+    connections: Rows<u32, Counted>,
 }
 
 #[derive(Default)]
@@ -70,18 +71,111 @@ struct Counted {
 }
 
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
-    let mut stats = Stats { only: options.connection, ..Stats::default() };
-    input::read(options, &options.files, &mut stats)?;
     out.line(&format!(
         "{:>4} {:<12} {:<5} {:>8} {:>12} {:>10} {:>8} {:>7} {:>10} {:>9} {:>9} {:>9}",
         "conn", "op", "", "count", "bytes", "MB/s", "again", "failed", "incomplete", "median", "99 %", "most"
     ));
-    for (&(conn, from, kind), figures) in &stats.figures {
-        let time = |part: f64| figures.latencies.quantile(part);
+    let (figures, connections) = (Rows::new(options.config.memory), Rows::new(options.config.memory / 4));
+    let mut stats = Stats { options, out, figures, connections };
+    input::read(options, &mut stats)?;
+    let Stats { out, figures, connections, .. } = stats;
+    for (name, figures) in figures.iter() {
+        figures.describe(*name, out);
+    }
+    for (connection, counted) in connections.iter() {
+        counted.describe(*connection, out);
+    }
+    Ok(0)
+}
+
+impl Stats<'_> {
+    fn change(&mut self, connection: u32, change: impl FnOnce(&mut Counted)) {
+        if !self.options.wants(connection) {
+            return;
+        }
+        self.connections.change(connection, |counted| {
+            change(counted);
+            0
+        });
+        for (connection, counted) in self.connections.excess() {
+            counted.describe(connection, self.out);
+        }
+    }
+}
+
+impl Sink for Stats<'_> {
+    fn connection(&mut self, connection: &Connection) {
+        self.change(connection.id, |_| ());
+    }
+
+    fn sent(&mut self, operation: &Operation) {
+        self.change(operation.connection, |counted| {
+            let side = operation.from as usize;
+            counted.outstanding[side] += 1;
+            counted.most_outstanding[side] = counted.most_outstanding[side].max(counted.outstanding[side]);
+        });
+    }
+
+    fn ended(&mut self, operation: &Operation) {
+        let side = operation.from as usize;
+        self.change(operation.connection, |counted| {
+            counted.outstanding[side] = counted.outstanding[side].saturating_sub(1);
+        });
+        if !self.options.wants(operation.connection) {
+            return;
+        }
+        let name = (operation.connection, operation.from, operation.kind);
+        self.figures.change(name, |figures| {
+            figures.add(operation);
+            figures.latencies.weight()
+        });
+        for (name, figures) in self.figures.excess() {
+            figures.describe(name, self.out);
+        }
+    }
+
+    fn finding(&mut self, finding: &Finding) {
+        if let Some(connection) = finding.connection {
+            self.change(connection, |counted| {
+                *counted.findings.entry(finding.topic.name()).or_default() += 1;
+            });
+        }
+    }
+}
+
+impl Counted {
+    fn describe(&self, conn: u32, out: &mut Output) {
+        let [a, b] = self.most_outstanding;
+        out.line(&format!("{conn:>4} at most {a} operations of a and {b} of b outstanding"));
+        for (name, count) in &self.findings {
+            out.line(&format!("{conn:>4} {name}: {count}"));
+        }
+        out.json(&Counts { conn, findings: &self.findings, most_outstanding: self.most_outstanding });
+    }
+}
+
+impl Figures {
+    fn add(&mut self, operation: &Operation) {
+        self.count += 1;
+        self.bytes += operation.length;
+        self.packets += u64::from(operation.packets);
+        self.resent += u64::from(operation.resent);
+        self.failed += u64::from(operation.outcome.failed());
+        self.incomplete += u64::from(!operation.missing.is_empty());
+        let end = operation.time + operation.took.unwrap_or(0);
+        let times = self.times.get_or_insert((operation.time, end));
+        *times = (times.0.min(operation.time), times.1.max(end));
+        if let Some(took) = operation.took {
+            self.latencies.add(took);
+        }
+    }
+
+    fn describe(&self, (conn, from, kind): (u32, Side, Kind), out: &mut Output) {
+        let time = |part: f64| self.latencies.quantile(part);
         let us = |time: Option<u64>| time.map(|time| time as f64 / 1e3);
-        let rate = figures.rate();
+        let rate = self.rate();
         let show = |time: Option<u64>| time.map_or_else(String::new, duration);
-        let &Figures { count, bytes, packets, resent, failed, incomplete, .. } = figures;
+        let &Self { count, bytes, packets, resent, failed, incomplete, .. } = self;
         out.line(&format!(
             "{conn:>4} {:<12} {:<5} {count:>8} {bytes:>12} {:>10} {resent:>8} {failed:>7} {incomplete:>10} \
              {:>9} {:>9} {:>9}",
@@ -108,72 +202,7 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
             most_us: us(time(1.0)),
         });
     }
-    for (conn, counted) in stats.connections {
-        let [a, b] = counted.most_outstanding;
-        out.line(&format!("{conn:>4} at most {a} operations of a and {b} of b outstanding"));
-        for (name, count) in &counted.findings {
-            out.line(&format!("{conn:>4} {name}: {count}"));
-        }
-        let Counted { findings, most_outstanding, .. } = counted;
-        out.json(&Counts { conn, findings, most_outstanding });
-    }
-    Ok(0)
-}
 
-impl Stats {
-    fn wants(&self, connection: u32) -> bool {
-        self.only.is_none_or(|only| only == connection)
-    }
-}
-
-impl Sink for Stats {
-    fn connection(&mut self, connection: &Connection) {
-        if self.wants(connection.id) {
-            self.connections.entry(connection.id).or_default();
-        }
-    }
-
-    fn sent(&mut self, operation: &Operation) {
-        if let Some(counted) = self.connections.get_mut(&operation.connection) {
-            let side = operation.from as usize;
-            counted.outstanding[side] += 1;
-            counted.most_outstanding[side] = counted.most_outstanding[side].max(counted.outstanding[side]);
-        }
-    }
-
-    fn ended(&mut self, operation: &Operation) {
-        if !self.wants(operation.connection) {
-            return;
-        }
-        if let Some(counted) = self.connections.get_mut(&operation.connection) {
-            let outstanding = &mut counted.outstanding[operation.from as usize];
-            *outstanding = outstanding.saturating_sub(1);
-        }
-        let name = (operation.connection, operation.from, operation.kind);
-        let figures = self.figures.entry(name).or_default();
-        figures.count += 1;
-        figures.bytes += operation.length;
-        figures.packets += u64::from(operation.packets);
-        figures.resent += u64::from(operation.resent);
-        figures.failed += u64::from(operation.outcome.failed());
-        figures.incomplete += u64::from(!operation.missing.is_empty());
-        let end = operation.time + operation.took.unwrap_or(0);
-        let times = figures.times.get_or_insert((operation.time, end));
-        *times = (times.0.min(operation.time), times.1.max(end));
-        if let Some(took) = operation.took {
-            figures.latencies.add(took);
-        }
-    }
-
-    fn finding(&mut self, finding: &Finding) {
-        if let Some(counted) = finding.connection.and_then(|connection| self.connections.get_mut(&connection))
-        {
-            *counted.findings.entry(finding.topic.name()).or_default() += 1;
-        }
-    }
-}
-
-impl Figures {
     /// Bytes a second, from the first operation's begin to the last one's end.
     fn rate(&self) -> Option<f64> {
         let (first, last) = self.times.filter(|(first, last)| last > first)?;
@@ -182,6 +211,11 @@ impl Figures {
 }
 
 impl Latencies {
+    /// Bytes of memory that the steps take.
+    fn weight(&self) -> usize {
+        self.counts.len() * 32
+    }
+
     fn add(&mut self, nanoseconds: u64) {
         *self.counts.entry(step(nanoseconds)).or_default() += 1;
         self.total += 1;

@@ -1,16 +1,15 @@
 //! `rdmacap streams`: the byte streams of rstream's connections.
 
-use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
-use std::path::PathBuf;
 
 use rdmacap::rstream::{Agreed, StreamSink, Streams, Told};
 use rdmacap::{Finding, Side, Topic};
 use rstream_protocol::WordFormat;
 use serde::Serialize;
 
+use crate::files::Files;
 use crate::options::Options;
+use crate::rows::Rows;
 use crate::text::{Output, direction, ranges};
 use crate::{Failure, input};
 
@@ -29,66 +28,74 @@ struct Line<'a> {
     end: bool,
     close: bool,
     holes: &'a [(u64, u64)],
+    holes_left_out: u64,
     breaches: &'a [String],
 }
 
-#[derive(Default)]
-struct Found {
-    folder: Option<PathBuf>,
-    connections: BTreeMap<u32, Stream>,
+struct Found<'a> {
+    options: &'a Options,
+    out: &'a mut Output,
+    connections: Rows<u32, Stream>,
+    files: Option<Files>,
     failed: Option<io::Error>,
 }
 
+#[derive(Default)]
 struct Stream {
-    agreed: Agreed,
+    agreed: Option<Agreed>,
     told: [Told; 2],
     holes: [Vec<(u64, u64)>; 2],
-    files: [Option<File>; 2],
+    left_out: [u64; 2],
     breaches: Vec<String>,
 }
 
+/// Holes and breaches of a stream that are told.
+const MOST_HOLES: usize = 1 << 12;
+const MOST_BREACHES: usize = 16;
+
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
-    if let Some(folder) = &options.folder {
-        std::fs::create_dir_all(folder)?;
-    }
-    let found = Found { folder: options.folder.clone(), ..Found::default() };
-    let mut streams = Streams::new(found, options.config.memory);
-    input::read(options, &options.files, &mut streams)?;
+    let files = options.folder.as_deref().map(Files::new).transpose()?;
     out.line(&format!(
         "{:>4} {:<5} {:<9} {:>9} {:>8} {:>12} {:>9} {:>8} {:<9}  holes",
         "conn", "", "words", "ring", "receives", "bytes", "messages", "updates", "ending"
     ));
-    for (conn, stream) in &streams.sink.connections {
-        if options.connection.is_none_or(|wanted| wanted == *conn) {
-            describe(*conn, stream, out);
-        }
+    let connections = Rows::new(options.config.memory);
+    let found = Found { options, out, connections, files, failed: None };
+    let mut streams = Streams::new(found, options.config.memory);
+    input::read(options, &mut streams)?;
+    let Found { out, connections, files, failed, .. } = streams.sink;
+    for (conn, stream) in connections.iter() {
+        describe(*conn, stream, out);
     }
-    streams.sink.failed.map_or(Ok(0), |error| Err(error.into()))
+    let finished = files.map_or(Ok(()), Files::finish);
+    failed.map_or(finished, Err)?;
+    Ok(0)
 }
 
 fn describe(conn: u32, stream: &Stream, out: &mut Output) {
-    let words = match stream.agreed.words {
+    let Some(agreed) = &stream.agreed else { return };
+    let words = match agreed.words {
         WordFormat::Immediate => "immediate",
         WordFormat::Iwarp => "iwarp",
     };
     for from in [Side::A, Side::B] {
         let (at, into) = (from as usize, from.other() as usize);
         let Told { bytes, messages, updates, end, close } = stream.told[at];
-        let (ring, receives) = (stream.agreed.rings[into], stream.agreed.receives[into]);
+        let (ring, receives) = (agreed.rings[into], agreed.receives[into]);
         let ending = match (end, close) {
             (true, true) => "end close",
             (true, false) => "end",
             (false, true) => "close",
             (false, false) => "none",
         };
-        let holes = &stream.holes[at];
+        let (holes, holes_left_out) = (&stream.holes[at], stream.left_out[at]);
         out.line(&format!(
             "{conn:>4} {:<5} {words:<9} {ring:>9} {receives:>8} {bytes:>12} {messages:>9} {updates:>8} \
              {ending:<9}  {}",
             direction(from),
             ranges(holes)
         ));
-        let features = stream.agreed.features.iter_names().map(|(name, _)| name.to_lowercase());
+        let features = agreed.features.iter_names().map(|(name, _)| name.to_lowercase());
         let features = features.collect::<Vec<_>>().join(" ");
         let (from, breaches) = (from.to_string(), &*stream.breaches);
         let line = Line {
@@ -104,6 +111,7 @@ fn describe(conn: u32, stream: &Stream, out: &mut Output) {
             end,
             close,
             holes,
+            holes_left_out,
             breaches,
         };
         out.json(&line);
@@ -113,29 +121,33 @@ fn describe(conn: u32, stream: &Stream, out: &mut Output) {
     }
 }
 
-impl Found {
+impl Found<'_> {
+    fn change(&mut self, connection: u32, change: impl FnOnce(&mut Stream)) {
+        if !self.options.wants(connection) {
+            return;
+        }
+        self.connections.change(connection, |stream| {
+            change(stream);
+            stream.holes.iter().map(|holes| size_of_val(&**holes)).sum()
+        });
+        for (connection, stream) in self.connections.excess() {
+            describe(connection, &stream, self.out);
+        }
+    }
+
     fn write(&mut self, connection: u32, from: Side, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let Some(stream) = self.connections.get_mut(&connection) else { return Ok(()) };
-        let file = match &mut stream.files[from as usize] {
-            Some(file) => file,
-            none => none.insert(File::create(folder.join(format!("{connection}-{from}.bin")))?),
+        let Some(files) = self.files.as_mut().filter(|_| self.options.wants(connection)) else {
+            return Ok(());
         };
+        let file = files.get(&format!("{connection}-{from}.bin"))?;
         file.seek(SeekFrom::Start(offset))?;
         file.write_all(bytes)
     }
 }
 
-impl StreamSink for Found {
+impl StreamSink for Found<'_> {
     fn opened(&mut self, connection: u32, agreed: &Agreed) {
-        let stream = Stream {
-            agreed: *agreed,
-            told: Default::default(),
-            holes: Default::default(),
-            files: Default::default(),
-            breaches: Vec::new(),
-        };
-        self.connections.insert(connection, stream);
+        self.change(connection, |stream| stream.agreed = Some(*agreed));
     }
 
     fn data(&mut self, connection: u32, from: Side, offset: u64, bytes: &[u8]) {
@@ -145,22 +157,24 @@ impl StreamSink for Found {
     }
 
     fn hole(&mut self, connection: u32, from: Side, offset: u64, length: u64) {
-        if let Some(stream) = self.connections.get_mut(&connection) {
-            stream.holes[from as usize].push((offset, offset + length));
-        }
+        self.change(connection, |stream| match &mut stream.holes[from as usize] {
+            holes if holes.len() < MOST_HOLES => holes.push((offset, offset + length)),
+            _ => stream.left_out[from as usize] += 1,
+        });
     }
 
     fn told(&mut self, connection: u32, from: Side, told: &Told) {
-        if let Some(stream) = self.connections.get_mut(&connection) {
-            stream.told[from as usize] = *told;
-        }
+        self.change(connection, |stream| stream.told[from as usize] = *told);
     }
 
     fn finding(&mut self, finding: &Finding) {
-        let stream = finding.connection.and_then(|connection| self.connections.get_mut(&connection));
-        if let Some(stream) = stream {
-            let severity = if finding.topic == Topic::UpperLayer { "breach" } else { "note" };
-            stream.breaches.push(format!("{severity} in frame {}: {}", finding.frame, finding.text));
-        }
+        let Some(connection) = finding.connection else { return };
+        let severity = if finding.topic == Topic::UpperLayer { "breach" } else { "note" };
+        let text = format!("{severity} in frame {}: {}", finding.frame, finding.text);
+        self.change(connection, |stream| {
+            if stream.breaches.len() < MOST_BREACHES {
+                stream.breaches.push(text);
+            }
+        });
     }
 }

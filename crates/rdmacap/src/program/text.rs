@@ -80,6 +80,14 @@ pub(crate) fn hex(number: impl Into<u64>) -> String {
     format!("{:#x}", number.into())
 }
 
+/// Bytes as hexadecimal digits.
+pub(crate) fn digits(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 /// Nanoseconds in a unit that suits them.
 pub(crate) fn duration(nanoseconds: u64) -> String {
     match nanoseconds {
