@@ -29,6 +29,7 @@ fn roce(snaplen: usize) -> Vec<u8> {
         handshake: true,
         network_loss: None,
         not_ready: None,
+        unreliable: false,
     };
     let frames = infiniband::run(&plan).0.into_iter();
     file(frames.enumerate().map(|(at, tagged)| if at < 2 { tagged.frame } else { tagged.frame.cut(snaplen) }))

@@ -6,7 +6,8 @@ mod wire;
 use std::collections::{HashMap, HashSet};
 
 use rdmacap::{Kind, Operation, Outcome, Topic};
-use wire::infiniband::{Meant, Plan, Tagged, numbers, run};
+use wire::infiniband::{Plan, Tagged, numbers, run};
+use wire::meant::{Meant, check_all};
 use wire::{Dice, Frame, Seen, payload, read};
 
 const PLAN: Plan = Plan {
@@ -17,49 +18,12 @@ const PLAN: Plan = Plan {
     handshake: true,
     network_loss: None,
     not_ready: None,
+    unreliable: false,
 };
 const SEEDS: u64 = 60;
 
 fn frames(tagged: &[Tagged]) -> Vec<Frame> {
     tagged.iter().map(|tagged| tagged.frame.clone()).collect()
-}
-
-/// What of an operation was meant has been reported, in full.
-fn check_whole(seen: &Seen, operation: &Operation, meant: &Meant) {
-    let context = format!("{operation:?}\nbut meant {meant:?}");
-    assert_eq!(operation.kind, meant.kind, "{context}");
-    assert_eq!(operation.from as usize, meant.from, "{context}");
-    assert_eq!(operation.length, meant.length as u64, "{context}");
-    assert_eq!((operation.immediate, operation.invalidate), (meant.immediate, meant.invalidate), "{context}");
-    assert!(operation.missing.is_empty(), "{context}");
-    assert_eq!(operation.cut, 0, "{context}");
-    if meant.kind != Kind::Send && meant.length > 0 {
-        let target = operation.target.expect("it names memory");
-        assert_eq!((target.key, target.address), (meant.key, meant.address), "{context}");
-    }
-    if let Some(atomic) = operation.atomic {
-        assert_eq!(
-            (atomic.operand, atomic.compare, atomic.old),
-            (meant.values.0, meant.values.1, Some(meant.values.2))
-        );
-        return;
-    }
-    assert_eq!(
-        seen.content(operation.id, operation.length),
-        Some(&*payload(meant.id, meant.length)),
-        "{context}"
-    );
-}
-
-/// All operations of both directions, each in the order of the wire.
-fn check_all(seen: &Seen, meants: &[Meant]) {
-    for from in 0..2 {
-        let found: Vec<&Operation> =
-            seen.operations.iter().filter(|operation| operation.from as usize == from).collect();
-        let meant: Vec<&Meant> = meants.iter().filter(|meant| meant.from == from).collect();
-        assert_eq!(found.len(), meant.len(), "{:#?}", seen.findings);
-        found.iter().zip(meant).for_each(|(operation, meant)| check_whole(seen, operation, meant));
-    }
 }
 
 #[test]
@@ -72,7 +36,7 @@ fn what_was_meant_is_reported() {
             assert_eq!(seen.connections.len(), 1, "{:?}", seen.connections);
             if handshake {
                 assert_eq!(seen.findings, []);
-                check_all(&seen, &meants);
+                check_all(&seen, meants.iter(), |_| true);
                 let open = |operation: &&Operation| {
                     operation.took.is_none() || operation.outcome == Outcome::Unknown
                 };
@@ -82,7 +46,7 @@ fn what_was_meant_is_reported() {
                 let swapped = seen.connections[0].ends[0].host.to_string() == "10.0.0.2";
                 let mut meants = meants;
                 meants.iter_mut().for_each(|meant| meant.from ^= usize::from(swapped));
-                check_all(&seen, &meants);
+                check_all(&seen, meants.iter(), |_| true);
             }
         }
     }
@@ -100,7 +64,7 @@ fn losses_in_the_network_are_told_and_change_nothing() {
         let plan = Plan { seed, network_loss: Some(4), not_ready: Some(5), ..PLAN };
         let (tagged, meants) = run(&plan);
         let seen = read(&frames(&tagged));
-        check_all(&seen, &meants);
+        check_all(&seen, meants.iter(), |_| true);
         assert!(!seen.has(Topic::CaptureLoss) && !seen.has(Topic::Protocol), "{:#?}", seen.findings);
         let tells = seen.has(Topic::NetworkLoss) || seen.has(Topic::NotReady);
         assert_eq!(naks(&tagged) > 0, tells, "seed {seed}");
@@ -124,7 +88,7 @@ fn copies_and_small_changes_of_order_change_nothing() {
             frames.insert(at + 1, frames[at].clone());
         }
         let seen = read(&frames);
-        check_all(&seen, &meants);
+        check_all(&seen, meants.iter(), |_| true);
     }
 }
 
@@ -173,7 +137,7 @@ fn check_lossy(seen: &Seen, meants: &[Meant], lost: &HashMap<u32, HashSet<usize>
         }
         let Some(id) = seen.owner(operation.id) else { continue };
         let meant = &meants[id as usize - 1];
-        assert!(seen.agrees(operation.id, &payload(id, meant.length)), "{operation:?}");
+        assert!(seen.agrees(operation.id, &meant.bytes), "{operation:?}");
         assert_eq!((operation.kind, operation.from as usize), (meant.kind, meant.from));
         assert!(reported.insert(id), "two operations made of one");
         let mut expected = rdmacap::Ranges::default();
@@ -181,20 +145,20 @@ fn check_lossy(seen: &Seen, meants: &[Meant], lost: &HashMap<u32, HashSet<usize>
         let gone = lost.get(&id).unwrap_or(&none);
         for number in (0..numbers(meant, 1024)).filter(|number| !gone.contains(number)) {
             let start = number * 1024;
-            expected.insert(start as u64, (start + 1024).min(meant.length) as u64);
+            expected.insert(start as u64, (start + 1024).min(meant.bytes.len()) as u64);
         }
         let certain = meant.kind != Kind::Send || gone.len() <= 1;
         if certain && !gone.contains(&0) || gone.is_empty() {
             assert_eq!(there, expected, "{operation:?}\n{meant:?}\n{gone:?}");
             if meant.kind != Kind::Send {
-                let holes: Vec<(u64, u64)> = there.missing(0, meant.length as u64).collect();
+                let holes: Vec<(u64, u64)> = there.missing(0, meant.bytes.len() as u64).collect();
                 assert_eq!(operation.missing, holes, "{operation:?}");
             }
         }
     }
     // Nothing that came whole is left out.
     for meant in meants.iter().filter(|meant| !lost.contains_key(&meant.id)) {
-        let found = meant.length < 8 || meant.kind == Kind::CompareSwap || meant.kind == Kind::FetchAdd;
+        let found = meant.bytes.len() < 8 || meant.is_atomic();
         assert!(found || reported.contains(&meant.id), "{meant:?} is not reported");
     }
 }

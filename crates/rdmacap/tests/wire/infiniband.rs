@@ -3,7 +3,8 @@
 
 use rdmacap::Kind;
 
-use super::{Dice, Frame, ipv4, payload};
+use super::meant::{Meant, random};
+use super::{Dice, Frame, ipv4};
 
 /// Queue pair numbers of the hosts 1 and 2.
 pub(crate) const NUMBERS: [u32; 2] = [0x11, 0x12];
@@ -41,22 +42,6 @@ pub(crate) fn packet(
     frame
 }
 
-/// An operation as it was meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Meant {
-    pub(crate) id: u32,
-    pub(crate) from: usize,
-    pub(crate) kind: Kind,
-    pub(crate) key: u32,
-    pub(crate) address: u64,
-    pub(crate) length: usize,
-    pub(crate) immediate: Option<u32>,
-    pub(crate) invalidate: Option<u32>,
-    pub(crate) first_psn: u32,
-    /// Of an atomic: operand, compare, old.
-    pub(crate) values: (u64, u64, u64),
-}
-
 /// A frame, and the packet of which operation it carries: its number in the operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Tagged {
@@ -77,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) network_loss: Option<u64>,
     /// One of so many is not ready at first.
     pub(crate) not_ready: Option<u64>,
+    /// Nothing is acknowledged, and there are only writes and sends.
+    pub(crate) unreliable: bool,
 }
 
 /// The connection manager's request, reply and end.
@@ -96,7 +83,8 @@ pub(crate) fn handshake(psns: [u32; 2], pmtu: usize) -> Vec<Tagged> {
     let request = manage(10, 0, 0x10, |body| {
         body[..4].copy_from_slice(&0xa_u32.to_be_bytes());
         body[8..16].copy_from_slice(&0x0106_1c06_u64.to_be_bytes());
-        body[32..36].copy_from_slice(&(NUMBERS[0] << 8).to_be_bytes());
+        // With how many reads it serves at a time.
+        body[32..36].copy_from_slice(&(NUMBERS[0] << 8 | 1).to_be_bytes());
         // With which number the other side begins.
         body[44..48].copy_from_slice(&(psns[1] << 8).to_be_bytes());
         body[50] = code << 4;
@@ -105,6 +93,7 @@ pub(crate) fn handshake(psns: [u32; 2], pmtu: usize) -> Vec<Tagged> {
         body[..8].copy_from_slice(&0xb_0000_000a_u64.to_be_bytes());
         body[12..16].copy_from_slice(&(NUMBERS[1] << 8).to_be_bytes());
         body[20..24].copy_from_slice(&(psns[0] << 8).to_be_bytes());
+        body[24] = 1;
     });
     vec![request, reply]
 }
@@ -114,7 +103,7 @@ fn request(meant: &Meant, pmtu: usize) -> Vec<(u8, Vec<u8>, Vec<u8>)> {
     let remote = || {
         let mut header = meant.address.to_be_bytes().to_vec();
         header.extend(meant.key.to_be_bytes());
-        header.extend((meant.length as u32).to_be_bytes());
+        header.extend((meant.bytes.len() as u32).to_be_bytes());
         header
     };
     let immediate =
@@ -124,17 +113,13 @@ fn request(meant: &Meant, pmtu: usize) -> Vec<(u8, Vec<u8>, Vec<u8>)> {
         Kind::CompareSwap | Kind::FetchAdd => {
             let mut header = meant.address.to_be_bytes().to_vec();
             header.extend(meant.key.to_be_bytes());
-            header.extend(meant.values.0.to_be_bytes());
-            header.extend(meant.values.1.to_be_bytes());
+            header.extend(meant.operand.to_be_bytes());
+            header.extend(meant.compare.to_be_bytes());
             vec![(if meant.kind == Kind::CompareSwap { 19 } else { 20 }, header, Vec::new())]
         }
         kind => {
             let write = kind == Kind::Write;
-            let bytes = payload(meant.id, meant.length);
-            let mut chunks: Vec<&[u8]> = bytes.chunks(pmtu).collect();
-            if chunks.is_empty() {
-                chunks.push(&[]);
-            }
+            let chunks = chunks(&meant.bytes, pmtu);
             let count = chunks.len();
             let base = if write { 6 } else { 0 };
             let packet = |(at, chunk): (usize, &&[u8])| {
@@ -164,57 +149,67 @@ fn request(meant: &Meant, pmtu: usize) -> Vec<(u8, Vec<u8>, Vec<u8>)> {
 pub(crate) fn numbers(meant: &Meant, pmtu: usize) -> usize {
     match meant.kind {
         Kind::CompareSwap | Kind::FetchAdd => 1,
-        _ => meant.length.div_ceil(pmtu).max(1),
+        _ => meant.bytes.len().div_ceil(pmtu).max(1),
     }
 }
 
-fn random_operation(dice: &mut Dice, id: u32, pmtu: usize) -> Meant {
-    let kind =
-        [Kind::Send, Kind::Send, Kind::Write, Kind::Write, Kind::Read, Kind::CompareSwap, Kind::FetchAdd]
-            [dice.below(7) as usize];
-    let atomic = matches!(kind, Kind::CompareSwap | Kind::FetchAdd);
-    let length = match dice.below(4) {
-        _ if atomic => 8,
-        0 => dice.below(64),
-        1 => pmtu as u64 * dice.below(4),
-        _ => dice.below(6 * pmtu as u64),
-    } as usize;
-    let data = matches!(kind, Kind::Send | Kind::Write);
-    let immediate = (data && dice.once_in(3)).then_some(id | 0x4000_0000);
-    let invalidate =
-        (kind == Kind::Send && immediate.is_none() && dice.once_in(3)).then_some(0xdead_0000 | id);
-    Meant {
-        id,
-        from: dice.below(2) as usize,
-        kind,
-        key: 0x100 + dice.below(3) as u32,
-        address: 0x7f00_0000_0000 + u64::from(id) * 0x10_0000,
-        length,
-        immediate,
-        invalidate,
-        first_psn: 0,
-        values: (dice.next(), if kind == Kind::CompareSwap { dice.next() } else { 0 }, dice.next()),
+/// The payloads of packets; one is empty if there is nothing.
+fn chunks(bytes: &[u8], pmtu: usize) -> Vec<&[u8]> {
+    let mut chunks: Vec<&[u8]> = bytes.chunks(pmtu).collect();
+    if chunks.is_empty() {
+        chunks.push(&[]);
     }
+    chunks
+}
+
+fn random_operation(dice: &mut Dice, id: u32, plan: &Plan) -> Meant {
+    const KINDS: [Kind; 7] =
+        [Kind::Send, Kind::Send, Kind::Write, Kind::Write, Kind::Read, Kind::CompareSwap, Kind::FetchAdd];
+    let pmtu = plan.pmtu as u64;
+    let length = match dice.below(4) {
+        0 => dice.below(64),
+        1 => pmtu * dice.below(4),
+        _ => dice.below(6 * pmtu),
+    };
+    let kinds = if plan.unreliable { &KINDS[..4] } else { &KINDS };
+    let mut meant = random(dice, id, kinds, length as usize);
+    if meant.kind == Kind::Send && meant.invalidate.is_none() {
+        meant.immediate = dice.once_in(3).then_some(id | 0x4000_0000);
+    }
+    // Unreliable connections cannot invalidate.
+    meant.invalidate = meant.invalidate.filter(|_| !plan.unreliable);
+    meant
 }
 
 /// Makes a run: the frames, and the operations in the order of their requests.
 pub(crate) fn run(plan: &Plan) -> (Vec<Tagged>, Vec<Meant>) {
     let mut dice = Dice::new(plan.seed);
+    let meants: Vec<Meant> =
+        (1..=plan.operations as u32).map(|id| random_operation(&mut dice, id, plan)).collect();
+    (transmit(plan, &meants), meants)
+}
+
+/// An acknowledgement's header.
+pub(crate) fn aeth(syndrome: u8) -> Vec<u8> {
+    vec![syndrome, 0, 0, 1]
+}
+
+/// The frames of these operations.
+pub(crate) fn transmit(plan: &Plan, meants: &[Meant]) -> Vec<Tagged> {
+    let mut dice = Dice::new(plan.seed ^ 0x1234_5678);
     let mut frames = if plan.handshake { handshake(plan.psns, plan.pmtu) } else { Vec::new() };
-    let (mut psns, mut time, mut meants) = (plan.psns, 100_000, Vec::new());
+    let (mut psns, mut time) = (plan.psns, 100_000);
     let mut silent = [false; 2];
-    let aeth = |syndrome: u8| vec![syndrome, 0, 0, 1];
-    for id in 1..=plan.operations as u32 {
-        let mut meant = random_operation(&mut dice, id, plan.pmtu);
-        let from = meant.from;
-        meant.first_psn = psns[from];
-        let packets = request(&meant, plan.pmtu);
-        let taken = numbers(&meant, plan.pmtu);
-        let psn = |at: usize| (meant.first_psn + at as u32) & 0xff_ffff;
+    let service = if plan.unreliable { 0x20 } else { 0 };
+    for meant in meants {
+        let (id, from, first) = (meant.id, meant.from, psns[meant.from]);
+        let packets = request(meant, plan.pmtu);
+        let taken = numbers(meant, plan.pmtu);
+        let psn = |at: usize| (first + at as u32) & 0xff_ffff;
         let put = |at: usize, time: &mut u64| {
             *time += 500;
             let (opcode, headers, data) = &packets[at];
-            let frame = packet(*time, from, *opcode, NUMBERS[1 - from], psn(at), headers, data);
+            let frame = packet(*time, from, service | *opcode, NUMBERS[1 - from], psn(at), headers, data);
             Tagged { frame, of: Some((id, at)) }
         };
         if plan.not_ready.is_some_and(|times| dice.once_in(times)) && meant.kind == Kind::Send {
@@ -248,11 +243,7 @@ pub(crate) fn run(plan: &Plan) -> (Vec<Tagged>, Vec<Meant>) {
         silent[from] = false;
         match meant.kind {
             Kind::Read => {
-                let bytes = payload(id, meant.length);
-                let mut chunks: Vec<&[u8]> = bytes.chunks(plan.pmtu).collect();
-                if chunks.is_empty() {
-                    chunks.push(&[]);
-                }
+                let chunks = chunks(&meant.bytes, plan.pmtu);
                 let count = chunks.len();
                 for (at, chunk) in chunks.into_iter().enumerate() {
                     time += 500;
@@ -268,10 +259,11 @@ pub(crate) fn run(plan: &Plan) -> (Vec<Tagged>, Vec<Meant>) {
                 }
             }
             Kind::CompareSwap | Kind::FetchAdd => {
-                let headers = [aeth(0x1f), meant.values.2.to_be_bytes().to_vec()].concat();
+                let headers = [aeth(0x1f), meant.bytes.clone()].concat();
                 let frame = packet(time, 1 - from, 18, NUMBERS[from], psn(0), &headers, &[]);
                 frames.push(Tagged { frame, of: Some((id, 0)) });
             }
+            _ if plan.unreliable => {}
             // Acknowledged along with a later one.
             _ if dice.once_in(3) => silent[from] = true,
             _ => {
@@ -280,7 +272,6 @@ pub(crate) fn run(plan: &Plan) -> (Vec<Tagged>, Vec<Meant>) {
             }
         }
         psns[from] = (psns[from] + taken as u32) & 0xff_ffff;
-        meants.push(meant);
     }
     for from in (0..2).filter(|from| silent[*from]) {
         time += 500;
@@ -293,5 +284,5 @@ pub(crate) fn run(plan: &Plan) -> (Vec<Tagged>, Vec<Meant>) {
             body[..8].copy_from_slice(&0xa_0000_000b_u64.to_be_bytes());
         }));
     }
-    (frames, meants)
+    frames
 }

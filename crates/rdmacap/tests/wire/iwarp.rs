@@ -8,23 +8,16 @@ use iwarp_wire::mpa::{self, Frame as Mpa, FrameKind};
 use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, emit_immediate};
 use rdmacap::Kind;
 
+use super::meant::{Meant, random};
 use super::{Dice, Frame, ipv4, payload};
 
 const PORTS: [u16; 2] = [40_000, 7174];
 const ISNS: [u32; 2] = [0xffff_f000, 77];
 
-/// An operation as it was meant.
+/// An operation as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Meant {
-    pub(crate) id: u32,
-    pub(crate) from: usize,
-    pub(crate) kind: Kind,
-    pub(crate) key: u32,
-    pub(crate) address: u64,
-    pub(crate) length: usize,
-    pub(crate) immediate: Option<u32>,
-    pub(crate) invalidate: Option<u32>,
-    pub(crate) old: u64,
+pub(crate) struct Sent {
+    pub(crate) meant: Meant,
     /// Where its bytes are: the stream, the place of the whole FPDU in it, and what of the operation that
     /// carries.
     pub(crate) fpdus: Vec<(usize, Range<u64>, Range<u64>)>,
@@ -278,7 +271,7 @@ impl Wire {
     }
 }
 
-fn operation(wire: &mut Wire, dice: &mut Dice, id: u32) -> Meant {
+fn random_operation(dice: &mut Dice, id: u32, plan: &Plan) -> Meant {
     let kinds = [
         Kind::Send,
         Kind::Send,
@@ -289,84 +282,75 @@ fn operation(wire: &mut Wire, dice: &mut Dice, id: u32) -> Meant {
         Kind::FetchAdd,
         Kind::Immediate,
     ];
-    let kind = kinds[dice.below(8) as usize];
-    let most = 4 * wire.plan.mulpdu as u64;
+    let most = 4 * plan.mulpdu as u64;
     let length = if dice.once_in(3) { dice.below(64) } else { dice.below(most) } as usize;
-    let mut meant = Meant {
-        id,
-        from: dice.below(2) as usize,
-        kind,
-        key: 0x100 + dice.below(3) as u32,
-        address: 0x7f00_0000_0000 + u64::from(id) * 0x10_0000,
-        length,
-        immediate: None,
-        invalidate: None,
-        old: dice.next(),
-        fpdus: Vec::new(),
-    };
-    let (from, bytes) = (meant.from, payload(id, length));
-    match kind {
-        Kind::Send => {
-            meant.invalidate = dice.once_in(3).then_some(0xdead_0000 | id);
-            let opcode = Opcode::send(meant.invalidate.is_some(), dice.once_in(2));
-            meant.fpdus = wire.untagged(from, opcode, meant.invalidate.unwrap_or(0), &bytes);
-        }
-        Kind::Write => {
-            meant.length = length.max(1);
-            let bytes = payload(id, meant.length);
-            meant.fpdus = wire.tagged(from, Opcode::Write, meant.key, meant.address, &bytes);
-            if dice.once_in(3) {
-                meant.immediate = Some(id | 0x4000_0000);
-                wire.untagged(from, Opcode::Immediate, 0, &emit_immediate((id | 0x4000_0000).into()));
-            } else {
-                // So that an immediate that follows is its own.
-                wire.untagged(from, Opcode::Send, 0, &[]);
-            }
-        }
-        Kind::Read => {
-            let sink = (0x9000 + id, u64::from(id) << 20);
-            meant.fpdus = wire.read(from, (meant.key, meant.address), sink, &bytes);
-        }
-        Kind::CompareSwap | Kind::FetchAdd => {
-            meant.length = 8;
-            let kind = if kind == Kind::FetchAdd { AtomicKind::FetchAdd } else { AtomicKind::CompareSwap };
-            let mut message = [0; 52];
-            let (stag, offset) = (meant.key, meant.address);
-            let (operand, compare) = (id.into(), u64::from(id) + 1);
-            AtomicRequest {
-                kind,
-                id,
-                stag,
-                offset,
-                operand,
-                operand_mask: u64::MAX,
-                compare,
-                compare_mask: u64::MAX,
-            }
-            .emit(&mut message);
-            wire.untagged(from, Opcode::AtomicRequest, 0, &message);
-            wire.flush(from);
-            let mut message = [0; 12];
-            AtomicResponse { id, original: meant.old }.emit(&mut message);
-            wire.untagged(1 - from, Opcode::AtomicResponse, 0, &message);
-        }
-        Kind::Immediate => {
-            meant.length = 0;
-            meant.immediate = Some(id);
-            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id.into()));
-        }
+    let mut meant = random(dice, id, &kinds, length);
+    if meant.kind == Kind::Write && meant.bytes.is_empty() {
+        meant.bytes = payload(id, 1);
     }
     meant
 }
 
+/// Sends an operation and its answer.
+fn transmit(wire: &mut Wire, dice: &mut Dice, meant: Meant) -> Sent {
+    let (id, from, bytes) = (meant.id, meant.from, &meant.bytes);
+    let fpdus = match meant.kind {
+        Kind::Send => {
+            let opcode = Opcode::send(meant.invalidate.is_some(), dice.once_in(2));
+            wire.untagged(from, opcode, meant.invalidate.unwrap_or(0), bytes)
+        }
+        Kind::Write => {
+            let fpdus = wire.write(from, meant.key, meant.address, bytes);
+            match meant.immediate {
+                Some(immediate) => {
+                    wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(immediate));
+                }
+                // So that an immediate that follows is its own.
+                None => {
+                    wire.untagged(from, Opcode::Send, 0, &[]);
+                }
+            }
+            fpdus
+        }
+        Kind::Read => {
+            let sink = (0x9000 + id, u64::from(id) << 20);
+            wire.read(from, (meant.key, meant.address), sink, bytes)
+        }
+        Kind::CompareSwap | Kind::FetchAdd => {
+            let (kind, mask) = match meant.kind {
+                Kind::FetchAdd => (AtomicKind::FetchAdd, 0),
+                _ => (AtomicKind::CompareSwap, u64::MAX),
+            };
+            let mut message = [0; 52];
+            let Meant { key: stag, address: offset, operand, compare, .. } = meant;
+            let (operand_mask, compare_mask) = (mask, mask);
+            AtomicRequest { kind, id, stag, offset, operand, operand_mask, compare, compare_mask }
+                .emit(&mut message);
+            wire.untagged(from, Opcode::AtomicRequest, 0, &message);
+            wire.flush(from);
+            let original = u64::from_be_bytes(bytes[..].try_into().expect("eight bytes"));
+            let mut message = [0; 12];
+            AtomicResponse { id, original }.emit(&mut message);
+            wire.untagged(1 - from, Opcode::AtomicResponse, 0, &message);
+            Vec::new()
+        }
+        Kind::Immediate => {
+            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id));
+            Vec::new()
+        }
+    };
+    Sent { meant, fpdus }
+}
+
 /// Makes a run: the frames, and the operations in the order of their requests. Empty sends are not among
 /// these.
-pub(crate) fn run(plan: &Plan) -> (Vec<Segment>, Vec<Meant>) {
+pub(crate) fn run(plan: &Plan) -> (Vec<Segment>, Vec<Sent>) {
     let (mut dice, mut wire) = (Dice::new(plan.seed), Wire::new(*plan));
     wire.open([b"private", b""]);
-    let mut meants = Vec::new();
+    let mut sent = Vec::new();
     for id in 1..=plan.operations as u32 {
-        meants.push(operation(&mut wire, &mut dice, id));
+        let meant = random_operation(&mut dice, id, plan);
+        sent.push(transmit(&mut wire, &mut dice, meant));
         if dice.once_in(2) {
             wire.acknowledge(dice.below(2) as usize);
         }
@@ -374,5 +358,5 @@ pub(crate) fn run(plan: &Plan) -> (Vec<Segment>, Vec<Meant>) {
     wire.acknowledge(0);
     wire.acknowledge(1);
     wire.close();
-    (wire.frames, meants)
+    (wire.frames, sent)
 }
