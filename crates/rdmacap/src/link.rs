@@ -1,8 +1,11 @@
 //! From a frame to what RDMA travels in: a TCP segment, or the packet of InfiniBand's transport in RoCE.
 
+mod tunnel;
+
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use self::tunnel::PROTOCOL_GRE;
 use crate::bytes::{u8_at, u16_at, u32_at};
 
 /// UDP port of RoCE v2.
@@ -70,43 +73,57 @@ pub(crate) struct Transport<'a> {
     pub(crate) length: usize,
 }
 
+/// How many tunnels may still be inside of each other.
+#[derive(Debug, Clone, Copy)]
+struct Depth(u8);
+
+impl Depth {
+    const MOST: Self = Self(4);
+
+    /// One tunnel further.
+    fn inner(self) -> Option<Self> {
+        self.0.checked_sub(1).map(Self)
+    }
+}
+
 /// Reads a frame; `None`: nothing that carries RDMA, or cut too early to tell.
 pub(crate) fn parse(link: u32, frame: &[u8]) -> Option<Packet<'_>> {
+    let depth = Depth::MOST;
     match link {
         0 | 108 => {
             // The address family in the byte order of whoever captured, or in network order.
             let family = u32_at(frame, 0)?;
             match family.min(family.swap_bytes()) {
-                2 => ipv4(frame.get(4..)?),
-                10 | 24 | 28 | 30 => ipv6(frame.get(4..)?),
+                2 => ipv4(frame.get(4..)?, depth),
+                10 | 24 | 28 | 30 => ipv6(frame.get(4..)?, depth),
                 _ => None,
             }
         }
-        1 => ethernet(frame),
+        1 => ethernet(frame, depth),
         12 | 101 | 228 | 229 => match u8_at(frame, 0)? >> 4 {
-            4 => ipv4(frame),
-            6 => ipv6(frame),
+            4 => ipv4(frame, depth),
+            6 => ipv6(frame, depth),
             _ => None,
         },
-        113 => network(u16_at(frame, 14)?, frame.get(16..)?),
+        113 => network(u16_at(frame, 14)?, frame.get(16..)?, depth),
         197 => erf(frame),
         247 => infiniband(frame),
-        276 => network(u16_at(frame, 0)?, frame.get(20..)?),
+        276 => network(u16_at(frame, 0)?, frame.get(20..)?, depth),
         _ => None,
     }
 }
 
-fn ethernet(frame: &[u8]) -> Option<Packet<'_>> {
-    network(u16_at(frame, 12)?, frame.get(14..)?)
+fn ethernet(frame: &[u8], depth: Depth) -> Option<Packet<'_>> {
+    network(u16_at(frame, 12)?, frame.get(14..)?, depth)
 }
 
-fn network(mut kind: u16, mut rest: &[u8]) -> Option<Packet<'_>> {
+fn network(mut kind: u16, mut rest: &[u8], depth: Depth) -> Option<Packet<'_>> {
     while let 0x8100 | 0x88a8 | 0x9100 = kind {
         (kind, rest) = (u16_at(rest, 2)?, rest.get(4..)?);
     }
     match kind {
-        ETHERTYPE_IPV4 => ipv4(rest),
-        ETHERTYPE_IPV6 => ipv6(rest),
+        ETHERTYPE_IPV4 => ipv4(rest, depth),
+        ETHERTYPE_IPV6 => ipv6(rest, depth),
         ETHERTYPE_ROCE => grh(Encapsulation::RoceV1, rest),
         _ => None,
     }
@@ -122,7 +139,7 @@ fn erf(frame: &[u8]) -> Option<Packet<'_>> {
         at += 8;
     }
     match record {
-        2 => ethernet(frame.get(at + 2..)?),
+        2 => ethernet(frame.get(at + 2..)?, Depth::MOST),
         21 => infiniband(frame.get(at..)?),
         _ => None,
     }
@@ -177,11 +194,11 @@ fn address4(bytes: &[u8], at: usize) -> Option<IpAddr> {
     Some(IpAddr::V4(Ipv4Addr::from(field)))
 }
 
-fn ipv4(bytes: &[u8]) -> Option<Packet<'_>> {
+fn ipv4(bytes: &[u8], depth: Depth) -> Option<Packet<'_>> {
     let header = usize::from(u8_at(bytes, 0)? & 0x0f) * 4;
     let total = usize::from(u16_at(bytes, 2)?);
     let protocol = u8_at(bytes, 9)?;
-    let carries = matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP);
+    let carries = matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_GRE);
     if u8_at(bytes, 0)? >> 4 != 4 || header < 20 || !carries {
         return None;
     }
@@ -192,17 +209,18 @@ fn ipv4(bytes: &[u8]) -> Option<Packet<'_>> {
     let total = if total == 0 { bytes.len() } else { total };
     let congested = u8_at(bytes, 1)? & 3 == 3;
     let (source, destination) = (address4(bytes, 12)?, address4(bytes, 16)?);
-    upper(bytes, header, total, protocol, (source, destination), congested)
+    let packet = Ip { header, total, protocol, source, destination, congested, depth };
+    upper(bytes, &packet)
 }
 
-fn ipv6(bytes: &[u8]) -> Option<Packet<'_>> {
+fn ipv6(bytes: &[u8], depth: Depth) -> Option<Packet<'_>> {
     if u8_at(bytes, 0)? >> 4 != 6 {
         return None;
     }
     let length = usize::from(u16_at(bytes, 4)?);
     let total = if length == 0 { bytes.len() } else { length + 40 };
     let congested = u8_at(bytes, 1)? >> 4 & 3 == 3;
-    let addresses = (address6(bytes, 8)?, address6(bytes, 24)?);
+    let (source, destination) = (address6(bytes, 8)?, address6(bytes, 24)?);
     let (mut protocol, mut header) = (u8_at(bytes, 6)?, 40);
     // Hop-by-hop, routing and destination options.
     while let 0 | 43 | 60 = protocol {
@@ -211,36 +229,52 @@ fn ipv6(bytes: &[u8]) -> Option<Packet<'_>> {
     }
     match protocol {
         44 => Some(Packet::Fragment),
-        PROTOCOL_TCP | PROTOCOL_UDP => upper(bytes, header, total, protocol, addresses, congested),
+        PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_GRE => {
+            upper(bytes, &Ip { header, total, protocol, source, destination, congested, depth })
+        }
         _ => None,
     }
 }
 
-/// What an IP packet of `total` bytes carries behind its `header`.
-fn upper(
-    bytes: &[u8],
+/// What the headers of an IP packet say.
+struct Ip {
+    /// Bytes of the headers, and of the whole packet.
     header: usize,
     total: usize,
     protocol: u8,
-    (source, destination): (IpAddr, IpAddr),
+    source: IpAddr,
+    destination: IpAddr,
     congested: bool,
-) -> Option<Packet<'_>> {
+    depth: Depth,
+}
+
+/// What an IP packet carries.
+fn upper<'b>(bytes: &'b [u8], packet: &Ip) -> Option<Packet<'b>> {
+    let &Ip { header, total, protocol, source, destination, congested, depth } = packet;
     // Bytes behind the packet pad a short frame.
     let bytes = &bytes[..bytes.len().min(total)];
     let payload = bytes.get(header..)?;
     let length = total.checked_sub(header)?;
+    if protocol == PROTOCOL_GRE {
+        return tunnel::gre(payload, depth);
+    }
     let ports = (u16_at(payload, 0)?, u16_at(payload, 2)?);
     if protocol == PROTOCOL_TCP {
         return tcp(payload, length, (source, ports.0), (destination, ports.1)).map(Packet::Tcp);
     }
     let length = usize::from(u16_at(payload, 4)?).checked_sub(8)?.min(length.checked_sub(8)?);
-    (ports.1 == ROCE_PORT).then_some(Packet::Transport(Transport {
+    let payload = payload.get(8..)?;
+    let payload = &payload[..payload.len().min(length)];
+    if ports.1 != ROCE_PORT {
+        return tunnel::udp(ports.1, payload, depth);
+    }
+    Some(Packet::Transport(Transport {
         encapsulation: Encapsulation::RoceV2,
         source,
         destination,
         congested,
         cover: bytes.get(..header + 8)?,
-        bytes: payload.get(8..).map(|rest| &rest[..rest.len().min(length)])?,
+        bytes: payload,
         length,
     }))
 }
