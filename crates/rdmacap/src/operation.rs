@@ -63,8 +63,12 @@ pub enum Known {
     Mpa,
     /// By the messages of InfiniBand's connection manager.
     Cm,
+    /// By who reads the capture: see [`Session::pair`](crate::Session::pair).
+    Told,
     /// Concluded from traffic without a handshake.
     Guessed,
+    /// By datagrams, which name both ends.
+    Datagrams,
     /// One direction only: which queue pair answers is not known.
     OneSided,
 }
@@ -74,7 +78,9 @@ impl fmt::Display for Known {
         f.write_str(match self {
             Self::Mpa => "mpa",
             Self::Cm => "cm",
+            Self::Told => "told",
             Self::Guessed => "guessed",
+            Self::Datagrams => "datagrams",
             Self::OneSided => "one-sided",
         })
     }
@@ -87,16 +93,6 @@ pub struct Endpoint {
     pub host: IpAddr,
     /// TCP port or queue pair number; `None` where the traffic does not tell.
     pub number: Option<u32>,
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.host, self.number) {
-            (IpAddr::V6(host), Some(number)) => write!(f, "[{host}]:{number:#x}"),
-            (host, Some(number)) => write!(f, "{host}:{number:#x}"),
-            (host, None) => write!(f, "{host}:?"),
-        }
-    }
 }
 
 /// A connection.
@@ -124,6 +120,23 @@ pub struct Connection {
     pub pmtu: u32,
     /// Reads and atomics that each side serves at a time, where the handshake says so.
     pub reads: [Option<u16>; 2],
+}
+
+impl Connection {
+    /// An end in words: its host, and its port, or its queue pair number in hexadecimal.
+    #[must_use]
+    pub fn end(&self, side: Side) -> String {
+        let Endpoint { host, number } = self.ends[side.index()];
+        let number = match (self.carrier, number) {
+            (Carrier::Iwarp, Some(port)) => port.to_string(),
+            (Carrier::InfiniBand(_), Some(number)) => format!("{number:#x}"),
+            (_, None) => "?".to_owned(),
+        };
+        match host {
+            IpAddr::V4(host) => format!("{host}:{number}"),
+            IpAddr::V6(host) => format!("[{host}]:{number}"),
+        }
+    }
 }
 
 /// What an operation does.

@@ -70,6 +70,12 @@ impl Session {
         }
     }
 
+    /// Takes queue pairs with these numbers as two ends of a connection, where no handshake says whose they
+    /// are. Answers alone do not always show it.
+    pub fn pair(&mut self, a: u32, b: u32) {
+        self.roce.pair(a, b);
+    }
+
     /// Frames so far; the last one's number.
     #[must_use]
     pub fn frames(&self) -> u64 {

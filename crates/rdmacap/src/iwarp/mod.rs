@@ -5,7 +5,7 @@ mod operations;
 
 use std::net::IpAddr;
 
-use iwarp_wire::mpa::{ENHANCED, FRAME_HEADER, Frame, FrameKind};
+use iwarp_wire::mpa::{ENHANCED, Enhanced, FRAME_HEADER, Frame, FrameKind};
 
 use crate::context::Context;
 use crate::link::Tcp;
@@ -230,9 +230,14 @@ impl Upper {
             }
         };
         self.info.known = Known::Mpa;
-        let skip = if frame.enhanced { ENHANCED } else { 0 };
         let whole = certain == bytes.len();
-        self.info.private_data[side.index()] = data.get(skip..).filter(|_| whole).map(<[u8]>::to_vec);
+        let parameters = data.split_first_chunk().filter(|_| frame.enhanced);
+        if let Some((parameters, _)) = parameters.filter(|_| certain >= FRAME_HEADER + ENHANCED) {
+            let reads = Enhanced::parse(*parameters).ird;
+            self.info.reads[side.index()] = Some(reads).filter(|reads| *reads != Enhanced::UNSTATED);
+        }
+        let data = parameters.map_or(data, |(_, rest)| rest);
+        self.info.private_data[side.index()] = whole.then(|| data.to_vec());
         if side == Side::A {
             self.request = Some(frame);
             return;
@@ -250,7 +255,7 @@ impl Upper {
         if !self.reported {
             self.reported = true;
             self.info.id = context.connection_id();
-            self.operations.named(self.info.id);
+            self.operations.named(self.info.id, self.info.reads);
             context.sink.connection(&self.info);
         }
     }

@@ -32,17 +32,19 @@ const PENDING: usize = 512;
 pub(super) struct Operations {
     connection: u32,
     hosts: [IpAddr; 2],
+    serves: [Option<u16>; 2],
     halves: [Half; 2],
 }
 
 impl Operations {
     pub(super) fn new(hosts: [IpAddr; 2]) -> Self {
-        Self { connection: 0, hosts, halves: Default::default() }
+        Self { connection: 0, hosts, serves: [None; 2], halves: Default::default() }
     }
 
-    /// The connection's number.
-    pub(super) fn named(&mut self, connection: u32) {
+    /// The connection's number, and how many reads each side serves at a time.
+    pub(super) fn named(&mut self, connection: u32, serves: [Option<u16>; 2]) {
         self.connection = connection;
+        self.serves = serves;
     }
 
     /// A frame that `side` sent.

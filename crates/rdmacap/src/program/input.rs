@@ -45,12 +45,12 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> Result<Self, InputError> {
         let name = path.display().to_string();
-        let file: Box<dyn Read> = if name == "-" {
-            Box::new(io::stdin().lock())
+        let file: io::Result<Box<dyn Read>> = if name == "-" {
+            Ok(Box::new(io::stdin().lock()))
         } else {
-            let opened = File::open(path);
-            Box::new(opened.map_err(|source| InputError::Io { path: name.clone(), source })?)
+            File::open(path).map(|file| Box::new(file) as Box<dyn Read>)
         };
+        let file = file.and_then(unpacked).map_err(|source| InputError::Io { path: name.clone(), source })?;
         Ok(Self {
             path: name,
             file,
@@ -120,16 +120,43 @@ impl Source {
             match self.file.read(&mut self.buffer[self.filled..]) {
                 Ok(0) => {
                     self.ended = true;
-                    self.cut = self.filled > 0 || self.before == 0;
+                    self.cut |= self.filled > 0 || self.before == 0;
                     return Ok(());
                 }
                 Ok(read) => self.filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A compressed file that is cut says so at its end.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    (self.ended, self.cut) = (true, true);
+                    return Ok(());
+                }
                 Err(source) => return Err(InputError::Io { path: self.path.clone(), source }),
             }
         }
         Ok(())
     }
+}
+
+/// A file as it is, or what is compressed in it.
+fn unpacked(mut file: Box<dyn Read>) -> io::Result<Box<dyn Read>> {
+    let mut start = Vec::new();
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start)?;
+    let is_packed = start == MAGIC;
+    let whole = Box::new(io::Cursor::new(start).chain(file));
+    Ok(if is_packed { gzip(whole) } else { whole })
+}
+
+/// How gzip begins (RFC 1952).
+const MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+#[cfg(feature = "gzip")]
+fn gzip(file: Box<dyn Read>) -> Box<dyn Read> {
+    Box::new(flate2::read::MultiGzDecoder::new(file))
+}
+
+#[cfg(not(feature = "gzip"))]
+fn gzip(file: Box<dyn Read>) -> Box<dyn Read> {
+    file
 }
 
 /// Recognises the packets that several captures have.
@@ -170,6 +197,7 @@ pub(crate) fn read(options: &Options, sink: &mut dyn Sink) -> Result<(), InputEr
         source.advance()?;
     }
     let mut session = Session::new(options.config);
+    options.pairs.iter().for_each(|(a, b)| session.pair(*a, *b));
     let mut doubles = Doubles::default();
     let mut progress = Progress::new(options);
     let files = sources.len();

@@ -24,6 +24,8 @@ pub(crate) struct Options {
     pub(crate) at: Option<u64>,
     /// File for RPC over TCP.
     pub(crate) pcap: Option<PathBuf>,
+    /// Numbers of queue pairs that belong together.
+    pub(crate) pairs: Vec<(u32, u32)>,
     /// Notes count as well.
     pub(crate) expect_clean: bool,
     pub(crate) config: Config,
@@ -99,6 +101,7 @@ rdmacap COMMAND [OPTION]... FILE...
   -w, --write DIR     regions, messages, streams, rpc: write the bytes into files there
   --at FRAME          regions: the content as it was after this frame
   --pcap OUT          rpc: write RPC over TCP for other tools
+  --pair A:B          queue pairs with these numbers are the ends of a connection
   --expect-clean      check: what is only worth a note counts as well
   --no-icrc           do not check RoCE's invariant CRC
   --memory MIB        for packets that wait for others (64)
@@ -119,6 +122,7 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Options, Otherwise> {
         folder: None,
         at: None,
         pcap: None,
+        pairs: Vec::new(),
         expect_clean: false,
         config: Config::default(),
     };
@@ -140,6 +144,7 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Options, Otherwise> {
             Arg::Short('w') | Arg::Long("write") => options.folder = Some(arguments.value()?.into()),
             Arg::Long("at") => options.at = Some(arguments.value()?.parse()?),
             Arg::Long("pcap") => options.pcap = Some(arguments.value()?.into()),
+            Arg::Long("pair") => options.pairs.push(arguments.value()?.parse_with(pair)?),
             Arg::Long("expect-clean") => options.expect_clean = true,
             Arg::Long("no-icrc") => options.config.check_icrc = false,
             Arg::Long("memory") => {
@@ -157,6 +162,13 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Options, Otherwise> {
         return Err(Otherwise::Wrong("no file".into()));
     }
     Ok(options)
+}
+
+/// Two numbers.
+fn pair(text: &str) -> Result<(u32, u32), String> {
+    let (a, b) = text.split_once(':').ok_or("two numbers with a colon in between are needed")?;
+    let number = |text| number(text).map_err(|error| error.to_string());
+    Ok((number(a)?, number(b)?))
 }
 
 /// A number, hexadecimal behind 0x.

@@ -4,6 +4,7 @@
 //! Without them the session keeps the packets between two hosts until the number of an answer shows which
 //! request it answers. Directions without a counterpart are reported alone.
 
+mod datagrams;
 mod packet;
 mod requests;
 
@@ -13,6 +14,7 @@ use std::net::IpAddr;
 use crate::context::Context;
 use crate::link::{Encapsulation, Transport};
 use crate::operation::{Carrier, Connection, Endpoint, Known, Side, Topic};
+use datagrams::Datagrams;
 use packet::{Management, Packet, Service, Syndrome};
 use requests::Requests;
 
@@ -47,6 +49,8 @@ struct Pair {
 #[derive(Debug)]
 struct Asked {
     number: u32,
+    /// Reads and atomics that the asking side serves at a time.
+    serves: u8,
     psn: Option<u32>,
     pmtu: u32,
     port: Option<u16>,
@@ -78,6 +82,9 @@ pub(crate) struct Roce {
     managed: HashMap<(IpAddr, u32), u32>,
     /// By pair of hosts, the smaller address first.
     kept: HashMap<(IpAddr, IpAddr), Vec<Kept>>,
+    /// Numbers that belong together, as somebody knows who does not have it from the capture.
+    told: HashMap<u32, u32>,
+    datagrams: Datagrams,
     check: bool,
     most: usize,
 }
@@ -86,6 +93,11 @@ impl Roce {
     /// No queue pairs yet. At most so many are known at a time; `check`: invariant CRCs are checked.
     pub(crate) fn new(most: usize, check: bool) -> Self {
         Self { most, check, ..Self::default() }
+    }
+
+    /// Queue pairs with these numbers belong together, whichever hosts they are of.
+    pub(crate) fn pair(&mut self, a: u32, b: u32) {
+        self.told.extend([(a, b), (b, a)]);
     }
 
     /// Takes a packet.
@@ -105,10 +117,19 @@ impl Roce {
             Service::Datagram => {
                 if let Some(message) = Management::parse(&packet) {
                     self.manage(transport, &message, context);
+                } else {
+                    self.datagrams.take(transport, &packet, self.most, context);
                 }
             }
             Service::Congestion => self.congestion(half, context),
             Service::Reliable | Service::Unreliable => {
+                if !self.halves.contains_key(&half)
+                    && let Some(own) = self.told.get(&half.2)
+                {
+                    let ends = [(half.0, Some(*own)), (half.1, Some(half.2))];
+                    let first = (transport.encapsulation, context.frame, context.time);
+                    self.open_without(Known::Told, ends, first, context);
+                }
                 if self.halves.contains_key(&half) {
                     self.take(half, &packet, transport.congested, context);
                 } else {
@@ -130,6 +151,7 @@ impl Roce {
         for id in ids {
             self.end(id, context);
         }
+        self.datagrams.finish(context);
     }
 
     // ---- packets of known queue pairs -------------------------------------------------------
@@ -149,8 +171,12 @@ impl Roce {
             pair.requests[to.index()].answer(packet, context);
         }
         // Both directions have one packet size.
-        let pmtu = pair.requests[0].pmtu.max(pair.requests[1].pmtu);
-        pair.requests.iter_mut().for_each(|requests| requests.pmtu = pmtu);
+        let [a, b] = &mut pair.requests;
+        match (a.seen_full, b.seen_full) {
+            (true, false) => (b.pmtu, b.seen_full) = (a.pmtu, true),
+            (false, true) => (a.pmtu, a.seen_full) = (b.pmtu, true),
+            _ => {}
+        }
     }
 
     fn congestion(&mut self, half: Half, context: &mut Context<'_>) {
@@ -167,7 +193,7 @@ impl Roce {
     fn manage(&mut self, transport: &Transport<'_>, message: &Management<'_>, context: &mut Context<'_>) {
         let (source, destination) = (transport.source, transport.destination);
         match *message {
-            Management::Request { local, number, psn, pmtu, port, private_data } => {
+            Management::Request { local, number, serves, psn, pmtu, port, private_data } => {
                 if self.asked.len() >= self.most {
                     self.asked.clear();
                     let text = format!("more than {} requests for connections without an answer", self.most);
@@ -175,6 +201,7 @@ impl Roce {
                 }
                 let asked = Asked {
                     number,
+                    serves,
                     psn,
                     pmtu,
                     port,
@@ -184,10 +211,11 @@ impl Roce {
                 };
                 self.asked.entry((source, destination, local)).or_insert(asked);
             }
-            Management::Reply { local, remote, number, psn, private_data } => {
+            Management::Reply { local, remote, number, serves, psn, private_data } => {
                 let Some(asked) = self.asked.remove(&(destination, source, remote)) else { return };
                 let ends = [(destination, asked.number), (source, number)];
-                let info = asked.connection(ends, transport.encapsulation, private_data, context);
+                let mut info = asked.connection(ends, transport.encapsulation, private_data, context);
+                info.reads[1] = serves.map(u16::from);
                 // Each side says with which number the other is to begin (12.7.13).
                 let id = self.open(info, [Some(psn), asked.psn], context);
                 for name in [(source, local), (destination, remote)] {
@@ -239,6 +267,7 @@ impl Roce {
         context.sink.connection(&info);
         let of = |side: Side, responder: Endpoint| {
             let mut requests = Requests::new(side, responder.host, id, info.pmtu, psns[side.index()]);
+            requests.serves = info.reads[side.other().index()];
             requests.unreliable = info.known == Known::OneSided;
             requests
         };
@@ -325,7 +354,8 @@ impl Roce {
             let [a, b] = if first { [requester, responder] } else { [responder, requester] };
             // Each side's packets go to the other's queue pair.
             let ends = [(a.0, b.2), (b.0, a.2)];
-            opened |= self.open_guessed(ends.map(|(host, number)| (host, Some(number))), hosts, context);
+            let ends = ends.map(|(host, number)| (host, Some(number)));
+            opened |= self.open_kept(Known::Guessed, ends, hosts, context);
         }
         if all {
             let kept = self.kept.get(&hosts).into_iter().flatten();
@@ -335,7 +365,7 @@ impl Roce {
             for half in rest {
                 if !self.halves.contains_key(&half) {
                     let ends = [(half.0, None), (half.1, Some(half.2))];
-                    opened |= self.open_guessed(ends, hosts, context);
+                    opened |= self.open_kept(Known::OneSided, ends, hosts, context);
                 }
             }
         }
@@ -344,20 +374,37 @@ impl Roce {
         }
     }
 
-    fn open_guessed(
+    /// Begins a connection of packets that are kept.
+    fn open_kept(
         &mut self,
+        known: Known,
         ends: [(IpAddr, Option<u32>); 2],
         hosts: (IpAddr, IpAddr),
         context: &mut Context<'_>,
     ) -> bool {
-        let Some(first) = self.kept.get(&hosts).and_then(|kept| kept.first()) else { return false };
+        let first = self.kept.get(&hosts).and_then(|kept| kept.first());
+        let first = first.map(|first| (first.encapsulation, first.frame, first.time));
+        if let Some(first) = first {
+            self.open_without(known, ends, first, context);
+        }
+        first.is_some()
+    }
+
+    /// Begins a connection without a handshake, with the link, frame and time of its first packet.
+    fn open_without(
+        &mut self,
+        known: Known,
+        ends: [(IpAddr, Option<u32>); 2],
+        (encapsulation, frame, time): (Encapsulation, u64, u64),
+        context: &mut Context<'_>,
+    ) {
         let info = Connection {
             id: context.connection_id(),
-            carrier: Carrier::InfiniBand(first.encapsulation),
-            known: if ends[0].1.is_some() { Known::Guessed } else { Known::OneSided },
+            carrier: Carrier::InfiniBand(encapsulation),
+            known,
             ends: ends.map(|(host, number)| Endpoint { host, number }),
-            frame: first.frame,
-            time: first.time,
+            frame,
+            time,
             service: None,
             private_data: [None, None],
             refused: false,
@@ -365,7 +412,6 @@ impl Roce {
             reads: [None; 2],
         };
         self.open(info, [None, None], context);
-        true
     }
 
     /// Takes the kept packets whose queue pairs are known now.
@@ -410,7 +456,7 @@ impl Asked {
             private_data: [self.private_data.clone(), private_data.map(<[u8]>::to_vec)],
             refused: false,
             pmtu: self.pmtu,
-            reads: [None; 2],
+            reads: [Some(self.serves.into()), None],
         }
     }
 }

@@ -58,8 +58,8 @@ pub(crate) enum Opcode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Syndrome {
     Ack,
-    /// Receiver not ready, with its timer's code.
-    NotReady(u8),
+    /// Receiver not ready, and after how many microseconds it may be.
+    NotReady(u32),
     /// Packets are missing before this one.
     Sequence,
     /// The request is refused.
@@ -67,11 +67,17 @@ pub(crate) enum Syndrome {
     Reserved,
 }
 
+/// Microseconds that the codes of a receiver that is not ready stand for (9.7.5.2.8).
+const NOT_READY: [u32; 32] = [
+    655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680,
+    10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760, 327_680, 491_520,
+];
+
 impl Syndrome {
     fn parse(byte: u8) -> Self {
         match (byte >> 5 & 3, byte & 0x1f) {
             (0, _) => Self::Ack,
-            (1, timer) => Self::NotReady(timer),
+            (1, code) => Self::NotReady(NOT_READY[usize::from(code)]),
             (3, 0) => Self::Sequence,
             (3, 1) => Self::Refused("invalid-request"),
             (3, 2) => Self::Refused("remote-access"),
@@ -108,6 +114,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) solicited: bool,
     pub(crate) backward_congestion: bool,
     pub(crate) destination: u32,
+    /// The queue pair that sends, which only datagrams name.
+    pub(crate) source: Option<u32>,
     pub(crate) psn: u32,
     pub(crate) remote: Option<Remote>,
     pub(crate) atomic: Option<AtomicHeader>,
@@ -150,6 +158,7 @@ impl<'a> Packet<'a> {
             solicited: flags & 0x80 != 0,
             backward_congestion: u8_at(bytes, 4)? & 0x40 != 0,
             destination: u24_at(bytes, 5)?,
+            source: if service == Service::Datagram { u24_at(bytes, BTH + 5) } else { None },
             psn: u24_at(bytes, 9)?,
             remote: None,
             atomic: None,
@@ -285,6 +294,8 @@ pub(crate) enum Management<'a> {
     Request {
         local: u32,
         number: u32,
+        /// Reads and atomics that the sender serves at a time.
+        serves: u8,
         /// Unknown where the capture cut it off, as the private data may be.
         psn: Option<u32>,
         pmtu: u32,
@@ -295,6 +306,7 @@ pub(crate) enum Management<'a> {
         local: u32,
         remote: u32,
         number: u32,
+        serves: Option<u8>,
         psn: u32,
         private_data: Option<&'a [u8]>,
     },
@@ -331,6 +343,7 @@ impl<'a> Management<'a> {
                 Some(Self::Request {
                     local,
                     number: u24_at(body, 32)?,
+                    serves: u8_at(body, 35)?,
                     psn: u24_at(body, 44),
                     pmtu: match u8_at(body, 50).map(|byte| byte >> 4) {
                         Some(code @ 1..=5) => 128 << code,
@@ -344,6 +357,7 @@ impl<'a> Management<'a> {
                 local,
                 remote,
                 number: u24_at(body, 12)?,
+                serves: u8_at(body, 24),
                 psn: u24_at(body, 20)?,
                 private_data: data(36, 196),
             }),

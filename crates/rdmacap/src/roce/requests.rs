@@ -62,8 +62,10 @@ pub(super) struct Requests {
     from: Side,
     responder: IpAddr,
     connection: u32,
-    /// Bytes of a full packet; 0: not known.
+    /// Bytes of a full packet, as one had them or as the handshake says; 0: not known.
     pub(super) pmtu: u64,
+    /// Whether a full packet was seen.
+    pub(super) seen_full: bool,
     /// The number of the next new packet.
     next: Option<u64>,
     /// Numbers before this one are done with.
@@ -82,6 +84,10 @@ pub(super) struct Requests {
     gap: Option<(u64, u64)>,
     /// Whether nothing is ever acknowledged (unreliable connection).
     pub(super) unreliable: bool,
+    /// Reads and atomics that the responder serves at a time, where known.
+    pub(super) serves: Option<u16>,
+    /// More was asked for at a time.
+    exceeded: bool,
 }
 
 impl Requests {
@@ -92,6 +98,7 @@ impl Requests {
             responder,
             connection,
             pmtu: pmtu.into(),
+            seen_full: false,
             next,
             done: next.unwrap_or(START),
             acknowledged: 0,
@@ -102,6 +109,8 @@ impl Requests {
             cause: None,
             gap: None,
             unreliable: false,
+            serves: None,
+            exceeded: false,
         }
     }
 
@@ -158,11 +167,19 @@ impl Requests {
         self.pay(context);
     }
 
-    /// A packet that is not the last of its message is full.
-    fn learn_pmtu(&mut self, ends: bool, length: usize) {
-        if self.pmtu == 0 && !ends && matches!(length, 256 | 512 | 1024 | 2048 | 4096) {
-            self.pmtu = length as u64;
+    /// A packet that is not the last of its message is full: answers whether this one can be.
+    fn is_full(&mut self, length: usize, context: &mut Context<'_>) -> bool {
+        let is_size = matches!(length, 256 | 512 | 1024 | 2048 | 4096);
+        if is_size && !self.seen_full {
+            (self.pmtu, self.seen_full) = (length as u64, true);
         }
+        let is_full = self.pmtu == length as u64;
+        if !is_full {
+            let text =
+                format!("a packet of {length} bytes is not its message's last, of {} a packet", self.pmtu);
+            context.finding(Topic::Protocol, Some(self.connection), text);
+        }
+        is_full
     }
 
     /// A read whose response's packets could not be counted took the numbers up to this packet, if that
@@ -173,9 +190,7 @@ impl Requests {
             return;
         }
         let taken = psn - last.first;
-        let fits = (8..=12).map(|bits| 1 << bits).find(|pmtu| last.operation.length.div_ceil(*pmtu) == taken);
-        if let Some(pmtu) = fits {
-            self.pmtu = pmtu;
+        if (8..=12).any(|bits| last.operation.length.div_ceil(1 << bits) == taken) {
             last.last = Some(psn - 1);
             self.next = Some(psn);
         }
@@ -183,7 +198,9 @@ impl Requests {
 
     /// A packet that begins an operation, or is all of it.
     fn begin(&mut self, kind: Kind, psn: u64, ends: bool, packet: &Packet<'_>, context: &mut Context<'_>) {
-        self.learn_pmtu(ends, packet.length);
+        if !ends && !self.is_full(packet.length, context) {
+            return;
+        }
         if let Some(at) = self.at(psn) {
             let there = &self.pending[at];
             if there.first == psn && there.operation.kind == kind && there.headed {
@@ -226,7 +243,9 @@ impl Requests {
 
     /// A packet that goes on with an operation.
     fn go_on(&mut self, kind: Kind, psn: u64, ends: bool, packet: &Packet<'_>, context: &mut Context<'_>) {
-        self.learn_pmtu(ends, packet.length);
+        if !ends && !self.is_full(packet.length, context) {
+            return;
+        }
         match self.belongs(kind, psn, ends) {
             Some(at) => {
                 let there = &self.pending[at];

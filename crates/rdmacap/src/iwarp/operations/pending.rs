@@ -54,6 +54,8 @@ pub(super) struct Half {
     /// Whether any frame has come.
     pub(super) begun: bool,
     pub(super) acknowledged: u64,
+    /// More was asked for at a time than the other side serves.
+    pub(super) exceeded: bool,
 }
 
 impl Half {
@@ -77,6 +79,11 @@ impl Half {
 }
 
 impl Pending {
+    /// Whether it waits for data.
+    pub(super) fn is_outstanding(&self) -> bool {
+        self.asked != Asked::Nothing && self.over.is_none()
+    }
+
     /// Adds a segment at `offset` of the message.
     pub(super) fn add(&mut self, payload: &[u8], fpdu: &Fpdu<'_>, offset: u64, budget: &Budget) {
         let before = self.holes();

@@ -30,8 +30,8 @@ impl Operations {
             }
             _ => None,
         };
-        let found = half.pending.iter().enumerate().find_map(|(at, pending)| Some((at, fits(pending)?)));
-        let Some((at, offset)) = found else {
+        let fitting = half.pending.iter().enumerate().find_map(|(at, pending)| Some((at, fits(pending)?)));
+        let Some((found, offset)) = fitting else {
             let text = format!(
                 "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
                 payload.len(),
@@ -45,12 +45,11 @@ impl Operations {
             return;
         };
         // Responses come in the order of the requests: what comes no more was not captured.
-        for earlier in half.pending.iter_mut().take(at) {
-            if earlier.asked != Asked::Nothing && earlier.over.is_none() {
-                earlier.over = Some((Outcome::Implied, context.time));
-            }
+        for earlier in half.pending.iter_mut().take(found).filter(|earlier| earlier.is_outstanding()) {
+            earlier.over = Some((Outcome::Implied, context.time));
         }
-        let pending = &mut half.pending[at];
+        self.check_depth(requester, found, context);
+        let pending = &mut self.halves[requester.index()].pending[found];
         let offset = if payload.is_empty() { 0 } else { offset };
         let operation = &mut pending.operation;
         let mut placement = Placement {
@@ -80,6 +79,24 @@ impl Operations {
         self.flush(requester, false, context);
     }
 
+    /// Whether the responder serves as many requests at a time as have been asked for, up to now that the
+    /// first of them is answered.
+    fn check_depth(&mut self, requester: Side, first: usize, context: &mut Context<'_>) {
+        let responder = requester.other();
+        let half = &mut self.halves[requester.index()];
+        let Some(serves) = self.serves[responder.index()].map(usize::from).filter(|_| !half.exceeded) else {
+            return;
+        };
+        let open = half.pending.range(first..).filter(|pending| pending.is_outstanding());
+        let asked = open.take(serves + 1).count();
+        if asked > serves {
+            half.exceeded = true;
+            let text =
+                format!("{requester} has more than {serves} reads outstanding, which {responder} serves");
+            context.finding(Topic::Protocol, Some(self.connection), text);
+        }
+    }
+
     pub(super) fn atomic_response(
         &mut self,
         side: Side,
@@ -90,8 +107,10 @@ impl Operations {
         let (requester, connection) = (side.other(), self.connection);
         let asked = Asked::Atomic { id: response.id };
         let half = &mut self.halves[requester.index()];
-        let found = half.pending.iter_mut().find(|pending| pending.asked == asked && pending.over.is_none());
-        let Some(pending) = found else { return };
+        let found = half.pending.iter().position(|pending| pending.asked == asked && pending.over.is_none());
+        let Some(found) = found else { return };
+        self.check_depth(requester, found, context);
+        let pending = &mut self.halves[requester.index()].pending[found];
         pending.over = Some((Outcome::Answered, context.time));
         pending.got.insert(0, 8);
         pending.operation.frames.1 = fpdu.frames.1;
@@ -122,7 +141,7 @@ impl Operations {
         let about = About::parse(payload);
         let quoted = about.head.get(mpa::FPDU_LENGTH_FIELD..).and_then(|head| Header::parse(head).ok());
         let request = about.request.map(ReadRequest::parse);
-        let is_it = |pending: &&mut Pending| {
+        let is_it = |pending: &Pending| {
             let target = pending.operation.target;
             match (quoted, pending.asked) {
                 (Some(Header::Tagged(tagged)), Asked::Nothing) => target.is_some_and(|target| {
@@ -141,7 +160,8 @@ impl Operations {
         let half = &mut self.halves[side.other().index()];
         let text = terminate.to_string();
         let mut failed = String::new();
-        if let Some(pending) = half.pending.iter_mut().rev().find(is_it) {
+        if let Some(found) = half.pending.iter().rposition(is_it) {
+            let pending = &mut half.pending[found];
             pending.over = Some((Outcome::Terminated(terminate.meaning().to_owned()), context.time));
             pending.operation.frames.1 = fpdu.frames.1;
             failed = format!(

@@ -1,6 +1,6 @@
 //! What the responder sends: acknowledgements, NAKs and responses.
 
-use super::pieces::{Early, Response};
+use super::pieces::{Early, Pending, Response};
 use super::{Cause, MOST_EARLY, ORPHAN, Requests, START, WINDOW};
 use crate::context::Context;
 use crate::operation::{Access, Kind, Outcome, Placement, Target, Topic};
@@ -95,13 +95,14 @@ impl Requests {
                     pending.operation.frames.1 = pending.operation.frames.1.max(context.frame);
                 }
             }
-            Some(Syndrome::NotReady(_)) => {
+            Some(Syndrome::NotReady(wait)) => {
                 self.acknowledge_before(psn, context);
                 self.cause = Some(Cause::NotReady);
                 if let Some(pending) = self.at(psn).map(|at| &mut self.pending[at]) {
                     pending.not_ready += 1;
                 }
-                let text = format!("{} was not ready for packet {:#08x}", self.from.other(), packet.psn);
+                let (other, psn) = (self.from.other(), packet.psn);
+                let text = format!("{other} was not ready for packet {psn:#08x}, and asks for {wait} us");
                 context.finding(Topic::NotReady, Some(self.connection), text);
             }
             Some(Syndrome::Sequence) => {
@@ -145,15 +146,31 @@ impl Requests {
         }
     }
 
+    /// Whether the responder serves as many requests at a time as have been asked for, up to now that the
+    /// first of them is answered.
+    fn check_depth(&mut self, first: usize, context: &mut Context<'_>) {
+        let Some(serves) = self.serves.map(usize::from).filter(|_| !self.exceeded) else { return };
+        let open = self.pending.range(first..).filter(|pending| pending.is_answered_by_data());
+        let asked = open.filter(|pending| pending.over.is_none()).take(serves + 1).count();
+        if asked > serves {
+            self.exceeded = true;
+            let (from, other) = (self.from, self.from.other());
+            let text = format!("{from} has more than {serves} reads outstanding, which {other} serves");
+            context.finding(Topic::Protocol, Some(self.connection), text);
+        }
+    }
+
     fn read_response(&mut self, psn: u64, response: &Response<'_>, context: &mut Context<'_>) -> bool {
         let (connection, packets) = (self.connection, self.packets);
         let &Response { ends, payload, length, .. } = response;
-        self.learn_pmtu(ends, length);
+        let fits =
+            |found: &Pending| found.operation.kind == Kind::Read && found.contains(psn) && found.headed;
+        let Some(at) = self.at(psn).filter(|at| fits(&self.pending[*at])) else { return false };
+        if !ends && !self.is_full(length, context) {
+            return true;
+        }
         let pmtu = self.pmtu;
-        let found = self.at(psn).map(|at| &mut self.pending[at]);
-        let found =
-            found.filter(|found| found.operation.kind == Kind::Read && found.contains(psn) && found.headed);
-        let Some(pending) = found else { return false };
+        let pending = &mut self.pending[at];
         if pmtu == 0 && psn > pending.first {
             // The place of this packet is not known.
             return true;
@@ -174,6 +191,8 @@ impl Requests {
             self.repeated("a read response", context);
             return true;
         }
+        self.check_depth(at, context);
+        let pending = &mut self.pending[at];
         let before = pending.weight();
         pending.answered.insert(index, index + 1);
         pending.recharge(before, context.budget);
@@ -199,15 +218,17 @@ impl Requests {
 
     fn atomic_response(&mut self, psn: u64, original: u64, context: &mut Context<'_>) -> bool {
         let (connection, packets) = (self.connection, self.packets);
-        let found = self.at(psn).map(|at| &mut self.pending[at]).filter(|found| {
+        let fits = |found: &Pending| {
             found.first == psn && matches!(found.operation.kind, Kind::CompareSwap | Kind::FetchAdd)
-        });
-        let Some(pending) = found else { return false };
-        if pending.answered.contains(0, 1) {
-            pending.operation.resent += 1;
+        };
+        let Some(at) = self.at(psn).filter(|at| fits(&self.pending[*at])) else { return false };
+        if self.pending[at].answered.contains(0, 1) {
+            self.pending[at].operation.resent += 1;
             self.repeated("an atomic response", context);
             return true;
         }
+        self.check_depth(at, context);
+        let pending = &mut self.pending[at];
         pending.answered.insert(0, 1);
         pending.over = Some((Outcome::Answered, context.time, packets));
         let operation = &mut pending.operation;
