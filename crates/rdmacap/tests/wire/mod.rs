@@ -4,6 +4,7 @@
 pub(crate) mod fixture;
 pub(crate) mod infiniband;
 pub(crate) mod iwarp;
+pub(crate) mod links;
 pub(crate) mod meant;
 
 use std::collections::HashMap;
