@@ -411,6 +411,8 @@ pub enum Topic {
     Congestion,
     /// Packets that were received, and that the capture misses.
     CaptureLoss,
+    /// Operations may be among bytes that the capture cut.
+    Cut,
     /// The capturing program says that it lost frames.
     Dropped,
     /// The file ends in the middle of a record.
@@ -441,7 +443,7 @@ impl Topic {
             | Self::Connection
             | Self::Differs
             | Self::UpperLayer => Severity::Traffic,
-            Self::CaptureLoss | Self::Dropped | Self::CutFile | Self::GaveUp => Severity::Capture,
+            Self::CaptureLoss | Self::Cut | Self::Dropped | Self::CutFile | Self::GaveUp => Severity::Capture,
             Self::Repeated
             | Self::Congestion
             | Self::Partial
@@ -467,6 +469,7 @@ impl Topic {
             Self::UpperLayer => "upper-layer",
             Self::Congestion => "congestion",
             Self::CaptureLoss => "capture-loss",
+            Self::Cut => "cut",
             Self::Dropped => "dropped",
             Self::CutFile => "cut-file",
             Self::GaveUp => "gave-up",

@@ -5,7 +5,7 @@ mod wire;
 
 use std::process::Command;
 
-use rdmacap::{Kind, Known, Operation, Outcome, Ranges, Topic};
+use rdmacap::{Finding, Kind, Known, Operation, Outcome, Ranges, Topic};
 use wire::iwarp::{Plan, Segment, Sent, run};
 use wire::{Dice, Frame, Seen, meant, read};
 
@@ -263,6 +263,17 @@ fn a_capture_of_headers_tells_the_operations() {
             assert_eq!(count, meant.count());
         }
     }
+}
+
+/// Of several FPDUs in a segment only the first is known, which is said.
+#[test]
+fn a_capture_of_headers_says_that_it_may_lack_operations() {
+    let (segments, _) = run(&Plan { mulpdu: 300, mss: 8000, aligned: false, ..PLAN });
+    let cut: Vec<Frame> = segments.iter().map(|segment| segment.frame.cut(128)).collect();
+    let seen = read(&cut);
+    let errors = seen.findings.iter().filter(|finding| finding.topic != Topic::Cut);
+    assert_eq!(errors.collect::<Vec<_>>(), <[&Finding; 0]>::default());
+    assert!(seen.has(Topic::Cut));
 }
 
 #[test]

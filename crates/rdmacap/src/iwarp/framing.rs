@@ -63,6 +63,10 @@ pub(crate) enum Event<'a> {
     BadChecksum { found: u32, computed: u32 },
     /// So many bytes were passed over, because they could not be framed.
     Passed(u64),
+    /// The same, because the capture cut them: in a segment with several FPDUs the rest is not known.
+    Cut(u64),
+    /// No FPDU where one should begin: what follows is searched for the next.
+    Nonsense,
     /// So many bytes were passed over, because there is no memory for them.
     GaveUp(usize),
 }
@@ -228,11 +232,12 @@ impl Framer {
                 State::Framed if self.held.is_empty() && self.markers.is_none() => {
                     let taken = self.direct(bytes, frame, time, out);
                     bytes = &bytes[taken..];
-                    if taken == 0 {
+                    if taken == 0 && self.state == State::Framed {
                         let needed = frame_length(bytes).unwrap_or(mpa::FPDU_LENGTH_FIELD);
                         let take = bytes.len().min(needed);
                         self.hold(&bytes[..take], frame, time, start);
                         bytes = &bytes[take..];
+                        self.held_frame(out);
                     }
                 }
                 State::Framed => {
@@ -267,7 +272,7 @@ impl Framer {
                 let needed = self.held_length();
                 let header = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
                 if self.held.len() < header.min(needed) || self.markers.is_some() {
-                    out(Event::Passed(length));
+                    out(if cut { Event::Cut(length) } else { Event::Passed(length) });
                     self.lose(out);
                     self.at += length;
                     return;
@@ -356,17 +361,26 @@ impl Framer {
             let span = (self.at, self.at + length as u64);
             let fpdu =
                 Fpdu { ulpdu: ulpdu(whole), gaps: &[], cut: false, span, frames: (frame, frame), time };
-            if !search::makes_sense(fpdu.ulpdu) {
-                out(Event::Passed((bytes.len() - taken) as u64));
-                self.at += (bytes.len() - taken) as u64;
-                self.lose(out);
-                return bytes.len();
+            if !self.makes_sense(whole, fpdu.ulpdu, out) {
+                break;
             }
             self.at += length as u64;
             taken += length;
             self.check(whole, whole, fpdu, out);
         }
         taken
+    }
+
+    /// Whether this may be an FPDU: it looks like one, or its checksum says so. Else the boundaries are lost.
+    fn makes_sense(&mut self, covered: &[u8], ulpdu: &[u8], out: &mut dyn FnMut(Event<'_>)) -> bool {
+        let (covered, field) = covered.split_at(covered.len() - mpa::CRC);
+        let has_sum = || mpa::crc_field(crc32c::crc32c(covered)) == field;
+        if search::makes_sense(ulpdu) || self.checksums == Checksums::On && has_sum() {
+            return true;
+        }
+        out(Event::Nonsense);
+        self.lose(out);
+        false
     }
 
     /// Bytes of the FPDU that begins with what is held, as far as that tells.
@@ -388,7 +402,17 @@ impl Framer {
 
     /// Hands on the FPDU that is held, if it is whole.
     fn held_frame(&mut self, out: &mut dyn FnMut(Event<'_>)) {
-        if self.held.len() < self.held_length() {
+        let needed = self.held_length();
+        if self.held.len() < needed {
+            let is_plain = self.markers.is_none() && self.checksums != Checksums::On;
+            let begun = self.held.get(mpa::FPDU_LENGTH_FIELD..).unwrap_or(&[]);
+            let is_empty = needed == mpa::fpdu(0);
+            if is_plain && !is_empty && search::sense(begun, needed) == Some(false) {
+                // Its length means nothing, and what would be its end may be far away.
+                out(Event::Nonsense);
+                self.state = State::Searching;
+                self.search(false, out);
+            }
             return;
         }
         let begin = self.at - self.held.len() as u64;
@@ -420,10 +444,10 @@ impl Framer {
             time: first.map_or(0, |source| source.2),
         };
         self.clear();
-        if !search::makes_sense(ulpdu) {
-            out(Event::Passed(held.len() as u64));
-            self.state = State::Searching;
-        } else if whole {
+        if !self.makes_sense(&held, ulpdu, out) {
+            return;
+        }
+        if whole {
             self.check(&held, frame, fpdu, out);
         } else {
             self.found = true;

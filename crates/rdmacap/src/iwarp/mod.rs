@@ -199,15 +199,28 @@ impl Upper {
                 let text =
                     format!("an FPDU from {side} has checksum {found:#010x} instead of {computed:#010x}");
                 context.finding(Topic::Checksum, Some(self.info.id), text);
-                self.operations.passed(side, context);
+                self.operations.passed(side, Topic::Checksum, context);
             }
-            Event::Passed(_) => self.operations.passed(side, context),
+            Event::Passed(_) => self.operations.passed(side, Topic::CaptureLoss, context),
+            Event::Cut(bytes) => {
+                if self.reported {
+                    let text = format!("{bytes} bytes from {side} were cut off, and FPDUs may be among them");
+                    context.finding(Topic::Cut, Some(self.info.id), text);
+                }
+                self.operations.passed(side, Topic::Cut, context);
+            }
+            Event::Nonsense => {
+                self.report(context);
+                let text = format!("what {side} sends is no FPDU where one should begin");
+                context.finding(Topic::Protocol, Some(self.info.id), text);
+                self.operations.passed(side, Topic::Protocol, context);
+            }
             Event::GaveUp(bytes) => {
                 if self.reported {
                     let text = format!("{bytes} bytes from {side} were passed over: too much waits for more");
                     context.finding(Topic::GaveUp, Some(self.info.id), text);
                 }
-                self.operations.passed(side, context);
+                self.operations.passed(side, Topic::GaveUp, context);
             }
         });
         if let (true, Some(request), Some(reply)) = (handshake, self.request, self.reply) {

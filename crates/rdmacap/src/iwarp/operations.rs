@@ -8,6 +8,7 @@
 mod pending;
 mod responses;
 
+use std::fmt::Display;
 use std::net::IpAddr;
 
 use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
@@ -49,18 +50,26 @@ impl Operations {
 
     /// A frame that `side` sent.
     pub(super) fn fpdu(&mut self, side: Side, fpdu: &Fpdu<'_>, context: &mut Context<'_>) {
-        let Ok(header) = Header::parse(fpdu.ulpdu) else { return };
+        // One that is empty may open a connection (RFC 6581 4.5).
+        if fpdu.ulpdu.is_empty() {
+            return;
+        }
+        let header = match Header::parse(fpdu.ulpdu) {
+            Ok(header) => header,
+            Err(error) => return self.wrong(side, &error, context),
+        };
         let payload = fpdu.ulpdu.get(ddp::header_length(fpdu.ulpdu[0])..).unwrap_or(&[]);
         match header {
             Header::Tagged(tagged) => match Opcode::parse(tagged.ulp) {
                 Ok(Opcode::ReadResponse) => self.read_response(side, &tagged, payload, fpdu, context),
-                _ => self.write(side, &tagged, payload, fpdu, context),
+                Ok(Opcode::Write) => self.write(side, &tagged, payload, fpdu, context),
+                Ok(opcode) => return self.wrong(side, &format!("{opcode:?} in a tagged segment"), context),
+                Err(error) => return self.wrong(side, &error, context),
             },
-            Header::Untagged(untagged) => {
-                if let Ok(opcode) = Opcode::parse(untagged.ulp) {
-                    self.untagged(side, opcode, &untagged, payload, fpdu, context);
-                }
-            }
+            Header::Untagged(untagged) => match Opcode::parse(untagged.ulp) {
+                Ok(opcode) => self.untagged(side, opcode, &untagged, payload, fpdu, context),
+                Err(error) => return self.wrong(side, &error, context),
+            },
         }
         let half = &mut self.halves[side.index()];
         (half.passed, half.begun) = (false, true);
@@ -68,11 +77,17 @@ impl Operations {
         self.pay(side, context);
     }
 
-    /// Bytes of `side` were passed over.
-    pub(super) fn passed(&mut self, side: Side, context: &mut Context<'_>) {
+    /// A segment that RDMAP does not have.
+    fn wrong(&mut self, side: Side, what: &dyn Display, context: &mut Context<'_>) {
+        context.finding(Topic::Protocol, Some(self.connection), format!("{what}, from {side}"));
+        self.passed(side, Topic::Protocol, context);
+    }
+
+    /// Bytes of `side` were passed over, because of this.
+    pub(super) fn passed(&mut self, side: Side, why: Topic, context: &mut Context<'_>) {
         self.close_open(side, context);
         let half = &mut self.halves[side.index()];
-        (half.passed, half.lossy) = (true, true);
+        (half.passed, half.lossy) = (true, Some(why));
         half.numbers = [None; 4];
     }
 
@@ -117,7 +132,7 @@ impl Operations {
                 && open.base.wrapping_add(open.operation.length) == tagged.offset
         });
         if !goes_on {
-            self.close_open(side, context);
+            self.interrupt(side, context);
             let host = self.hosts[side.other().index()];
             let (after_loss, connection) = (self.halves[side.index()].passed, self.connection);
             let operation = self.begin(side, Kind::Write, fpdu, context);
@@ -157,9 +172,7 @@ impl Operations {
         context: &mut Context<'_>,
     ) {
         if header.queue != queue(opcode) {
-            let text = format!("{opcode:?} on queue {} from {side}", header.queue);
-            context.finding(Topic::Protocol, Some(self.connection), text);
-            return;
+            return self.wrong(side, &format!("{opcode:?} on queue {}", header.queue), context);
         }
         self.check_number(side, header, context);
         let whole = fpdu.gaps.is_empty();
@@ -179,10 +192,10 @@ impl Operations {
                     self.read_request(side, request, fpdu, context);
                 } else {
                     // The capture cut the request off.
-                    self.close_open(side, context);
+                    self.interrupt(side, context);
                     self.begin(side, Kind::Read, fpdu, context);
                     self.mark_sent(side, context);
-                    self.halves[side.index()].lossy = true;
+                    self.halves[side.index()].lossy = Some(Topic::Cut);
                 }
             }
             Opcode::AtomicRequest => {
@@ -226,7 +239,13 @@ impl Operations {
             open.operation.kind == Kind::Send && open.operation.length == offset && offset > 0
         });
         if !goes_on {
-            self.close_open(side, context);
+            let (is_open, knows_before) =
+                (self.halves[side.index()].open, self.halves[side.index()].is_certain());
+            self.interrupt(side, context);
+            if offset > 0 && !is_open && knows_before {
+                let text = format!("a message of {side} begins at byte {offset}");
+                context.finding(Topic::Protocol, Some(self.connection), text);
+            }
             let operation = self.begin(side, Kind::Send, fpdu, context);
             operation.operation.invalidate = opcode.invalidates().then_some(header.ulp_word);
             operation.operation.solicited =
@@ -266,7 +285,7 @@ impl Operations {
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
-        self.close_open(side, context);
+        self.interrupt(side, context);
         // Immediate data right behind a write belongs to that write, but not to the empty one that opens a
         // connection.
         let last = self.halves[side.index()].pending.back_mut().filter(|last| {
@@ -290,7 +309,7 @@ impl Operations {
     }
 
     fn read_request(&mut self, side: Side, request: ReadRequest, fpdu: &Fpdu<'_>, context: &mut Context<'_>) {
-        self.close_open(side, context);
+        self.interrupt(side, context);
         let hosts = self.hosts;
         let connection = self.connection;
         let pending = self.begin(side, Kind::Read, fpdu, context);
@@ -314,7 +333,7 @@ impl Operations {
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
-        self.close_open(side, context);
+        self.interrupt(side, context);
         let (connection, host) = (self.connection, self.hosts[side.other().index()]);
         let masks = [request.operand_mask, request.compare_mask];
         let (kind, compare, masked) = match request.kind {
@@ -366,7 +385,7 @@ impl Operations {
         let Some(oldest) = half.pending.pop_front() else { return false };
         if half.pending.is_empty() && std::mem::take(&mut half.open) {
             // What follows of the message cannot tell where it began.
-            (half.passed, half.lossy) = (true, true);
+            (half.passed, half.lossy) = (true, Some(Topic::GaveUp));
         }
         if !oldest.sent {
             context.sink.sent(&oldest.operation);
@@ -382,6 +401,16 @@ impl Operations {
         while context.budget.is_in_debt()
             && (self.give_up(side, context) || self.give_up(side.other(), context))
         {}
+    }
+
+    /// Another message begins, although the open one has not ended.
+    fn interrupt(&mut self, side: Side, context: &mut Context<'_>) {
+        let half = &self.halves[side.index()];
+        if half.open && half.is_certain() {
+            let text = format!("{side} breaks a message off before its end");
+            context.finding(Topic::Protocol, Some(self.connection), text);
+        }
+        self.close_open(side, context);
     }
 
     /// The open message will not go on.

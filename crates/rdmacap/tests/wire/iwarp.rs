@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use iwarp_wire::ddp::{self, Tagged, Untagged};
-use iwarp_wire::mpa::{self, Frame as Mpa, FrameKind};
+use iwarp_wire::mpa::{self, Enhanced, Frame as Mpa, FrameKind};
 use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, emit_immediate};
 use rdmacap::Kind;
 
@@ -105,23 +105,30 @@ impl Wire {
     /// The handshakes of TCP and MPA.
     pub(crate) fn open(&mut self, private_data: [&[u8]; 2]) {
         self.open_tcp();
-        for (from, kind) in [FrameKind::Request, FrameKind::Reply].into_iter().enumerate() {
-            let frame = Mpa {
-                kind,
-                markers: self.plan.markers,
-                crc: self.plan.checksums,
-                reject: false,
-                enhanced: false,
-                revision: 1,
-                private_data: private_data[from].len() as u16,
-            };
-            let mut bytes = [0; mpa::FRAME_HEADER];
-            frame.emit(&mut bytes);
-            self.queued[from].extend(bytes);
-            self.queued[from].extend(private_data[from]);
-            self.flush(from);
-            self.begun[from] = self.sent[from];
+        for (from, private_data) in private_data.into_iter().enumerate() {
+            self.greet(from, false, None, private_data);
         }
+    }
+
+    /// A request or reply of MPA; of revision 2 with how many reads the side serves at a time.
+    pub(crate) fn greet(&mut self, from: usize, reject: bool, reads: Option<u16>, private_data: &[u8]) {
+        let enhanced = reads.map_or(Vec::new(), |ird| {
+            let (peer_to_peer, rtr_send, rtr_write, rtr_read) = (true, false, true, false);
+            Enhanced { peer_to_peer, rtr_send, rtr_write, rtr_read, ird, ord: 4 }.emit().to_vec()
+        });
+        let frame = Mpa {
+            kind: if from == 0 { FrameKind::Request } else { FrameKind::Reply },
+            markers: self.plan.markers,
+            crc: self.plan.checksums,
+            reject,
+            enhanced: reads.is_some(),
+            revision: if reads.is_some() { 2 } else { 1 },
+            private_data: (enhanced.len() + private_data.len()) as u16,
+        };
+        let mut bytes = [0; mpa::FRAME_HEADER];
+        frame.emit(&mut bytes);
+        self.raw(from, &[&bytes, &*enhanced, private_data].concat());
+        self.begun[from] = self.sent[from];
     }
 
     pub(crate) fn close(&mut self) {

@@ -137,7 +137,7 @@ pub(super) fn makes_sense(ulpdu: &[u8]) -> bool {
 }
 
 /// The same of what is there of the ULPDU in an FPDU of `length` bytes; `None`: too little is there.
-fn sense(ulpdu: &[u8], length: usize) -> Option<bool> {
+pub(super) fn sense(ulpdu: &[u8], length: usize) -> Option<bool> {
     let &control = ulpdu.first()?;
     let header = ddp::header_length(control);
     if length < mpa::fpdu(header) {

@@ -7,7 +7,7 @@ use iwarp_wire::rdmap::ReadRequest;
 use super::super::framing::Fpdu;
 use crate::Operation;
 use crate::context::{Budget, Context};
-use crate::operation::{Outcome, Placement};
+use crate::operation::{Outcome, Placement, Topic};
 use crate::ranges::Ranges;
 
 /// A request that has not ended.
@@ -49,8 +49,8 @@ pub(super) struct Half {
     pub(super) numbers: [Option<u32>; 4],
     /// Something was passed over since the last frame.
     pub(super) passed: bool,
-    /// Something was passed over at some time.
-    pub(super) lossy: bool,
+    /// Something was passed over at some time: why.
+    pub(super) lossy: Option<Topic>,
     /// Whether any frame has come.
     pub(super) begun: bool,
     pub(super) acknowledged: u64,
@@ -61,6 +61,11 @@ pub(super) struct Half {
 impl Half {
     pub(super) fn open_last(&self) -> Option<&Pending> {
         self.pending.back().filter(|_| self.open)
+    }
+
+    /// Whether all of the stream is known before the frame that is looked at.
+    pub(super) fn is_certain(&self) -> bool {
+        self.begun && !self.passed
     }
 
     pub(super) fn report_sent(&mut self, context: &mut Context<'_>) {

@@ -39,8 +39,8 @@ impl Operations {
                 tagged.offset
             );
             // The request may be what the capture lacks.
-            let explained = half.lossy || !half.begun;
-            let topic = if explained { Topic::CaptureLoss } else { Topic::Protocol };
+            let late = (!half.begun).then_some(Topic::CaptureLoss);
+            let topic = half.lossy.or(late).unwrap_or(Topic::Protocol);
             context.finding(topic, Some(connection), text);
             return;
         };

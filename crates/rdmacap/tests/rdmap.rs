@@ -1,0 +1,257 @@
+//! Exchanges of iWARP made by hand: handshakes of both revisions, what breaks DDP and RDMAP, and Terminate.
+
+mod wire;
+
+use iwarp_wire::ddp::{self, Tagged, Untagged};
+use iwarp_wire::mpa;
+use iwarp_wire::rdmap::{About, AtomicKind, AtomicRequest, Opcode, ReadRequest, Terminate};
+use rdmacap::{Atomic, Kind, Known, Operation, Outcome, Topic};
+use wire::iwarp::{Plan, Wire};
+use wire::{Seen, read};
+
+const PLAN: Plan =
+    Plan { seed: 0, operations: 0, checksums: true, markers: false, mulpdu: 1400, mss: 1448, aligned: true };
+
+/// What a session says of a connection, of which the sides serve two reads at a time.
+fn talk(talk: impl FnOnce(&mut Wire)) -> Seen {
+    let mut wire = Wire::new(PLAN);
+    wire.open_tcp();
+    wire.greet(0, false, Some(2), b"hello");
+    wire.greet(1, false, Some(2), b"");
+    talk(&mut wire);
+    wire.acknowledge(0);
+    wire.acknowledge(1);
+    wire.close();
+    read(&wire.frames.into_iter().map(|segment| segment.frame).collect::<Vec<_>>())
+}
+
+fn texts(seen: &Seen, topic: Topic) -> Vec<&str> {
+    seen.findings.iter().filter(|finding| finding.topic == topic).map(|finding| &*finding.text).collect()
+}
+
+/// A segment of a message on queue 0 with these numbers.
+fn segment(wire: &mut Wire, sequence: u32, offset: u32, last: bool, bytes: &[u8]) {
+    let mut header = [0; ddp::UNTAGGED];
+    let ulp = Opcode::Send.control();
+    Untagged { last, ulp, ulp_word: 0, queue: 0, sequence, offset }.emit(&mut header);
+    wire.fpdu(0, &[&header, bytes].concat());
+}
+
+fn request(wire: &mut Wire, sink: u32) {
+    let request =
+        ReadRequest { sink_stag: sink, sink_offset: 0, length: 4, source_stag: 0x77, source_offset: 0x1000 };
+    let mut message = [0; 28];
+    request.emit(&mut message);
+    wire.untagged(0, Opcode::ReadRequest, 0, &message);
+}
+
+fn response(wire: &mut Wire, sink: u32) {
+    let mut header = [0; ddp::TAGGED];
+    Tagged { last: true, ulp: Opcode::ReadResponse.control(), stag: sink, offset: 0 }.emit(&mut header);
+    wire.fpdu(1, &[&header[..], b"data"].concat());
+}
+
+#[test]
+fn both_revisions_of_the_handshake_are_read() {
+    let seen = talk(|wire| segment(wire, 1, 0, true, b"first"));
+    let found = &seen.connections[0];
+    assert_eq!((found.known, found.reads), (Known::Mpa, [Some(2); 2]));
+    assert_eq!(found.private_data, [Some(b"hello".to_vec()), Some(Vec::new())]);
+    assert_eq!(seen.findings, []);
+    // Revision 1 says nothing of reads, and 0x3fff states nothing.
+    let handshake = |reads, reject| {
+        let mut wire = Wire::new(PLAN);
+        wire.open_tcp();
+        wire.greet(0, false, reads, b"a");
+        wire.greet(1, reject, reads, b"b");
+        read(&wire.frames.into_iter().map(|segment| segment.frame).collect::<Vec<_>>())
+    };
+    for reads in [None, Some(0x3fff)] {
+        let seen = handshake(reads, false);
+        assert_eq!(seen.connections[0].reads, [None; 2]);
+        assert_eq!(seen.connections[0].private_data, [Some(b"a".to_vec()), Some(b"b".to_vec())]);
+    }
+    let seen = handshake(Some(1), true);
+    assert!(seen.connections[0].refused);
+    assert_eq!(texts(&seen, Topic::Connection), ["the passive side refused it"]);
+}
+
+#[test]
+fn message_numbers_and_offsets_are_checked() {
+    let seen = talk(|wire| {
+        segment(wire, 1, 0, true, b"one");
+        segment(wire, 3, 0, true, b"three");
+        segment(wire, 4, 0, true, b"four");
+    });
+    assert_eq!(texts(&seen, Topic::Protocol), ["message 3 on queue 0 from a, after which 2 was due"]);
+    // A segment that does not go on where the one before has ended, and one that begins nowhere.
+    let seen = talk(|wire| {
+        segment(wire, 1, 0, false, b"half");
+        segment(wire, 1, 5, true, b"of it");
+        segment(wire, 2, 7, true, b"what?");
+    });
+    let expected = ["a breaks a message off before its end", "a message of a begins at byte 7"];
+    assert_eq!(texts(&seen, Topic::Protocol), expected);
+    let outcomes: Vec<_> = seen.operations.iter().map(|found| (found.length, &*found.missing)).collect();
+    assert_eq!(outcomes, [(4, &[][..]), (10, &[(0, 5)]), (12, &[(0, 7)])]);
+    // A write that another message interrupts.
+    let seen = talk(|wire| {
+        let mut header = [0; ddp::TAGGED];
+        Tagged { last: false, ulp: Opcode::Write.control(), stag: 5, offset: 0x1000 }.emit(&mut header);
+        wire.fpdu(0, &[&header[..], b"begun"].concat());
+        segment(wire, 1, 0, true, b"");
+    });
+    assert_eq!(texts(&seen, Topic::Protocol), ["a breaks a message off before its end"]);
+    assert_eq!(seen.operations[0].outcome, Outcome::Incomplete);
+    // A send on another queue than its own, one in a tagged segment, an unknown opcode, another version.
+    let wrong = |change: fn(&mut [u8; ddp::UNTAGGED])| {
+        let seen = talk(|wire| {
+            let mut header = [0; ddp::UNTAGGED];
+            let ulp = Opcode::Send.control();
+            Untagged { last: true, ulp, ulp_word: 0, queue: 0, sequence: 1, offset: 0 }.emit(&mut header);
+            change(&mut header);
+            wire.fpdu(0, &header);
+            segment(wire, 1, 0, true, b"behind it");
+        });
+        assert_eq!(seen.operations.len(), 1);
+        texts(&seen, Topic::Protocol)[0].to_owned()
+    };
+    assert_eq!(wrong(|header| header[9] = 1), "Send on queue 1, from a");
+    assert_eq!(wrong(|header| header[0] |= 0x80), "Send in a tagged segment, from a");
+    assert_eq!(wrong(|header| header[1] |= 0x0f), "RDMAP opcode 0xf, where 0x0 to 0xb are known, from a");
+    assert_eq!(wrong(|header| header[0] ^= 2), "DDP version 3 instead of 1, from a");
+    // Without checksums nothing says where the next FPDU is; it is found by its looks.
+    let mut wire = Wire::new(Plan { checksums: false, ..PLAN });
+    wire.open([b"", b""]);
+    segment(&mut wire, 1, 0, true, b"before");
+    wire.raw(0, &[0xee; 64]);
+    (2..6).for_each(|sequence| segment(&mut wire, sequence, 0, true, b"behind"));
+    wire.acknowledge(1);
+    wire.close();
+    let seen = read(&wire.frames.into_iter().map(|segment| segment.frame).collect::<Vec<_>>());
+    assert_eq!(texts(&seen, Topic::Protocol), ["what a sends is no FPDU where one should begin"]);
+    assert_eq!(seen.operations.len(), 5);
+}
+
+#[test]
+fn responses_go_to_the_oldest_request_that_they_fit() {
+    let seen = talk(|wire| {
+        for sink in [1, 2] {
+            request(wire, sink);
+        }
+        response(wire, 1);
+        request(wire, 3);
+        response(wire, 2);
+        response(wire, 3);
+        // Nobody asked for this one.
+        response(wire, 9);
+    });
+    assert_eq!(seen.operations.len(), 3);
+    for (operation, sink) in seen.operations.iter().zip(1..) {
+        assert_eq!((operation.kind, &operation.outcome), (Kind::Read, &Outcome::Answered));
+        assert_eq!(operation.sink.map(|target| target.key), Some(sink));
+        assert_eq!(seen.content(operation.id, 4), Some(&b"data"[..]));
+    }
+    let found = texts(&seen, Topic::Protocol);
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].starts_with("no read in the capture asked for the response of 4 bytes from b"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn reads_beyond_what_the_responder_serves_are_told() {
+    let reads = |count: u32| {
+        talk(|wire| {
+            (1..=count).for_each(|sink| request(wire, sink));
+            (1..=count).for_each(|sink| response(wire, sink));
+        })
+    };
+    assert_eq!(reads(2).findings, []);
+    let seen = reads(3);
+    assert_eq!(texts(&seen, Topic::Protocol), ["a has more than 2 reads outstanding, which b serves"]);
+    assert!(seen.operations.iter().all(|operation| operation.outcome == Outcome::Answered));
+}
+
+#[test]
+fn a_terminate_ends_what_it_quotes() {
+    let terminate = |wire: &mut Wire, what: Terminate, head: &[u8], request: Option<&[u8; 28]>| {
+        let length = (head.len() as u16).to_be_bytes();
+        let head = [&length[..mpa::FPDU_LENGTH_FIELD], head].concat();
+        let mut message = [0; 64];
+        let written = what.emit(&About { head: &head, request }, &mut message);
+        wire.untagged(1, Opcode::Terminate, 0, &message[..written]);
+    };
+    // Of two writes the second, by its key and offset.
+    let seen = talk(|wire| {
+        wire.write(0, 0x51, 0x1000, b"fine");
+        segment(wire, 1, 0, true, b"between");
+        wire.write(0, 0x52, 0x2000, b"wrong");
+        wire.flush(0);
+        let mut header = [0; ddp::TAGGED];
+        Tagged { last: true, ulp: Opcode::Write.control(), stag: 0x52, offset: 0x2000 }.emit(&mut header);
+        terminate(wire, Terminate::TAGGED_BOUNDS, &header, None);
+    });
+    let failed: Vec<&Operation> = seen.operations.iter().filter(|found| found.outcome.failed()).collect();
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].target.map(|target| target.key), Some(0x52));
+    assert_eq!(failed[0].outcome.to_string(), "terminated:base or bounds violation");
+    let text = format!(
+        "b terminated the connection: base or bounds violation (layer 1, type 1, code 1), about the write of frame {}",
+        failed[0].frames.0
+    );
+    assert_eq!(texts(&seen, Topic::Terminate), [text]);
+    // A send for which there was no receive.
+    let seen = talk(|wire| {
+        segment(wire, 1, 0, true, b"nobody waits");
+        let mut header = [0; ddp::UNTAGGED];
+        let ulp = Opcode::Send.control();
+        Untagged { last: true, ulp, ulp_word: 0, queue: 0, sequence: 1, offset: 0 }.emit(&mut header);
+        terminate(wire, Terminate::NO_BUFFER, &header, None);
+    });
+    assert_eq!(seen.operations[0].outcome, Outcome::Terminated("no buffer available".into()));
+    // About nothing.
+    let seen = talk(|wire| {
+        segment(wire, 1, 0, true, b"fine");
+        let written = Terminate::LOCAL_CATASTROPHIC.emit(&About::default(), &mut [0; 64]);
+        assert_eq!(written, 4);
+        wire.untagged(1, Opcode::Terminate, 0, &[0; 4]);
+    });
+    assert_eq!(seen.operations[0].outcome, Outcome::Acked);
+    assert!(
+        texts(&seen, Topic::Terminate)[0].ends_with("local catastrophic error (layer 0, type 0, code 0)")
+    );
+}
+
+#[test]
+fn masked_atomics_do_not_tell_what_they_left() {
+    let atomic = |kind, mask| {
+        let seen = talk(|wire| {
+            let mut message = [0; 52];
+            let request = AtomicRequest {
+                kind,
+                id: 1,
+                stag: 5,
+                offset: 8,
+                operand: 10,
+                operand_mask: mask,
+                compare: 3,
+                compare_mask: u64::MAX,
+            };
+            request.emit(&mut message);
+            wire.untagged(0, Opcode::AtomicRequest, 0, &message);
+            wire.untagged(1, Opcode::AtomicResponse, 0, &[&[0, 0, 0, 1], &3_u64.to_be_bytes()[..]].concat());
+        });
+        let Operation { kind, atomic, .. } = &seen.operations[0];
+        atomic.expect("an atomic").left(*kind)
+    };
+    assert_eq!(atomic(AtomicKind::FetchAdd, 0), Some(13));
+    assert_eq!(atomic(AtomicKind::FetchAdd, 1 << 63), Some(13));
+    assert_eq!(atomic(AtomicKind::FetchAdd, 1 << 7), None);
+    assert_eq!(atomic(AtomicKind::CompareSwap, u64::MAX), Some(10));
+    assert_eq!(atomic(AtomicKind::CompareSwap, 0xff), None);
+    // Compared with something else, it leaves what it found.
+    let missed = Atomic { operand: 10, compare: 4, masked: false, old: Some(3) };
+    assert_eq!(missed.left(Kind::CompareSwap), Some(3));
+}
