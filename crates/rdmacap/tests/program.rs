@@ -171,6 +171,135 @@ fn regions_are_written_with_maps() {
 }
 
 #[test]
+fn keys_are_traced_to_the_messages_that_advertised_them() {
+    let source = |name: &str, key: &str| {
+        let lines = json(&["regions", &fixture(name)]);
+        let line = lines.into_iter().find(|line| line["key"] == key).expect("the region");
+        line["advertised"].clone()
+    };
+    let plain = |frame, byte| serde_json::json!({"frame": frame, "byte": byte, "private_data": false, "message": null});
+    assert_eq!(source("rxe-rping", "0x551"), plain(4, 8));
+    assert_eq!(source("siw-rping-crc", "0xf0206900"), plain(17, 8));
+    // perftest exchanges keys on a connection of its own.
+    assert_eq!(source("siw-perftest", "0x28df5200"), plain(37, 16));
+    let ring = source("embedded-copy", "0x6afff35d");
+    assert_eq!((&ring["private_data"], &ring["byte"]), (&true.into(), &13.into()));
+    assert_eq!(source("nfs-rxe", "0xa5f")["message"], "write chunk of RPC 0x61ae77f4");
+    assert_eq!(source("nfs-rxe", "0x902")["message"], "read chunk of RPC 0x64ae77f4");
+    // What failed says so by itself.
+    let output = rdmacap(&["ops", "--failed", &fixture("siw-terminate")]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("terminated:invalid STag, key of frame 10, byte 8"), "{said}");
+    let lines = json(&["check", &fixture("siw-terminate")]);
+    let note = lines.iter().find(|line| line["topic"] == "key").expect("a note");
+    assert_eq!(note["text"], "key 0x2368264a of the read of frame 12 comes from frame 10, byte 8");
+}
+
+#[test]
+fn regions_of_headers_and_atomics_say_what_they_know() {
+    // What was moved counts although the capture has only its beginning.
+    let lines = json(&["regions", &fixture("rxe-headers")]);
+    let moved: Vec<_> = lines.iter().map(|line| (line["read"].clone(), line["written"].clone())).collect();
+    assert_eq!(moved, [(10_000.into(), 0.into()), (0.into(), 10_000.into())]);
+    assert!(lines.iter().all(|line| line["span"] == 10_000 && line["holes"].as_array().unwrap().len() == 3));
+    // In which order a host has the bytes of a number is not on the wire: the map has the numbers.
+    let folder = scratch("atomics");
+    let output = rdmacap(&["regions", "-w", folder.to_str().unwrap(), &fixture("rxe-atomics")]);
+    assert!(output.status.success());
+    let files: Vec<_> =
+        std::fs::read_dir(&folder).expect("a folder").map(|file| file.expect("a file").path()).collect();
+    let [map] = &files[..] else { panic!("{files:?}") };
+    let map = std::fs::read_to_string(map).expect("a map");
+    let lines: Vec<&str> = map.lines().skip(1).collect();
+    assert_eq!(lines.len(), 11, "{map}");
+    assert!(lines[0].starts_with("0 8 ") && lines[0].contains(" found 0x") && lines[0].contains(", left 0x"));
+    assert_eq!(lines[10], "0 8 - hole");
+}
+
+/// More files than may be open at a time: each region has two.
+#[test]
+fn many_regions_are_written() {
+    let folder = scratch("many");
+    let plan = wire::iwarp::Plan {
+        seed: 0,
+        operations: 0,
+        checksums: false,
+        markers: false,
+        mulpdu: 1400,
+        mss: 1448,
+        aligned: true,
+    };
+    let mut connection = wire::iwarp::Wire::new(plan);
+    connection.open([b"", b""]);
+    for round in 0..2_u64 {
+        for key in 0..300_u32 {
+            connection.write(0, key, 0x1000 + 4 * round, &(key + 1).to_le_bytes());
+        }
+    }
+    connection.acknowledge(1);
+    connection.close();
+    let frames: Vec<_> = connection.frames.into_iter().map(|segment| segment.frame).collect();
+    let file = folder.join("keys.pcap");
+    std::fs::write(&file, pcap(&frames)).expect("a file");
+    let out = folder.join("out");
+    let program = env!("CARGO_BIN_EXE_rdmacap");
+    let command = format!("ulimit -n 100; exec {program} regions -w {} {}", out.display(), file.display());
+    let output = Command::new("sh").args(["-c", &command]).output().expect("a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for key in 0..300_u32 {
+        let name = format!("{:06}-10.0.0.2-{key:#x}-1", key + 1);
+        let content = std::fs::read(out.join(format!("{name}.bin"))).expect("a file");
+        assert_eq!(content, [(key + 1).to_le_bytes(); 2].concat());
+        let map = std::fs::read_to_string(out.join(format!("{name}.map"))).expect("a map");
+        assert_eq!(map.lines().count(), 3, "{map}");
+    }
+}
+
+#[test]
+fn compressed_files_are_read() {
+    use std::io::Write;
+    let folder = scratch("gzip");
+    let plain = std::fs::read(path("rxe-rping")).expect("a file");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    packed.write_all(&plain).expect("memory");
+    let packed = packed.finish().expect("memory");
+    let file = folder.join("capture.pcapng.gz");
+    std::fs::write(&file, &packed).expect("a file");
+    let expected = rdmacap(&["ops", &fixture("rxe-rping")]).stdout;
+    assert_eq!(rdmacap(&["ops", file.to_str().unwrap()]).stdout, expected);
+    let output = Command::new(env!("CARGO_BIN_EXE_rdmacap"))
+        .args(["ops", "-"])
+        .stdin(Stdio::from(std::fs::File::open(&file).expect("a file")))
+        .output();
+    assert_eq!(output.expect("the program starts").stdout, expected);
+    // Cut, it is read as far as it goes.
+    std::fs::write(&file, &packed[..packed.len() / 2]).expect("a file");
+    let output = rdmacap(&["check", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ends in the middle of a record"));
+}
+
+#[test]
+fn queue_pairs_are_paired_by_hand() {
+    let folder = scratch("pair");
+    // One direction alone, without the handshake.
+    let all = frames("rxe-rping");
+    let from = all[4].bytes[26..30].to_vec();
+    let one_way: Vec<_> = all[3..].iter().filter(|frame| frame.bytes[26..30] == from).cloned().collect();
+    let file = folder.join("one-way.pcap");
+    std::fs::write(&file, pcap(&one_way)).expect("a file");
+    let known = |arguments: &[&str]| {
+        let lines = json(&[&["info", file.to_str().unwrap()], arguments].concat());
+        lines.iter().map(|line| line["known"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(known(&[]).contains(&"one-sided".into()));
+    assert_eq!(known(&["--pair", "0x11:17"]), ["told"]);
+    for wrong in ["17", "a:b", "0x11:"] {
+        assert_eq!(rdmacap(&["info", "--pair", wrong, "x"]).status.code(), Some(3));
+    }
+}
+
+#[test]
 fn streams_and_messages_are_written() {
     let folder = scratch("streams");
     let lines = json(&["streams", "-w", folder.to_str().unwrap(), &fixture("embedded-copy-iwarp")]);
