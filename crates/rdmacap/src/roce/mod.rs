@@ -85,6 +85,8 @@ pub(crate) struct Roce {
     /// Numbers that belong together, as somebody knows who does not have it from the capture.
     told: HashMap<u32, u32>,
     datagrams: Datagrams,
+    /// Packets that are cut so early that they cannot be read.
+    cut: u64,
     check: bool,
     most: usize,
 }
@@ -102,7 +104,10 @@ impl Roce {
 
     /// Takes a packet.
     pub(crate) fn packet(&mut self, transport: &Transport<'_>, context: &mut Context<'_>) {
-        let Some(packet) = Packet::parse(transport) else { return };
+        let Some(packet) = Packet::parse(transport) else {
+            self.cut += u64::from(transport.bytes.len() < packet::BTH.min(transport.length));
+            return;
+        };
         let half = (transport.source, transport.destination, packet.destination);
         if self.check
             && let Some((found, computed)) = packet::checksums(transport)
@@ -152,6 +157,10 @@ impl Roce {
             self.end(id, context);
         }
         self.datagrams.finish(context);
+        if self.cut > 0 {
+            let text = format!("{} packets are cut in their first header", self.cut);
+            context.finding(Topic::Cut, None, text);
+        }
     }
 
     // ---- packets of known queue pairs -------------------------------------------------------

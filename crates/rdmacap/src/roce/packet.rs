@@ -4,7 +4,8 @@
 use crate::bytes::{u8_at, u16_at, u24_at, u32_at, u64_at};
 use crate::link::{Encapsulation, Transport};
 
-const BTH: usize = 12;
+/// Bytes of the base header.
+pub(crate) const BTH: usize = 12;
 const ICRC: usize = 4;
 
 /// The transport that an opcode belongs to.
@@ -124,14 +125,34 @@ pub(crate) struct Packet<'a> {
     pub(crate) original: Option<u64>,
     pub(crate) immediate: Option<u32>,
     pub(crate) invalidate: Option<u32>,
+    /// Whether not all of its headers were captured.
+    pub(crate) is_cut: bool,
     /// What was captured of the payload.
     pub(crate) payload: &'a [u8],
     /// Its length on the wire.
     pub(crate) length: usize,
 }
 
+impl Remote {
+    fn parse(bytes: &[u8], at: usize) -> Option<Self> {
+        let (address, key) = (u64_at(bytes, at)?, u32_at(bytes, at + 8)?);
+        Some(Self { address, key, length: u32_at(bytes, at + 12)? })
+    }
+}
+
+impl AtomicHeader {
+    fn parse(bytes: &[u8], at: usize) -> Option<Self> {
+        Some(Self {
+            address: u64_at(bytes, at)?,
+            key: u32_at(bytes, at + 8)?,
+            operand: u64_at(bytes, at + 12)?,
+            compare: u64_at(bytes, at + 20)?,
+        })
+    }
+}
+
 impl<'a> Packet<'a> {
-    /// Reads a packet; `None`: cut before the end of its headers, or another version.
+    /// Reads a packet; `None`: cut before the end of its base header, or another version.
     pub(crate) fn parse(transport: &Transport<'a>) -> Option<Self> {
         let bytes = transport.bytes;
         let (code, flags) = (u8_at(bytes, 0)?, u8_at(bytes, 1)?);
@@ -166,39 +187,35 @@ impl<'a> Packet<'a> {
             original: None,
             immediate: None,
             invalidate: None,
+            is_cut: false,
             payload: &[],
             length: 0,
         };
         if matches!(operation, 6 | 10 | 11 | 12) {
-            let (address, key) = (u64_at(bytes, at)?, u32_at(bytes, at + 8)?);
-            packet.remote = Some(Remote { address, key, length: u32_at(bytes, at + 12)? });
+            packet.remote = Remote::parse(bytes, at);
             at += 16;
         }
         if matches!(operation, 19 | 20) {
-            packet.atomic = Some(AtomicHeader {
-                address: u64_at(bytes, at)?,
-                key: u32_at(bytes, at + 8)?,
-                operand: u64_at(bytes, at + 12)?,
-                compare: u64_at(bytes, at + 20)?,
-            });
+            packet.atomic = AtomicHeader::parse(bytes, at);
             at += 28;
         }
         if matches!(operation, 13 | 15..=18) {
-            packet.syndrome = Some(Syndrome::parse(u8_at(bytes, at)?));
+            packet.syndrome = u8_at(bytes, at).map(Syndrome::parse);
             at += 4;
         }
         if operation == 18 {
-            packet.original = Some(u64_at(bytes, at)?);
+            packet.original = u64_at(bytes, at);
             at += 8;
         }
         if matches!(operation, 3 | 5 | 9 | 11) {
-            packet.immediate = Some(u32_at(bytes, at)?);
+            packet.immediate = u32_at(bytes, at);
             at += 4;
         }
         if matches!(operation, 22 | 23) {
-            packet.invalidate = Some(u32_at(bytes, at)?);
+            packet.invalidate = u32_at(bytes, at);
             at += 4;
         }
+        packet.is_cut = bytes.len() < at;
         if service == Service::Congestion {
             return Some(packet);
         }

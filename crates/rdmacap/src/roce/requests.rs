@@ -88,6 +88,8 @@ pub(super) struct Requests {
     pub(super) serves: Option<u16>,
     /// More was asked for at a time.
     exceeded: bool,
+    /// Headers of requests are cut.
+    cut: bool,
 }
 
 impl Requests {
@@ -111,6 +113,7 @@ impl Requests {
             unreliable: false,
             serves: None,
             exceeded: false,
+            cut: false,
         }
     }
 
@@ -147,7 +150,20 @@ impl Requests {
         if psn > next && self.gap.is_none() {
             self.gap = Some((next, context.time));
         }
+        if packet.is_cut && !std::mem::replace(&mut self.cut, true) {
+            let text =
+                format!("headers of packets from {} are cut: what they are about is not known", self.from);
+            context.finding(Topic::Cut, Some(self.connection), text);
+        }
+        let is_known = packet.remote.is_some() || packet.atomic.is_some();
         match packet.opcode {
+            // Without what names the memory it is a packet like those in the middle.
+            Opcode::Write(part) if part.begins() && !is_known => {
+                self.go_on(Kind::Write, psn, part.ends(), packet, context);
+            }
+            Opcode::ReadRequest if !is_known => self.go_on(Kind::Read, psn, true, packet, context),
+            Opcode::CompareSwap if !is_known => self.go_on(Kind::CompareSwap, psn, true, packet, context),
+            Opcode::FetchAdd if !is_known => self.go_on(Kind::FetchAdd, psn, true, packet, context),
             Opcode::Send(part) if part.begins() => self.begin(Kind::Send, psn, part.ends(), packet, context),
             Opcode::Write(part) if part.begins() => {
                 self.begin(Kind::Write, psn, part.ends(), packet, context)
@@ -269,7 +285,9 @@ impl Requests {
     fn belongs(&self, kind: Kind, psn: u64, ends: bool) -> Option<usize> {
         let at = self.at(psn)?;
         let there = &self.pending[at];
-        if there.operation.kind != kind || !there.headed || !there.contains(psn) || self.pmtu == 0 {
+        let by_data = there.is_answered_by_data();
+        if there.operation.kind != kind || by_data || !there.headed || !there.contains(psn) || self.pmtu == 0
+        {
             return None;
         }
         let index = psn - there.first;

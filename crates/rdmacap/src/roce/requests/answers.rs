@@ -16,6 +16,8 @@ impl Requests {
         match packet.opcode {
             Opcode::Acknowledge => self.acknowledgement(psn, packet, context),
             Opcode::Other(_) => {}
+            // The capture cut what it found.
+            Opcode::AtomicAcknowledge if packet.original.is_none() => {}
             opcode => {
                 let response = Response {
                     ends: matches!(opcode, Opcode::ReadResponse(part) if part.ends()),

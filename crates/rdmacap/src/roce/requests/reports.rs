@@ -134,8 +134,12 @@ impl Requests {
         }
         self.done = self.done.max(to);
         if gap > 0 {
-            let text = format!("{gap} packets of {} were received and are not in the capture", self.from);
-            context.finding(Topic::CaptureLoss, Some(self.connection), text);
+            // A read whose length is cut takes numbers as well.
+            let (topic, why) = match self.cut {
+                true => (Topic::Cut, "are not known, because headers are cut"),
+                false => (Topic::CaptureLoss, "were received and are not in the capture"),
+            };
+            context.finding(topic, Some(self.connection), format!("{gap} packets of {} {why}", self.from));
         }
     }
 
