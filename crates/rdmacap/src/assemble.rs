@@ -10,6 +10,8 @@ use crate::ranges::Ranges;
 /// held, zeros are not nearly all.
 const HOLE: u64 = 64 << 10;
 const HOLE_PER_BYTE: u64 = 16;
+/// What a piece takes that touches no other.
+const RANGE: usize = 40;
 
 /// The bytes of an operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,7 +38,7 @@ impl Content {
     /// The bytes up to the first that is not there.
     #[must_use]
     pub fn start(&self) -> &[u8] {
-        let end = self.there.as_slice().first().filter(|range| range.0 == 0).map_or(0, |range| range.1);
+        let end = self.there.iter().next().filter(|range| range.0 == 0).map_or(0, |range| range.1);
         self.bytes.get(..usize::try_from(end).unwrap_or(usize::MAX)).unwrap_or(&self.bytes)
     }
 
@@ -58,7 +60,7 @@ impl Content {
         let known = self.bytes.len();
         let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(piece.len()));
         let end = end.filter(|_| offset <= self.longest());
-        let takes = |end: &usize| end.saturating_sub(known) + size_of::<(u64, u64)>();
+        let takes = |end: &usize| end.saturating_sub(known) + RANGE;
         let Some(end) = end.filter(|end| budget.take(takes(end))) else {
             self.dropped = true;
             return;

@@ -1,8 +1,15 @@
 //! Sets of offsets: what of something is there, and the holes that are left.
 
+use std::collections::BTreeMap;
+
 /// Ranges that neither overlap nor touch, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<(u64, u64)>);
+pub struct Ranges {
+    /// The only one: nearly all that are made have no more.
+    only: Option<(u64, u64)>,
+    /// All, if there are several: each start with its end.
+    several: BTreeMap<u64, u64>,
+}
 
 impl Ranges {
     /// Adds `start..end`. Answers whether all of it was new.
@@ -10,44 +17,59 @@ impl Ranges {
         if start >= end {
             return true;
         }
-        // In order is the common case.
-        match self.0.last_mut() {
-            Some(last) if last.1 == start => {
-                last.1 = end;
+        if self.several.is_empty() {
+            let Some((from, to)) = self.only else {
+                self.only = Some((start, end));
                 return true;
+            };
+            if start <= to && from <= end {
+                self.only = Some((from.min(start), to.max(end)));
+                return start == to || from == end;
             }
-            Some(last) if last.1 > start => {}
-            _ => {
-                self.0.push((start, end));
-                return true;
-            }
+            self.only = None;
+            self.several.extend([(from, to), (start, end)]);
+            return true;
         }
-        let first = self.0.partition_point(|range| range.1 < start);
-        let after = self.0.partition_point(|range| range.0 <= end);
-        let touched = &self.0[first..after];
-        let new = touched.iter().all(|range| range.1 == start || range.0 == end);
-        let from = touched.first().map_or(start, |range| range.0.min(start));
-        let to = touched.last().map_or(end, |range| range.1.max(end));
-        self.0.splice(first..after, [(from, to)]);
+        let (mut from, mut to, mut new) = (start, end, true);
+        // One that begins before, then those that begin inside.
+        if let Some((&before, last)) = self.several.range_mut(..start).next_back()
+            && *last >= start
+        {
+            (from, new) = (before, *last == start);
+            to = to.max(*last);
+        }
+        while let Some((&next, &last)) = self.several.range(start..=end).next() {
+            new &= next == end;
+            to = to.max(last);
+            self.several.remove(&next);
+        }
+        self.several.insert(from, to);
+        if self.several.len() == 1 {
+            self.only = self.several.pop_first();
+        }
         new
+    }
+
+    /// The ranges, from that on which `at` is in or behind.
+    fn from(&self, at: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let first = self.several.range(..=at).next_back().map_or(at, |(start, _)| *start);
+        self.only.into_iter().chain(self.several.range(first..).map(|(start, end)| (*start, *end)))
     }
 
     /// Whether all of `start..end` is there.
     #[must_use]
     pub fn contains(&self, start: u64, end: u64) -> bool {
-        let after = self.0.partition_point(|range| range.0 <= start);
-        start >= end || after.checked_sub(1).is_some_and(|at| self.0[at].1 >= end)
+        start >= end || self.from(start).next().is_some_and(|(from, to)| from <= start && end <= to)
     }
 
     /// What of `start..end` is not there.
     pub fn missing(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let first = self.0.partition_point(|range| range.1 <= start);
         let mut at = start;
-        let mut rest = self.0[first..].iter();
+        let mut rest = self.from(start).filter(move |(_, to)| *to > start);
         core::iter::from_fn(move || {
             while at < end {
                 let hole = at;
-                let Some(&(from, to)) = rest.next() else {
+                let Some((from, to)) = rest.next() else {
                     at = end;
                     return Some((hole, end));
                 };
@@ -60,16 +82,22 @@ impl Ranges {
         })
     }
 
+    /// The ranges.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        self.only.into_iter().chain(self.several.iter().map(|(start, end)| (*start, *end)))
+    }
+
     /// How much is there.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().map(|(start, end)| end - start).sum()
+        self.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// The ranges.
+    /// Bytes of memory beside the value itself.
     #[must_use]
-    pub fn as_slice(&self) -> &[(u64, u64)] {
-        &self.0
+    pub fn weight(&self) -> usize {
+        const RANGE: usize = 40;
+        RANGE * self.several.len()
     }
 }
 
@@ -100,7 +128,9 @@ mod tests {
                 assert_eq!(ranges.contains(from, to), expected.is_empty());
             }
             assert_eq!(ranges.total(), set.iter().filter(|there| **there).count() as u64);
-            assert!(ranges.as_slice().windows(2).all(|pair| pair[0].1 < pair[1].0));
+            let all: Vec<(u64, u64)> = ranges.iter().collect();
+            assert!(all.windows(2).all(|pair| pair[0].1 < pair[1].0));
+            assert_eq!(ranges.several.len(), if all.len() > 1 { all.len() } else { 0 });
         }
     }
 }

@@ -160,7 +160,7 @@ fn compare(truth: &Truth, frames: &[Frame], context: &str) {
     }
     for (at, region) in truth.regions.iter().enumerate() {
         assert_eq!(found[at], region.touched, "{context}");
-        for &(start, end) in region.touched.as_slice() {
+        for (start, end) in region.touched.iter() {
             let range = start as usize..end as usize;
             assert!(contents[at][range.clone()] == region.memory[range], "{context}");
         }

@@ -161,7 +161,7 @@ fn check_lossy(seen: &Seen, sent: &[Sent], there: &[Ranges; 2], plan: &Plan) {
         assert!(skip <= content.len() as u64, "{operation:?} {meant:?}");
         assert!(seen.agrees(operation.id, &content[skip as usize..]), "{operation:?} {meant:?}");
         let of = found.entry(id).or_default();
-        for (start, end) in known.as_slice() {
+        for (start, end) in known.iter() {
             assert!(of.insert(start + skip, end + skip), "a byte comes once");
         }
     }
@@ -181,7 +181,7 @@ fn check_lossy(seen: &Seen, sent: &[Sent], there: &[Ranges; 2], plan: &Plan) {
             } else {
                 assert!(
                     place.clone().any(|at| there[*from].contains(at, at + 1)) || {
-                        !reported.as_slice().iter().any(|range| range.0 < bytes.end && range.1 > bytes.start)
+                        !reported.iter().any(|range| range.0 < bytes.end && range.1 > bytes.start)
                     }
                 );
             }

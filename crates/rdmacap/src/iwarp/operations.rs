@@ -22,7 +22,7 @@ use crate::operation::{Access, Atomic, Kind, Outcome, Placement, Side, Topic};
 use crate::ranges::Ranges;
 
 /// Most requests of one direction that have not ended.
-const MOST_PENDING: usize = 1 << 16;
+const MOST_PENDING: usize = 1 << 14;
 /// Requests that are kept for a Terminate that may come about them: TCP acknowledges what RDMAP then refuses.
 const LINGER: usize = 16;
 /// What a request takes of the budget.

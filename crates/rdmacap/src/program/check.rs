@@ -32,7 +32,33 @@ struct Verdict<'a> {
     faulty: u64,
 }
 
-type Findings = BTreeMap<(Severity, Option<u32>, Topic), (u64, Finding)>;
+/// Findings by their kind and connection: how often each, and the first of them.
+struct Findings {
+    kinds: BTreeMap<(Severity, Option<u32>, Topic), (u64, Finding)>,
+    /// Most kinds that are counted apart. Beyond it connections are not.
+    most: usize,
+}
+
+/// What a kind takes.
+const KIND: usize = 512;
+
+impl Findings {
+    fn new(memory: usize) -> Self {
+        Self { kinds: BTreeMap::new(), most: memory / KIND }
+    }
+
+    fn add(&mut self, finding: &Finding) {
+        self.add_times(1, finding);
+    }
+
+    fn add_times(&mut self, count: u64, finding: &Finding) {
+        let name = |connection| (finding.topic.severity(), connection, finding.topic);
+        let own = name(finding.connection);
+        let is_apart = self.kinds.len() < self.most || self.kinds.contains_key(&own);
+        let name = if is_apart { own } else { name(None) };
+        self.kinds.entry(name).or_insert_with(|| (0, finding.clone())).0 += count;
+    }
+}
 
 /// What is counted, and what follows the protocols on top.
 struct Check {
@@ -47,12 +73,11 @@ struct Check {
 }
 
 /// What a protocol on top found.
-#[derive(Default)]
 struct Upper(Findings);
 
 impl StreamSink for Upper {
     fn finding(&mut self, finding: &Finding) {
-        count(&mut self.0, finding);
+        self.0.add(finding);
     }
 }
 
@@ -60,19 +85,9 @@ impl RpcSink for Upper {
     fn exchange(&mut self, _exchange: &Exchange) {}
 
     fn finding(&mut self, finding: &Finding) {
-        count(&mut self.0, finding);
+        self.0.add(finding);
     }
 }
-
-fn count(findings: &mut Findings, finding: &Finding) {
-    let name = |connection| (finding.topic.severity(), connection, finding.topic);
-    let (own, others) = (name(finding.connection), name(None));
-    let name = if findings.len() < MOST_KINDS || findings.contains_key(&own) { own } else { others };
-    findings.entry(name).or_insert_with(|| (0, finding.clone())).0 += 1;
-}
-
-/// Kinds of findings, each of a connection, that are counted apart. Beyond it connections are not.
-const MOST_KINDS: usize = 1 << 16;
 
 const CLEAN: u8 = 0;
 const ERRORS: u8 = 1;
@@ -80,10 +95,11 @@ const INCOMPLETE: u8 = 2;
 
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
     let memory = options.config.memory;
+    let upper = || Upper(Findings::new(memory));
     let mut check = Check {
-        findings: Findings::new(),
-        streams: Streams::new(Upper::default(), memory),
-        rpc: Rpc::new(Upper::default(), memory),
+        findings: Findings::new(memory),
+        streams: Streams::new(upper(), memory),
+        rpc: Rpc::new(upper(), memory),
         advertisements: Advertisements::new(memory / 4),
         connections: 0,
         operations: 0,
@@ -92,10 +108,12 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
     };
     input::read(options, &mut check)?;
     // A topic of theirs is about no other layer, but for notes.
-    for (name, (count, first)) in check.streams.sink.0.into_iter().chain(check.rpc.sink.0) {
-        check.findings.entry(name).or_insert((0, first)).0 += count;
+    for (count, first) in
+        [check.streams.sink.0, check.rpc.sink.0].into_iter().flat_map(|found| found.kinds.into_values())
+    {
+        check.findings.add_times(count, &first);
     }
-    for ((severity, conn, topic), (count, first)) in check.findings.iter().rev() {
+    for ((severity, conn, topic), (count, first)) in check.findings.kinds.iter().rev() {
         let name = match severity {
             Severity::Note => "note",
             Severity::Capture => "incomplete",
@@ -108,7 +126,7 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         let line = format!("{name}: {topic}: {of}frame {frame}: {text}{times}");
         if *severity == Severity::Note { out.line(&line) } else { out.bad(&line) }
     }
-    let worst = check.findings.keys().map(|(severity, ..)| *severity).max();
+    let worst = check.findings.kinds.keys().map(|(severity, ..)| *severity).max();
     let not_whole = worst == Some(Severity::Capture) || check.incomplete > 0;
     let not_as_expected = options.expect_clean && (worst.is_some() || check.connections == 0);
     let code = if worst == Some(Severity::Traffic) || check.failed > 0 {
@@ -166,7 +184,7 @@ impl Sink for Check {
     }
 
     fn finding(&mut self, finding: &Finding) {
-        count(&mut self.findings, finding);
+        self.findings.add(finding);
         self.streams.finding(finding);
     }
 
@@ -190,6 +208,6 @@ impl Check {
             line::source(found)
         );
         let (connection, frame) = (Some(operation.connection), operation.frames.1);
-        count(&mut self.findings, &Finding { topic: Topic::Key, connection, frame, text });
+        self.findings.add(&Finding { topic: Topic::Key, connection, frame, text });
     }
 }

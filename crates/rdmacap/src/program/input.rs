@@ -19,9 +19,10 @@ pub(crate) enum InputError {
     File { path: String, source: FileError, at: u64 },
 }
 
-/// Frames that two captures have of one packet are at most so far apart, in nanoseconds, and so many.
+/// Frames that two captures have of one packet are at most so far apart. In nanoseconds.
 const SAME: u64 = 2_000_000_000;
-const MOST_PACKETS: usize = 1 << 20;
+/// What a packet takes while another capture may have it as well.
+const PACKET: usize = 160;
 const CHUNK: usize = 1 << 18;
 
 /// One file.
@@ -166,13 +167,15 @@ struct Doubles {
     seen: HashMap<u64, Vec<u32>>,
     order: VecDeque<(u64, u64)>,
     count: u64,
+    /// Most packets that are remembered.
+    most: usize,
 }
 
 impl Doubles {
     /// Whether another file has had this packet, once more than this one.
     fn is_double(&mut self, file: usize, files: usize, record: &Record<'_>) -> bool {
         while let Some((time, oldest)) = self.order.front().copied()
-            && (time.saturating_add(SAME) < record.time || self.order.len() > MOST_PACKETS)
+            && (time.saturating_add(SAME) < record.time || self.order.len() > self.most)
         {
             self.order.pop_front();
             self.seen.remove(&oldest);
@@ -198,7 +201,7 @@ pub(crate) fn read(options: &Options, sink: &mut dyn Sink) -> Result<(), InputEr
     }
     let mut session = Session::new(options.config);
     options.pairs.iter().for_each(|(a, b)| session.pair(*a, *b));
-    let mut doubles = Doubles::default();
+    let mut doubles = Doubles { most: options.config.memory / PACKET, ..Doubles::default() };
     let mut progress = Progress::new(options);
     let files = sources.len();
     loop {

@@ -141,7 +141,7 @@ impl Regions<'_> {
     fn change(&mut self, region: u32, change: impl FnOnce(&mut Known)) {
         self.known.change(region, |known| {
             change(known);
-            size_of_val(known.there.as_slice())
+            known.there.weight()
         });
         for (id, known) in self.known.excess() {
             describe(id, &known, self.out);

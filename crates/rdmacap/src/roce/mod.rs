@@ -74,7 +74,7 @@ struct Kept {
 /// All queue pairs of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Roce {
-    pairs: HashMap<u32, Pair>,
+    pairs: HashMap<u32, Box<Pair>>,
     halves: HashMap<Half, (u32, Side)>,
     /// By the asking host, the asked one, and the asking one's identifier.
     asked: HashMap<(IpAddr, IpAddr, u32), Asked>,
@@ -283,7 +283,8 @@ impl Roce {
         let requests = [of(Side::A, b), of(Side::B, a)];
         let used = context.frame;
         let (managed, congestion, disconnected) = (Vec::new(), 0, false);
-        self.pairs.insert(id, Pair { info, requests, halves, managed, congestion, disconnected, used });
+        let pair = Pair { info, requests, halves, managed, congestion, disconnected, used };
+        self.pairs.insert(id, Box::new(pair));
         id
     }
 

@@ -104,7 +104,8 @@ impl Requests {
             next,
             done: next.unwrap_or(START),
             acknowledged: 0,
-            pending: VecDeque::new(),
+            // Many connections never have more than one.
+            pending: VecDeque::with_capacity(1),
             orphans: BTreeMap::new(),
             early: Vec::new(),
             packets: 0,
@@ -293,8 +294,8 @@ impl Requests {
         let index = psn - there.first;
         // A missing packet in between cannot both end that operation and begin another; two can.
         let mut holes = there.got.missing(0, index);
-        let missing: u64 = holes.by_ref().map(|(from, to)| to - from).sum();
-        let certain = there.last.is_some() || missing <= 1;
+        let few = |hole: Option<(u64, u64)>| hole.is_none_or(|(from, to)| to - from == 1);
+        let certain = there.last.is_some() || few(holes.next()) && holes.next().is_none();
         let fits = there.last.is_none_or(|last| ends == (psn == last));
         (certain && fits && index > 0).then_some(at)
     }

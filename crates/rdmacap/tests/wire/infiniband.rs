@@ -67,7 +67,7 @@ pub(crate) struct Plan {
 }
 
 /// The connection manager's request, reply and end.
-fn manage(time: u64, from: usize, attribute: u16, body: impl FnOnce(&mut [u8; 232])) -> Tagged {
+pub(crate) fn manage(time: u64, from: usize, attribute: u16, body: impl FnOnce(&mut [u8; 232])) -> Tagged {
     let mut message = [0; 232];
     body(&mut message);
     let mut mad = vec![1, 7, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];

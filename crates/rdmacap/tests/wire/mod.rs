@@ -124,7 +124,7 @@ impl Seen {
     /// Whether the bytes that are there are those of `meant`.
     pub(crate) fn agrees(&self, operation: u64, meant: &[u8]) -> bool {
         self.contents.get(&operation).is_none_or(|(bytes, there)| {
-            there.as_slice().iter().all(|&(start, end)| {
+            there.iter().all(|(start, end)| {
                 let range = start as usize..end as usize;
                 meant.get(range.clone()) == Some(&bytes[range])
             })
@@ -134,7 +134,7 @@ impl Seen {
     /// Whose bytes these are: a whole word of them says so.
     pub(crate) fn owner(&self, operation: u64) -> Option<u32> {
         let (bytes, there) = self.contents.get(&operation)?;
-        there.as_slice().iter().find_map(|&(start, end)| {
+        there.iter().find_map(|(start, end)| {
             let word = start.next_multiple_of(8);
             (word + 8 <= end)
                 .then(|| u32::from_be_bytes(*bytes[word as usize..].first_chunk().expect("a word")))

@@ -117,7 +117,7 @@ impl Pending {
 
     /// Bytes of memory that say which bytes are there and which are not.
     fn holes(&self) -> usize {
-        size_of_val(self.got.as_slice()) + size_of_val(&*self.operation.missing)
+        self.got.weight() + size_of_val(&*self.operation.missing)
     }
 }
 

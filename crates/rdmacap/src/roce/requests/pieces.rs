@@ -56,8 +56,7 @@ impl Pending {
 
     /// Bytes of memory that say which packets are there, and which content they had.
     pub(super) fn weight(&self) -> usize {
-        let ranges = [&self.got, &self.answered].map(|ranges| size_of_val(ranges.as_slice()));
-        ranges[0] + ranges[1] + size_of_val(&*self.sums)
+        self.got.weight() + self.answered.weight() + size_of_val(&*self.sums)
     }
 
     /// Charges what has been added to the [weight](Self::weight) since it was `before`.

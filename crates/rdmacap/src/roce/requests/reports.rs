@@ -68,7 +68,7 @@ impl Requests {
         let acknowledged = pending.over.as_ref().is_some_and(|(outcome, ..)| !outcome.failed());
         self.miss(pending.first, context);
         let end = pending.last.map_or_else(
-            || pending.first + pending.got.as_slice().last().map_or(1, |range| range.1),
+            || pending.first + pending.got.iter().next_back().map_or(1, |range| range.1),
             |last| last + 1,
         );
         self.done = self.done.max(end);
@@ -100,7 +100,7 @@ impl Requests {
             return;
         }
         let packets = pending.packets().unwrap_or_else(|| {
-            pending.got.as_slice().last().map_or(1, |range| range.1) + u64::from(!by_data)
+            pending.got.iter().next_back().map_or(1, |range| range.1) + u64::from(!by_data)
         });
         let seen = if by_data { &pending.answered } else { &pending.got };
         let (pmtu, length) = (self.pmtu.max(1), pending.operation.length);
