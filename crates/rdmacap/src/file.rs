@@ -193,10 +193,9 @@ impl Decoder {
 }
 
 fn pcap_record(order: Order, nanoseconds: bool, link: u32, bytes: &[u8]) -> Result<Step<'_>, FileError> {
-    let fields = [0, 4, 8, 12].map(|at| bytes.get(..PCAP_RECORD).and_then(|header| order.u32(header, at)));
-    let [Some(seconds), Some(fraction), Some(captured), Some(original_length)] = fields else {
-        return Ok(Step::Need(PCAP_RECORD));
-    };
+    let Some(header) = bytes.first_chunk::<PCAP_RECORD>() else { return Ok(Step::Need(PCAP_RECORD)) };
+    let field = |at: usize| order.u32(header, at).unwrap_or(0);
+    let [seconds, fraction, captured, original_length] = [field(0), field(4), field(8), field(12)];
     let total = bounded(u64::from(captured) + PCAP_RECORD as u64)?;
     let Some(bytes) = bytes.get(PCAP_RECORD..total) else { return Ok(Step::Need(total)) };
     let unit = if nanoseconds { 1 } else { 1000 };

@@ -15,6 +15,7 @@ mod roce;
 pub mod rpc;
 pub mod rstream;
 mod session;
+mod table;
 mod tcp;
 
 pub use assemble::{Assembler, Content};

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use crate::operation::{Region, Sink};
+use crate::table::Table;
 
 /// What a key takes of memory, and again each connection that uses it: its places in the maps.
 const USE: usize = 256;
@@ -27,8 +28,8 @@ struct Known {
 /// What keys name.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    young: HashMap<Name, Known>,
-    old: HashMap<Name, Known>,
+    young: Table<Name, Known>,
+    old: Table<Name, Known>,
     used_by: HashMap<u32, HashSet<Name>>,
     /// Keys and uses in `young`, and the most that there may be.
     grown: usize,
@@ -40,8 +41,8 @@ impl Regions {
     /// None yet. Both generations together take at most so many bytes.
     pub(crate) fn new(memory: usize) -> Self {
         Self {
-            young: HashMap::new(),
-            old: HashMap::new(),
+            young: Table::default(),
+            old: Table::default(),
             used_by: HashMap::new(),
             grown: 0,
             most: (memory / USE / 2).max(64),
@@ -54,17 +55,18 @@ impl Regions {
         if self.grown >= self.most {
             self.age();
         }
-        let known = match self.young.entry((host, key)) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                let known = self.old.remove(entry.key()).unwrap_or_default();
+        let name = (host, key);
+        let known = match self.young.get_mut(&name) {
+            Some(known) => known,
+            None => {
+                let known = self.old.remove(&name).unwrap_or_default();
                 self.grown += 1 + known.users.len();
-                entry.insert(known)
+                self.young.insert(name, known)
             }
         };
         if !known.users.contains(&connection) {
             known.users.push(connection);
-            self.used_by.entry(connection).or_default().insert((host, key));
+            self.used_by.entry(connection).or_default().insert(name);
             self.grown += 1;
         }
         *known.region.get_or_insert_with(|| {
@@ -76,7 +78,8 @@ impl Regions {
 
     /// Forgets what was not used since the last time.
     fn age(&mut self) {
-        for (name, known) in std::mem::replace(&mut self.old, std::mem::take(&mut self.young)) {
+        let forgotten = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        for (name, known) in forgotten.into_entries() {
             for user in known.users {
                 if let Entry::Occupied(mut names) = self.used_by.entry(user) {
                     names.get_mut().remove(&name);

@@ -1,6 +1,5 @@
 //! A capture as a whole: frames in, operations out.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::context::{Budget, Context, Shared};
@@ -9,6 +8,7 @@ use crate::iwarp::Iwarp;
 use crate::link::{self, Packet, Tcp};
 use crate::operation::{Side, Sink, Topic};
 use crate::roce::Roce;
+use crate::table::Table;
 
 /// What bounds a [`Session`], and what it checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Session {
     shared: Shared,
     budget: Budget,
     /// TCP connections, by their ends, the smaller one first.
-    tcp: HashMap<(Port, Port), Slot>,
+    tcp: Table<(Port, Port), Slot>,
     roce: Roce,
     frame: u64,
     time: u64,
@@ -62,7 +62,7 @@ impl Session {
             config,
             shared: Shared::new(config.memory / 4),
             budget: Budget::new(config.memory),
-            tcp: HashMap::new(),
+            tcp: Table::default(),
             roce: Roce::new(config.connections.max(1), config.check_icrc),
             frame: 0,
             time: 0,
@@ -99,8 +99,9 @@ impl Session {
 
     /// The capture is over: reports what is still open.
     pub fn finish(mut self, sink: &mut dyn Sink) {
-        let mut rest: Vec<_> = std::mem::take(&mut self.tcp).into_iter().collect();
+        let mut rest: Vec<_> = self.tcp.into_entries().collect();
         rest.sort_by_key(|(ends, _)| *ends);
+        self.tcp = Table::default();
         let fragments = self.fragments;
         let (roce, mut context) = self.parts(sink);
         for mut iwarp in rest.into_iter().filter_map(|(_, slot)| slot.iwarp) {
@@ -124,24 +125,26 @@ impl Session {
         let opens = tcp.syn && tcp.acknowledgement.is_none();
         let Self { config, shared, budget, tcp: connections, frame, time, .. } = self;
         let mut context = Context { shared, sink, budget, frame: *frame, time: *time };
-        if let Some(slot) = connections.get_mut(&ends) {
-            // The same ports again, after an end that may not be in the capture.
-            let again = opens && slot.iwarp.as_ref().is_none_or(|iwarp| iwarp.begins_anew(tcp));
-            if again && let Some(mut slot) = connections.remove(&ends) {
-                slot.iwarp.iter_mut().for_each(|iwarp| iwarp.finish(&mut context));
-            }
+        let found = connections.get_mut(&ends);
+        // The same ports again, after an end that may not be in the capture.
+        let anew = |slot: &Slot| slot.iwarp.as_ref().is_none_or(|iwarp| iwarp.begins_anew(tcp));
+        if opens && found.as_deref().is_some_and(anew) {
+            let slot = connections.remove(&ends);
+            slot.and_then(|slot| slot.iwarp).into_iter().for_each(|mut iwarp| iwarp.finish(&mut context));
         }
-        if !connections.contains_key(&ends) {
-            if connections.len() >= config.connections.max(1) {
-                make_room(connections, config.connections, &mut context);
+        let slot = match connections.get_mut(&ends) {
+            Some(slot) => slot,
+            None => {
+                if connections.len() >= config.connections.max(1) {
+                    make_room(connections, config.connections, &mut context);
+                }
+                // Whoever is seen first is the active side, unless it accepts.
+                let active = if tcp.syn && !opens { destination } else { source };
+                let passive = if active == source { destination } else { source };
+                let iwarp = Some(Box::new(Iwarp::new(tcp, [active, passive], &context)));
+                connections.insert(ends, Slot { active, iwarp, used: 0 })
             }
-            // Whoever is seen first is the active side, unless it accepts.
-            let active = if tcp.syn && !opens { destination } else { source };
-            let passive = if active == source { destination } else { source };
-            let iwarp = Some(Box::new(Iwarp::new(tcp, [active, passive], &context)));
-            connections.insert(ends, Slot { active, iwarp, used: context.frame });
-        }
-        let Some(slot) = connections.get_mut(&ends) else { return };
+        };
         slot.used = context.frame;
         let side = if slot.active == source { Side::A } else { Side::B };
         if let Some(iwarp) = &mut slot.iwarp {
@@ -154,7 +157,7 @@ impl Session {
 }
 
 /// Ends the connections that were not used for longest.
-fn make_room(connections: &mut HashMap<(Port, Port), Slot>, most: usize, context: &mut Context<'_>) {
+fn make_room(connections: &mut Table<(Port, Port), Slot>, most: usize, context: &mut Context<'_>) {
     let mut used: Vec<(u64, (Port, Port))> =
         connections.iter().map(|(ends, slot)| (slot.used, *ends)).collect();
     used.sort_unstable();

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use crate::context::Context;
 use crate::link::{Encapsulation, Transport};
 use crate::operation::{Carrier, Connection, Endpoint, Known, Side, Topic};
+use crate::table::{Slab, Table};
 use datagrams::Datagrams;
 use packet::{Management, Packet, Service, Syndrome};
 use requests::Requests;
@@ -74,12 +75,13 @@ struct Kept {
 /// All queue pairs of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Roce {
-    pairs: HashMap<u32, Box<Pair>>,
-    halves: HashMap<Half, (u32, Side)>,
+    pairs: Slab<Box<Pair>>,
+    /// Whose packets these are, and to which side they go.
+    halves: Table<Half, (usize, Side)>,
     /// By the asking host, the asked one, and the asking one's identifier.
     asked: HashMap<(IpAddr, IpAddr, u32), Asked>,
     /// By host and its identifier: the connection that the manager's messages name so.
-    managed: HashMap<(IpAddr, u32), u32>,
+    managed: HashMap<(IpAddr, u32), usize>,
     /// By pair of hosts, the smaller address first.
     kept: HashMap<(IpAddr, IpAddr), Vec<Kept>>,
     /// Numbers that belong together, as somebody knows who does not have it from the capture.
@@ -113,7 +115,8 @@ impl Roce {
             && let Some((found, computed)) = packet::checksums(transport)
             && found != computed
         {
-            let connection = self.halves.get(&half).map(|(id, _)| *id);
+            let slot = self.halves.get_mut(&half).map(|(slot, _)| *slot);
+            let connection = slot.and_then(|slot| self.pairs.get(slot)).map(|pair| pair.info.id);
             let text = format!("invariant CRC {found:#010x} instead of {computed:#010x}");
             context.finding(Topic::Checksum, connection, text);
             return;
@@ -128,14 +131,13 @@ impl Roce {
             }
             Service::Congestion => self.congestion(half, context),
             Service::Reliable | Service::Unreliable => {
-                if !self.halves.contains_key(&half)
-                    && let Some(own) = self.told.get(&half.2)
-                {
+                if self.take(half, &packet, transport.congested, context) {
+                    return;
+                }
+                if let Some(own) = self.told.get(&half.2) {
                     let ends = [(half.0, Some(*own)), (half.1, Some(half.2))];
                     let first = (transport.encapsulation, context.frame, context.time);
                     self.open_without(Known::Told, ends, first, context);
-                }
-                if self.halves.contains_key(&half) {
                     self.take(half, &packet, transport.congested, context);
                 } else {
                     self.keep(half, transport, context);
@@ -151,10 +153,10 @@ impl Roce {
         for hosts in hosts {
             self.settle(hosts, true, context);
         }
-        let mut ids: Vec<u32> = self.pairs.keys().copied().collect();
+        let mut ids: Vec<(u32, usize)> = self.pairs.iter().map(|(slot, pair)| (pair.info.id, slot)).collect();
         ids.sort_unstable();
-        for id in ids {
-            self.end(id, context);
+        for (_, slot) in ids {
+            self.end(slot, context);
         }
         self.datagrams.finish(context);
         if self.cut > 0 {
@@ -165,9 +167,10 @@ impl Roce {
 
     // ---- packets of known queue pairs -------------------------------------------------------
 
-    fn take(&mut self, half: Half, packet: &Packet<'_>, congested: bool, context: &mut Context<'_>) {
-        let Some((id, to)) = self.halves.get(&half).copied() else { return };
-        let Some(pair) = self.pairs.get_mut(&id) else { return };
+    /// Takes a packet; answers whether its queue pair is known.
+    fn take(&mut self, half: Half, packet: &Packet<'_>, congested: bool, context: &mut Context<'_>) -> bool {
+        let Some((slot, to)) = self.halves.get_mut(&half).copied() else { return false };
+        let Some(pair) = self.pairs.get_mut(slot) else { return false };
         pair.used = context.frame;
         if congested || packet.backward_congestion {
             pair.congestion += 1;
@@ -186,14 +189,15 @@ impl Roce {
             (false, true) => (a.pmtu, a.seen_full) = (b.pmtu, true),
             _ => {}
         }
+        true
     }
 
     fn congestion(&mut self, half: Half, context: &mut Context<'_>) {
-        let Some((id, to)) = self.halves.get(&half).copied() else { return };
-        if let Some(pair) = self.pairs.get_mut(&id) {
+        let Some((slot, to)) = self.halves.get_mut(&half).copied() else { return };
+        if let Some(pair) = self.pairs.get_mut(slot) {
             pair.congestion += 1;
             let text = format!("{} notified {to} of congestion", to.other());
-            context.finding(Topic::Congestion, Some(id), text);
+            context.finding(Topic::Congestion, Some(pair.info.id), text);
         }
     }
 
@@ -226,10 +230,10 @@ impl Roce {
                 let mut info = asked.connection(ends, transport.encapsulation, private_data, context);
                 info.reads[1] = serves.map(u16::from);
                 // Each side says with which number the other is to begin (12.7.13).
-                let id = self.open(info, [Some(psn), asked.psn], context);
+                let slot = self.open(info, [Some(psn), asked.psn], context);
                 for name in [(source, local), (destination, remote)] {
-                    self.managed.insert(name, id);
-                    self.pairs.get_mut(&id).into_iter().for_each(|pair| pair.managed.push(name));
+                    self.managed.insert(name, slot);
+                    self.pairs.get_mut(slot).into_iter().for_each(|pair| pair.managed.push(name));
                 }
             }
             Management::Reject { remote, reason, private_data } => {
@@ -246,11 +250,11 @@ impl Roce {
                 context.closed(id);
             }
             Management::Disconnect { local, remote } => {
-                let id =
+                let slot =
                     self.managed.get(&(source, local)).or_else(|| self.managed.get(&(destination, remote)));
                 // Packets on their way may still be acknowledged. The queue pairs stay known until they are
                 // used anew.
-                if let Some(pair) = id.and_then(|id| self.pairs.get_mut(id)) {
+                if let Some(pair) = slot.and_then(|slot| self.pairs.get_mut(*slot)) {
                     pair.disconnected = true;
                 }
             }
@@ -258,24 +262,21 @@ impl Roce {
     }
 
     /// Begins a connection; what used its queue pairs before is over.
-    fn open(&mut self, info: Connection, psns: [Option<u32>; 2], context: &mut Context<'_>) -> u32 {
-        let id = info.id;
+    fn open(&mut self, info: Connection, psns: [Option<u32>; 2], context: &mut Context<'_>) -> usize {
         let [a, b] = info.ends;
         let halves = [
             a.number.map(|number| (b.host, a.host, number)),
             b.number.map(|number| (a.host, b.host, number)),
         ];
-        for (side, half) in [Side::A, Side::B].into_iter().zip(halves) {
-            let Some(half) = half else { continue };
-            if let Some((before, _)) = self.halves.remove(&half) {
+        for half in halves.iter().flatten() {
+            if let Some((before, _)) = self.halves.remove(half) {
                 self.end(before, context);
             }
-            self.halves.insert(half, (id, side));
         }
         self.make_room(context);
         context.sink.connection(&info);
         let of = |side: Side, responder: Endpoint| {
-            let mut requests = Requests::new(side, responder.host, id, info.pmtu, psns[side.index()]);
+            let mut requests = Requests::new(side, responder.host, info.id, info.pmtu, psns[side.index()]);
             requests.serves = info.reads[side.other().index()];
             requests.unreliable = info.known == Known::OneSided;
             requests
@@ -284,8 +285,13 @@ impl Roce {
         let used = context.frame;
         let (managed, congestion, disconnected) = (Vec::new(), 0, false);
         let pair = Pair { info, requests, halves, managed, congestion, disconnected, used };
-        self.pairs.insert(id, Box::new(pair));
-        id
+        let (slot, _) = self.pairs.insert(Box::new(pair));
+        for (side, half) in [Side::A, Side::B].into_iter().zip(halves) {
+            if let Some(half) = half {
+                self.halves.insert(half, (slot, side));
+            }
+        }
+        slot
     }
 
     /// Ends the connections that were not used for longest, if there are too many.
@@ -293,23 +299,26 @@ impl Roce {
         if self.pairs.len() < self.most {
             return;
         }
-        let mut used: Vec<(u64, u32)> = self.pairs.iter().map(|(id, pair)| (pair.used, *id)).collect();
+        let mut used: Vec<(u64, usize)> = self.pairs.iter().map(|(slot, pair)| (pair.used, slot)).collect();
         used.sort_unstable();
-        for (_, id) in used.into_iter().take(self.most / 8 + 1) {
-            self.end(id, context);
+        for (_, slot) in used.into_iter().take(self.most / 8 + 1) {
+            self.end(slot, context);
         }
         context.finding(Topic::GaveUp, None, format!("more than {} queue pairs at a time", self.most));
     }
 
-    fn end(&mut self, id: u32, context: &mut Context<'_>) {
-        let Some(mut pair) = self.pairs.remove(&id) else { return };
+    fn end(&mut self, slot: usize, context: &mut Context<'_>) {
+        let Some(mut pair) = self.pairs.remove(slot) else { return };
+        let id = pair.info.id;
         for half in pair.halves.iter().flatten() {
-            if self.halves.get(half).is_some_and(|(of, _)| *of == id) {
+            if self.halves.get_mut(half).is_some_and(|(of, _)| *of == slot) {
                 self.halves.remove(half);
             }
         }
         for name in &pair.managed {
-            self.managed.remove(name);
+            if self.managed.get(name) == Some(&slot) {
+                self.managed.remove(name);
+            }
         }
         for requests in &mut pair.requests {
             requests.finish(context);
@@ -373,7 +382,7 @@ impl Roce {
             rest.sort_unstable();
             rest.dedup();
             for half in rest {
-                if !self.halves.contains_key(&half) {
+                if self.halves.get_mut(&half).is_none() {
                     let ends = [(half.0, None), (half.1, Some(half.2))];
                     opened |= self.open_kept(Known::OneSided, ends, hosts, context);
                 }
@@ -430,7 +439,7 @@ impl Roce {
         let now = (context.frame, context.time);
         let mut rest = Vec::new();
         for packet in kept {
-            if !self.halves.contains_key(&packet.half) {
+            if self.halves.get_mut(&packet.half).is_none() {
                 rest.push(packet);
                 continue;
             }

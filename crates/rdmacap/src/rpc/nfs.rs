@@ -165,7 +165,7 @@ mod tests {
         let before = [&[0, 0, 6], &*sequence, &[22, 0], &getattr].concat();
         let at = 24 + 4 * before.len();
         // A read with a chunk, a link inline, a read inline with its chunk unused, and a read with a chunk.
-        let reads = [25, 0, 1, 500, 27, 0, 3, 0x61_6263_00, 25, 0, 0, 2, 0x1234_0000, 25, 0, 1, 9];
+        let reads = [25, 0, 1, 500, 27, 0, 3, 0x6162_6300, 25, 0, 0, 2, 0x1234_0000, 25, 0, 1, 9];
         let whole = reply(&[&*before, &reads].concat());
         let result = places((NFS, 4, 1), &whole, &[500, 0, 0, 9]);
         assert_eq!(result, Some(vec![at + 16, at + 16 + 16 + 20 + 16]));
