@@ -21,9 +21,9 @@ static void message_attributes(void)
         CHECK_INT(info->ep_attr->type, FI_EP_MSG);
         CHECK_INT(info->ep_attr->protocol, FI_PROTO_IWARP);
         CHECK_INT(info->caps, FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ |
-                              FI_REMOTE_WRITE | FI_LOCAL_COMM | FI_REMOTE_COMM);
+                              FI_REMOTE_WRITE | FI_RMA_EVENT | FI_LOCAL_COMM | FI_REMOTE_COMM);
         CHECK_INT(info->tx_attr->caps, FI_MSG | FI_RMA | FI_SEND | FI_READ | FI_WRITE);
-        CHECK_INT(info->rx_attr->caps, FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE);
+        CHECK_INT(info->rx_attr->caps, FI_MSG | FI_RMA | FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT);
         CHECK_INT(info->mode, 0);
         CHECK_INT(info->ep_attr->max_msg_size, UINT32_MAX);
         CHECK_INT(info->ep_attr->max_order_raw_size, SIZE_MAX);

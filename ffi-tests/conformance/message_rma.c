@@ -59,7 +59,7 @@ static void access_works(struct offer *offer)
 static void modes_of_keys(void)
 {
     const int modes[] = {0, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE};
-    const int answers[] = {0, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE};
+    const int answers[] = {0, 0, FI_MR_BASIC, FI_MR_SCALABLE};
 
     for (unsigned i = 0; i < 4; i++) {
         struct message_settings settings = {.mr_mode = modes[i]};
@@ -107,7 +107,7 @@ static void keys_of_application(void)
 static void keys_of_provider(void)
 {
     enum { COUNT = 1000 };
-    struct message_settings settings = {.mr_mode = FI_MR_PROV_KEY};
+    struct message_settings settings = {.mr_mode = FI_MR_BASIC};
     static struct fid_mr *regions[COUNT];
     struct offer offer;
 
@@ -182,8 +182,45 @@ static void registration_errors(void)
     attr.auth_key_size = 8;
     CHECK_RET(fi_mr_regattr(domain, &attr, 0, &region), -FI_EINVAL);
     CHECK(region == NULL);
-    CHECK_RET(fi_mr_bind(offer.region, &offer.pair.server.ep->fid, 0), -FI_ENOSYS);
+    CHECK_RET(fi_mr_bind(offer.region, &offer.pair.server.ep->fid, FI_REMOTE_WRITE), -FI_EINVAL);
+    CHECK_RET(fi_mr_bind(offer.region, NULL, FI_REMOTE_WRITE), -FI_EINVAL);
     access_works(&offer);
+    offer_close(&offer);
+}
+
+/* A counter that is bound to a region counts the writes to it, by any of the calls. */
+static void counted_writes(void)
+{
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+    struct fid_cntr *counter;
+    struct fid_mr *region;
+    struct offer offer;
+    struct fid_ep *ep;
+
+    offer_open(&offer, NULL);
+    ep = offer.pair.client.ep;
+    CHECK_OK(fi_cntr_open(offer.pair.server.domain, &attr, &counter, NULL));
+    region = message_region(&offer.pair.server, there + 100, 100, 9);
+    CHECK_RET(fi_mr_bind(region, &counter->fid, FI_REMOTE_READ), -FI_EBADFLAGS);
+    CHECK_OK(fi_mr_bind(region, &counter->fid, FI_REMOTE_WRITE));
+    CHECK_INT(fi_cntr_read(counter), 0);
+    CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, 0, 9, CONTEXT(1)));
+    CHECK_OK(fi_inject_write(ep, here, 10, LOCAL, 0, 9));
+    CHECK_OK(fi_writedata(ep, here, 10, NULL, 7, LOCAL, 0, 9, CONTEXT(2)));
+    /* These are not of the region. */
+    CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, 0, offer.key, CONTEXT(3)));
+    CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, 0, 9, CONTEXT(4)));
+    (void)await_done(offer.pair.client.cq, 1, WRITTEN);
+    (void)await_done(offer.pair.client.cq, 2, WRITTEN);
+    (void)await_done(offer.pair.client.cq, 3, WRITTEN);
+    (void)await_done(offer.pair.client.cq, 4, WAS_READ);
+    CHECK_INT(fi_cntr_read(counter), 3);
+    CHECK_INT(fi_cntr_readerr(counter), 0);
+    /* It keeps its number when the region goes. */
+    close_fid(&region->fid);
+    CHECK_INT(fi_cntr_read(counter), 3);
+    (void)await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN);
+    close_fid(&counter->fid);
     offer_close(&offer);
 }
 
@@ -496,7 +533,6 @@ static void refused_reads(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
         refused_access(fault, true, 0);
-        refused_access(fault, true, FI_MR_PROV_KEY);
         refused_access(fault, true, FI_MR_BASIC);
     }
 }
@@ -565,11 +601,12 @@ static void closed_in_use(void)
 }
 
 static const struct test tests[] = {
-    TEST(modes_of_keys, "mr_mode: none, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE; offsets or addresses"),
+    TEST(modes_of_keys, "mr_mode: FI_MR_BASIC and FI_MR_SCALABLE as they are, else none; offsets or addresses"),
     TEST(keys_of_application, "keys of 64 bits that the application chooses; one in use: -FI_ENOKEY"),
-    TEST(keys_of_provider, "keys that the provider chooses"),
+    TEST(keys_of_provider, "FI_MR_BASIC: the provider chooses the keys"),
     TEST(access_combinations, "fi_mr_reg, regv, regattr with every combination of rights, and no bytes"),
     TEST(registration_errors, "bad registrations: errors, and nothing changes"),
+    TEST(counted_writes, "fi_mr_bind: a counter counts the writes to a region"),
     TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
     TEST(vectors, "fi_writev, fi_readv"),
     TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),

@@ -4,6 +4,7 @@
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_tagged.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #define UNKNOWN_FLAG (1ULL << 45)
 
@@ -666,6 +667,26 @@ static void bad_arguments(void)
     pair_close(&pair);
 }
 
+/* A message in memory that cannot be read: the operation fails, and the connection ends. */
+static void memory_that_is_not_there(void)
+{
+    enum { LENGTH = 1 << 20 };
+    uint8_t *none = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    static uint8_t got[LENGTH];
+    struct pair pair;
+
+    CHECK(none != MAP_FAILED);
+    messages_open(&pair, NULL);
+    post_recv(pair.server.ep, got, LENGTH, 1);
+    post_send(pair.client.ep, none, LENGTH, 2);
+    (void)await_failed(pair.client.cq, 2, SENT, FI_EFAULT);
+    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+    unmap_pages(none, LENGTH);
+}
+
 static void other_calls(void)
 {
     struct fi_msg_tagged tagged = {.addr = FI_ADDR_UNSPEC};
@@ -728,6 +749,7 @@ static const struct test tests[] = {
     TEST(both_pause, "two sides that wait for receives do not hang each other"),
     TEST(full_queues, "queues take exactly their sizes, then -FI_EAGAIN"),
     TEST(bad_arguments, "null, misaligned, too many, too long, unknown flags: errors, and nothing changes"),
+    TEST(memory_that_is_not_there, "a message in memory that cannot be read: FI_EFAULT, and the end"),
     TEST(other_calls, "tagged, atomic, address vector, scalable: -FI_ENOSYS"),
 };
 

@@ -310,7 +310,7 @@ fn transmit(wire: &mut Wire, dice: &mut Dice, meant: Meant) -> Sent {
             let fpdus = wire.write(from, meant.key, meant.address, bytes);
             match meant.immediate {
                 Some(immediate) => {
-                    wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(immediate));
+                    wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(immediate.into()));
                 }
                 // So that an immediate that follows is its own.
                 None => {
@@ -342,7 +342,7 @@ fn transmit(wire: &mut Wire, dice: &mut Dice, meant: Meant) -> Sent {
             Vec::new()
         }
         Kind::Immediate => {
-            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id));
+            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id.into()));
             Vec::new()
         }
     };
