@@ -239,8 +239,8 @@ fn check_whole(
     Ok(())
 }
 
-/// The region that a peer named, and the offset in its memory, if it has the right and the bytes [RFC 5040
-/// 7.2-7, 7.2-8] [RFC 5041 4.2-5, 7.1-8, 8.3-4].
+/// The region that a peer named, and the offset in its memory, if it has the right and the bytes
+/// [RFC 5040 7.2-7, 7.2-8] [RFC 5041 4.2-5, 7.1-8, 8.3-4].
 #[inline]
 pub(super) fn named(
     purpose: Purpose,
