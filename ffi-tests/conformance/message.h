@@ -7,6 +7,9 @@
 
 #include "conformance.h"
 
+/* FI_MR_BASIC and FI_MR_SCALABLE: later headers warn of these names. */
+enum { MR_BASIC = 1 << 0, MR_SCALABLE = 1 << 1 };
+
 /* Flags of completions. */
 #define SENT ((uint64_t)(FI_SEND | FI_MSG))
 #define RECEIVED ((uint64_t)(FI_RECV | FI_MSG))

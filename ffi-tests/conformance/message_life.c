@@ -96,7 +96,7 @@ static void filters(void)
     ASK(domain_attr->mr_key_size, 9, -FI_ENODATA);
     ASK(domain_attr->data_progress, FI_PROGRESS_AUTO, -FI_ENODATA);
     ASK(domain_attr->control_progress, FI_PROGRESS_AUTO, 0);
-    ASK(domain_attr->mr_mode, ~(FI_MR_BASIC | FI_MR_SCALABLE), 0);
+    ASK(domain_attr->mr_mode, ~(MR_BASIC | MR_SCALABLE), 0);
     ASK(domain_attr->threading, FI_THREAD_COMPLETION, 0);
     ASK(addr_format, FI_SOCKADDR_IN6, -FI_ENODATA);
     ASK(domain_attr->name, strdup("no such domain"), -FI_ENODATA);

@@ -24,7 +24,7 @@ static void offer_open(struct offer *offer, const struct message_settings *setti
     mode = offer->pair.server.info->domain_attr->mr_mode;
     offer->region = message_region(&offer->pair.server, there, LENGTH, 0x1234);
     offer->key = fi_mr_key(offer->region);
-    offer->address = mode == FI_MR_BASIC ? (uintptr_t)there : 0;
+    offer->address = mode == MR_BASIC ? (uintptr_t)there : 0;
     if (mode == 0)
         CHECK_INT(offer->key, 0x1234);
 }
@@ -58,8 +58,8 @@ static void access_works(struct offer *offer)
 
 static void modes_of_keys(void)
 {
-    const int modes[] = {0, FI_MR_PROV_KEY, FI_MR_BASIC, FI_MR_SCALABLE};
-    const int answers[] = {0, 0, FI_MR_BASIC, FI_MR_SCALABLE};
+    const int modes[] = {0, FI_MR_PROV_KEY, MR_BASIC, MR_SCALABLE};
+    const int answers[] = {0, 0, MR_BASIC, MR_SCALABLE};
 
     for (unsigned i = 0; i < 4; i++) {
         struct message_settings settings = {.mr_mode = modes[i]};
@@ -107,7 +107,7 @@ static void keys_of_application(void)
 static void keys_of_provider(void)
 {
     enum { COUNT = 1000 };
-    struct message_settings settings = {.mr_mode = FI_MR_BASIC};
+    struct message_settings settings = {.mr_mode = MR_BASIC};
     static struct fid_mr *regions[COUNT];
     struct offer offer;
 
@@ -533,7 +533,7 @@ static void refused_reads(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
         refused_access(fault, true, 0);
-        refused_access(fault, true, FI_MR_BASIC);
+        refused_access(fault, true, MR_BASIC);
     }
 }
 
@@ -541,7 +541,7 @@ static void refused_writes(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
         refused_access(fault, false, 0);
-        refused_access(fault, false, FI_MR_BASIC);
+        refused_access(fault, false, MR_BASIC);
     }
 }
 
