@@ -25,6 +25,8 @@ static void without_rstream_h(void)
     side_listen(&pair.listener, IPV4, NULL);
     snprintf(port, sizeof port, "%u", fid_port(&pair.listener.pep->fid));
     hints->ep_attr->type = type_in_headers;
+    /* Of any type there are others, which libfabric lists first. */
+    hints->ep_attr->protocol = FI_PROTO_RSTREAM;
     side_open(&pair.client, find(IPV4, port, 0, hints));
     fi_freeinfo(hints);
     CHECK_INT(pair.client.info->ep_attr->type, FI_EP_SOCK_STREAM);
@@ -40,7 +42,7 @@ static void without_rstream_h(void)
 
 static const struct test tests[] = {
     TEST(own_names, "rstream.h: FI_EP_SOCK_STREAM is 4 and FI_EPIPE is EPIPE, whatever libfabric's headers have"),
-    TEST(without_rstream_h, "headers' own FI_EP_SOCK_STREAM, also as FI_EP_UNSPEC, and prov_name find streams that work"),
+    TEST(without_rstream_h, "headers' own FI_EP_SOCK_STREAM, also as FI_EP_UNSPEC, with the provider's name and protocol finds streams that work"),
 };
 
 const struct section headers_section = SECTION("headers", tests);

@@ -21,10 +21,12 @@ shell() {
 # sources, documents and licences.
 packages() {
     local folder stray packages=()
+    # Cargo takes a version that it has built from a package before for what it was then.
+    rm -rf target/packaged "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache,index}/-*
     for folder in crates/*; do
         packages+=(-p "${folder#crates/}")
     done
-    cargo package --allow-dirty "${packages[@]}"
+    cargo package --allow-dirty --target-dir target/packaged "${packages[@]}"
     stray=$(cargo package --allow-dirty --list "${packages[@]}" | grep -vE \
         '^(|\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|[a-zA-Z]+\.md|(src|examples|tests|benches)/.*\.rs)$' ||
         true)
