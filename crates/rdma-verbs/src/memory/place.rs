@@ -104,8 +104,12 @@ impl Place {
 impl Place {
     /// Memory that a test never gives back.
     pub(crate) fn leaked(length: u32) -> Self {
+        /// Where leak checkers find it.
+        static KEPT: parking_lot::Mutex<Vec<Place>> = parking_lot::Mutex::new(Vec::new());
         let bytes = Box::leak(vec![0_u8; length as usize].into_boxed_slice());
-        Self { base: NonNull::from(bytes).cast(), length }
+        let place = Self { base: NonNull::from(bytes).cast(), length };
+        KEPT.lock().push(place);
+        place
     }
 
     /// The same memory, to register it.
