@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The folder with the provider of this build.
-pub(crate) fn provider_folder() -> PathBuf {
+fn provider_folder() -> PathBuf {
     let own = env::current_exe().expect("the test has a path");
     let folder = own.parent().expect("the test is in a folder").to_path_buf();
     assert!(folder.join("librstream_fi.so").exists(), "no librstream_fi.so in {}", folder.display());
