@@ -1,28 +1,28 @@
 /*
  * The program that callgrind counts: it sends and receives messages of 64 bytes between two endpoints in
- * one thread. Only `exchange` is to be counted (--toggle-collect=exchange), which runs after connecting
- * and warming up.
+ * one thread. Only the functions `exchange_*` are to be counted (--toggle-collect=exchange_*). They run after
+ * connecting and warming up.
  *
- *   instructions MESSAGES
+ *   instructions stream|message COUNT
  */
-#include "common.h"
+#include "conformance/message.h"
 
 #include <stdlib.h>
 
-#define MESSAGE 64
-/* Messages after which every place of both rings and every entry of both queues has been used. */
+#define LENGTH 64
+/* Exchanges after which every place of all rings and every entry of all queues has been used. */
 #define WARMING 4096
 
-/* Sends a message and receives it at the other end. Repeats calls that return -FI_EAGAIN. */
-__attribute__((noinline)) void exchange(struct fid_ep *from, struct fid_ep *to, uint8_t *data)
+/* Sends over a stream and receives at the other end. Repeats calls that return -FI_EAGAIN. */
+__attribute__((noinline)) void exchange_stream(struct pair *pair, uint8_t *data)
 {
     ssize_t took, gave = 0;
 
     do
-        took = fi_send(from, data, MESSAGE, NULL, FI_ADDR_UNSPEC, NULL);
+        took = fi_send(pair->client.ep, data, LENGTH, NULL, FI_ADDR_UNSPEC, NULL);
     while (took == -FI_EAGAIN);
     while (took > 0 && gave < took) {
-        ssize_t got = fi_recv(to, data + gave, (size_t)(took - gave), NULL, FI_ADDR_UNSPEC, NULL);
+        ssize_t got = fi_recv(pair->server.ep, data + gave, (size_t)(took - gave), NULL, FI_ADDR_UNSPEC, NULL);
 
         if (got == -FI_EAGAIN)
             continue;
@@ -32,23 +32,55 @@ __attribute__((noinline)) void exchange(struct fid_ep *from, struct fid_ep *to, 
     CHECK_AT_LEAST(took, 1);
 }
 
+/* Reads one completion, a success. */
+static void completed(struct fid_cq *cq)
+{
+    struct fi_cq_data_entry entry;
+    ssize_t got;
+
+    do
+        got = fi_cq_read(cq, &entry, 1);
+    while (got == -FI_EAGAIN);
+    CHECK_AT_LEAST(got, 1);
+}
+
+/* Posts a receive and a send of a message, and reads both completions. */
+__attribute__((noinline)) void exchange_message(struct pair *pair, uint8_t *data)
+{
+    post_recv(pair->server.ep, data, LENGTH, 0);
+    post_send(pair->client.ep, data, LENGTH, 0);
+    completed(pair->server.cq);
+    completed(pair->client.cq);
+}
+
 int main(int argc, char **argv)
 {
-    static uint8_t data[MESSAGE];
-    int messages = argc > 1 ? atoi(argv[1]) : 0;
+    static uint8_t data[LENGTH];
+    const char *what = argc > 2 ? argv[1] : "";
+    bool message = strcmp(what, "message") == 0;
+    int count = argc > 2 ? atoi(argv[2]) : 0;
     struct pair pair;
 
-    if (messages < 1) {
-        fprintf(stderr, "instructions: a number of messages\n");
+    if (count < 1 || !(message || strcmp(what, "stream") == 0)) {
+        fprintf(stderr, "instructions: stream or message, and a number of messages\n");
         return 2;
     }
-    pair_open(&pair, IPV4, NULL);
-    for (int i = 0; i < WARMING; i++) {
-        send_all(pair.client.ep, data, MESSAGE);
-        recv_all(pair.server.ep, data, MESSAGE);
+    if (message) {
+        messages_open(&pair, NULL);
+        for (int i = 0; i < WARMING; i++)
+            message_transfer(&pair.client, &pair.server, LENGTH);
+    } else {
+        pair_open(&pair, IPV4, NULL);
+        for (int i = 0; i < WARMING; i++) {
+            send_all(pair.client.ep, data, LENGTH);
+            recv_all(pair.server.ep, data, LENGTH);
+        }
     }
-    for (int i = 0; i < messages; i++)
-        exchange(pair.client.ep, pair.server.ep, data);
+    for (int i = 0; i < count; i++)
+        if (message)
+            exchange_message(&pair, data);
+        else
+            exchange_stream(&pair, data);
     pair_close(&pair);
     return 0;
 }

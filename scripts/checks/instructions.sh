@@ -5,22 +5,23 @@ instructions_file=docs/instructions.txt
 instructions_percent=3
 instructions_messages=1000
 
-# counted SHM: instructions of one message sent and received, with FI_RSTREAM_SHM=SHM
+# counted NAME: instructions of one message sent and received
 counted() {
-    local log=$logs/instructions-$1
-    FI_RSTREAM_SHM=$1 with_provider valgrind --tool=callgrind --toggle-collect=exchange --callgrind-out-file="$log.callgrind" \
-        "$programs/gcc/instructions" $instructions_messages >"$log" 2>&1 || { cat "$log" >&2; return 1; }
+    local log=$logs/instructions-$1 what=stream
+    [[ $1 != message ]] || what=message
+    FI_RSTREAM_SHM=$([[ $1 != shm ]]; echo $?) with_provider valgrind --tool=callgrind '--toggle-collect=exchange_*' \
+        --callgrind-out-file="$log.callgrind" "$programs/gcc/instructions" $what $instructions_messages >"$log" 2>&1 || { cat "$log" >&2; return 1; }
     sed -n 's/^==[0-9]*== Collected : \([0-9]*\)$/\1/p' "$log" | awk -v messages=$instructions_messages '{ printf "%d", $1 / messages }'
 }
 
-# compare NAME SHM
+# compare NAME
 compare() {
     local name=$1 now before file=$instructions_file
     before=$(sed -n "s/^$name //p" "$file")
-    now=$(counted "$2")
+    now=$(counted "$1")
     echo "$name: $now instructions, ${before:?no line of $name in $file} in $file"
     if ((now * 100 > before * (100 + instructions_percent))); then
-        echo "error: more instructions than before. See callgrind_annotate $logs/instructions-$2.callgrind; with a good"
+        echo "error: more instructions than before. See callgrind_annotate $logs/instructions-$1.callgrind; with a good"
         echo "reason, write it into docs/performance.md and \"$name $now\" into $file"
         return 1
     elif ((now * 100 < before * (100 - instructions_percent))); then
@@ -31,6 +32,7 @@ compare() {
 }
 
 instructions() {
-    compare shm 1
-    compare iwarp 0
+    compare shm
+    compare iwarp
+    compare message
 }
