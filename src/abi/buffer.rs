@@ -7,7 +7,7 @@ use std::{ptr, slice};
 
 use libc::iovec;
 
-use super::{Errno, Place, Result};
+use super::{Errno, Fid, Place, Result};
 
 /// Maximum number of pieces of a vectored call on a message endpoint: of local memory, of remote memory, and
 /// of a memory region.
@@ -83,7 +83,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The `length` bytes at `base`.
+    /// The `length` bytes at `base`, within the region of `descriptor` if `T` needs it.
     ///
     /// # Errors
     /// `-FI_EINVAL` for a null pointer with a nonzero length, `-FI_EMSGSIZE` for a length above `u32::MAX`.
@@ -91,26 +91,35 @@ impl Places {
     /// # Safety
     /// As for [`Places::vector`].
     #[inline]
-    pub(super) unsafe fn single(base: *const c_void, length: usize) -> Result<Self> {
+    pub(super) unsafe fn single<T: Fid>(
+        base: *const c_void,
+        length: usize,
+        descriptor: *mut c_void,
+    ) -> Result<Self> {
         let piece = iovec { iov_base: base.cast_mut(), iov_len: length };
-        // SAFETY: the requirement of this function, and one vector that lives through the call.
-        unsafe { Self::vector(&raw const piece, 1) }
+        // SAFETY: the requirement of this function, and one vector and descriptor that live through the call.
+        unsafe { Self::vector::<T>(&raw const piece, &raw const descriptor, 1) }
     }
 
-    /// The pieces of a vectored call.
+    /// The pieces of a vectored call, within the regions of `descriptors` if `T` needs them.
     ///
     /// # Errors
     /// As for [`array()`] with [`MESSAGE_IOV_LIMIT`], and for [`Places::single`].
     ///
     /// # Safety
-    /// If not null, `pieces` points to `count` vectors. Each is null, or has its length in bytes: from now on
+    /// If not null, `pieces` points to `count` vectors, and if `T` needs descriptors and `descriptors` is not null,
+    /// it points to as many. Each vector is null, or has its length in bytes: from now on
     /// until the operation of the call completes (or, with `FI_INJECT`, until the call returns), they are
     /// readable and no other code writes them; those of a receive or a read are writable, and no other code
     /// reads them.
     #[inline]
-    pub(super) unsafe fn vector(pieces: *const iovec, count: usize) -> Result<Self> {
+    pub(super) unsafe fn vector<T: Fid>(
+        pieces: *const iovec,
+        descriptors: *const *mut c_void,
+        count: usize,
+    ) -> Result<Self> {
         // SAFETY: the same requirement as that of this function.
-        unsafe { Self::of::<false>(pieces, count) }
+        unsafe { Self::of::<T, false>(pieces, descriptors, count) }
     }
 
     /// The pieces of a receive. Null pointers are left out as well, whatever their length: there are programs
@@ -122,9 +131,13 @@ impl Places {
     /// # Safety
     /// As for [`Places::vector`].
     #[inline]
-    pub(super) unsafe fn receive(pieces: *const iovec, count: usize) -> Result<Self> {
+    pub(super) unsafe fn receive<T: Fid>(
+        pieces: *const iovec,
+        descriptors: *const *mut c_void,
+        count: usize,
+    ) -> Result<Self> {
         // SAFETY: the same requirement as that of this function.
-        unsafe { Self::of::<true>(pieces, count) }
+        unsafe { Self::of::<T, true>(pieces, descriptors, count) }
     }
 
     /// [`Places::vector`], or [`Places::receive`] if `SKIPS_NULL`.
@@ -132,19 +145,31 @@ impl Places {
     /// # Safety
     /// As for [`Places::vector`].
     #[inline]
-    unsafe fn of<const SKIPS_NULL: bool>(pieces: *const iovec, count: usize) -> Result<Self> {
+    unsafe fn of<T: Fid, const SKIPS_NULL: bool>(
+        pieces: *const iovec,
+        descriptors: *const *mut c_void,
+        count: usize,
+    ) -> Result<Self> {
         // SAFETY: null or `count` vectors by the requirement of this function; the limit is a few.
         let pieces = unsafe { array(pieces, count, MESSAGE_IOV_LIMIT) }?;
+        let descriptors = if T::DESCRIPTORS && !descriptors.is_null() {
+            // SAFETY: not null, so it points to `count` descriptors by the requirement of this function.
+            unsafe { array(descriptors, count, MESSAGE_IOV_LIMIT) }?
+        } else {
+            &[]
+        };
         // SAFETY: there are no bytes.
         let empty = unsafe { Place::new(ptr::null_mut(), 0) }.ok_or(Errno::EINVAL)?;
         let mut places = Self { places: [empty; MESSAGE_IOV_LIMIT], count: 0 };
         let is_left_out = |piece: &iovec| piece.iov_len == 0 || SKIPS_NULL && piece.iov_base.is_null();
-        for piece in pieces.iter().filter(|piece| !is_left_out(piece)) {
+        for (at, piece) in pieces.iter().enumerate().filter(|(_, piece)| !is_left_out(piece)) {
             let length = u32::try_from(piece.iov_len).map_err(|_| Errno::EMSGSIZE)?;
             // SAFETY: null or as the requirement of this function says, which is that of `Place::new` while
             // the provider uses the place as `MessageOps` allows.
             let place = unsafe { Place::new(piece.iov_base.cast(), length) }.ok_or(Errno::EINVAL)?;
-            places.places[places.count] = place;
+            // The descriptor of a region is its local key.
+            let key = descriptors.get(at).map_or(0, |descriptor| descriptor.addr() as u32);
+            places.places[places.count] = place.within(key);
             places.count += 1;
         }
         Ok(places)

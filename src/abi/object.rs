@@ -232,14 +232,12 @@ impl New<sys::fid_cntr> {
 }
 
 impl New<sys::fid_mr> {
-    /// Creates a memory region with the key by which peers name it. Its descriptor, by which calls may name
-    /// it as local memory, is the address of its fid.
-    pub fn memory_region<T: Fid>(value: Arc<T>, key: u64) -> Self {
+    /// Creates a memory region with the key by which peers name it, and the local key, by which calls name it as
+    /// local memory: that is its descriptor.
+    pub fn memory_region<T: Fid>(value: Arc<T>, key: u64, local_key: u32) -> Self {
         let fid = new_fid::<sys::fid_mr, T>(sys::FI_CLASS_MR);
-        let mut object = Object::boxed(sys::fid_mr { fid, mem_desc: ptr::null_mut(), key }, value);
-        let address = ptr::from_ref(&*object).addr();
-        object.fid.get_mut().mem_desc = ptr::without_provenance_mut(address);
-        Self(object)
+        let mem_desc = ptr::without_provenance_mut(local_key as usize);
+        Self(Object::boxed(sys::fid_mr { fid, mem_desc, key }, value))
     }
 }
 

@@ -147,7 +147,7 @@ impl DomainOps for Domain {
             return Err(Errno::ENOKEY);
         }
         *self.registered.lock() = pieces.to_vec();
-        Ok(New::memory_region(Arc::new(memory::Region::default()), requested_key))
+        Ok(New::memory_region(Arc::new(memory::Region::default()), requested_key, 33))
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
     // Opening devices takes time, so other requests are answered first.
     let hints = query.hints;
     let is_known_format = hints.is_none_or(|hints| fits_address_format(hints.addr_format()));
-    let (streams, messages) = (hints.is_none_or(fits), hints.is_none_or(message::info::fits));
+    let (streams, messages) = (hints.is_none_or(fits), hints.is_none_or(message::info::may_fit));
     if !is_known_format || !streams && !messages {
         return Err(Errno::ENODATA);
     }
@@ -64,9 +64,10 @@ pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
             add(&mut list, hints, &route, || describe(&choice, device, &route))?;
         }
     }
-    for device in devices.iter().filter(|device| messages && device.attributes.max_places > 0) {
+    for device in devices.iter().filter(|_| messages) {
+        let Some(offer) = message::info::Offer::of(query.version, hints, device) else { continue };
         for route in ends.routes(device) {
-            add(&mut list, hints, &route, || message::info::describe(query.version, hints, device, &route))?;
+            add(&mut list, hints, &route, || message::info::describe(&offer, &route))?;
         }
     }
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }

@@ -6,7 +6,7 @@
 //!
 //! | file | part |
 //! |---|---|
-//! | `info` | what discovery offers |
+//! | `limits`, `info` | what a device's endpoints can do, and what discovery says of it |
 //! | `engine` | the device's completion queue, and whose completion is whose |
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
@@ -22,6 +22,7 @@ pub(super) mod endpoint;
 pub(super) mod engine;
 pub(super) mod hello;
 pub(super) mod info;
+pub(super) mod limits;
 mod operation;
 mod posting;
 pub(super) mod region;

@@ -100,7 +100,12 @@ impl<D: Device> PassiveEndpoint<D> {
 
     /// Bytes of the application's connection data.
     fn user_data_room(&self) -> usize {
-        if self.is_of_messages() { hello::USER_DATA_MAX } else { user_data_room(&self.device.attributes()) }
+        let attributes = self.device.attributes();
+        if self.is_of_messages() {
+            hello::room(attributes.max_private_data)
+        } else {
+            user_data_room(&attributes)
+        }
     }
 
     /// Queues an event for a request, or rejects the request.
@@ -190,7 +195,7 @@ impl<D: Device> EndpointOps for PassiveEndpoint<D> {
 
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
         if self.is_of_messages() {
-            return message::endpoint::getopt(level, name, out);
+            return message::endpoint::getopt(level, name, out, self.user_data_room());
         }
         options::get(&self.inner.lock().sizes, (level, name), out, self.user_data_room())
     }

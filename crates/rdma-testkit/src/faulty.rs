@@ -38,6 +38,7 @@ impl<D: Device> Faulty<D> {
 
 impl<D: Device> Device for Faulty<D> {
     const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+    const LOCAL_KEYS: bool = D::LOCAL_KEYS;
 
     type Pd = D::Pd;
     type Mr = D::Mr;

@@ -52,6 +52,7 @@ impl Device {
 
 impl verbs::Device for Device {
     const CANCELLATION_POINTS: bool = false;
+    const LOCAL_KEYS: bool = false;
 
     type Pd = ProtectionDomain;
     type Mr = MemoryRegion;

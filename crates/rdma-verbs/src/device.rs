@@ -18,8 +18,11 @@ pub struct DeviceAttributes {
     pub transport: Transport,
     /// Bits of the immediate data with which writes and sends can be posted and received; 0: none.
     pub immediate: u8,
-    /// Most [places](crate::Place) of one request; 0: all memory has to be registered.
+    /// Most [places](crate::Place) of one request; 0: there are no queue pairs for
+    /// [messages](crate::MessageQueues).
     pub max_places: usize,
+    /// Bytes of [`Payload::Inline`](crate::Payload::Inline) that any queue pair is granted that asks for them.
+    pub max_inline: usize,
     /// Most entries that a queue pair's send queue can have.
     pub max_send_depth: u32,
     /// Most entries that a queue pair's receive queue can have.
@@ -40,6 +43,7 @@ impl DeviceAttributes {
             transport,
             immediate: 0,
             max_places: 0,
+            max_inline: 0,
             max_send_depth: 0,
             max_recv_depth: 0,
             max_private_data: 0,
@@ -56,6 +60,10 @@ pub enum Transport {
     /// iWARP (RFC 5040 to 5044): immediate data only between peers that agreed on RFC 7306.
     Iwarp,
 }
+
+/// The depth of a completion queue that always has room for the completions of its queue pairs, as far as the device
+/// goes.
+pub const ANY_DEPTH: u32 = u32::MAX;
 
 /// An RDMA device.
 pub trait Device: Send + Sync + 'static {
@@ -74,6 +82,10 @@ pub trait Device: Send + Sync + 'static {
     /// library (`pthreads(7)`). [`Connections::abort`](crate::Connections::abort) always may.
     const CANCELLATION_POINTS: bool;
 
+    /// Whether [places](crate::Place) have to be [within](crate::Place::within) a registered region, but for those of
+    /// a send or write of at most [`DeviceAttributes::max_inline`] bytes.
+    const LOCAL_KEYS: bool;
+
     /// What this device can do.
     fn attributes(&self) -> DeviceAttributes;
 
@@ -81,7 +93,7 @@ pub trait Device: Send + Sync + 'static {
     fn alloc_pd(&self) -> Result<Self::Pd>;
 
     /// Makes a completion queue that holds up to `depth` completions: at least the sum of the
-    /// queue depths of its queue pairs.
+    /// queue depths of its queue pairs. With [`ANY_DEPTH`] it grows with them.
     fn create_cq(&self, depth: u32) -> Result<Self::Cq>;
 
     /// Listens on `address` (port 0: any free port). `backlog` bounds the connections that are

@@ -30,6 +30,7 @@ mod memory;
 mod outstanding;
 mod post;
 mod queue_pair;
+mod shared_queue;
 mod siw;
 
 use std::net::SocketAddr;
@@ -69,6 +70,7 @@ impl Device {
 
 impl super::Device for Device {
     const CANCELLATION_POINTS: bool = true;
+    const LOCAL_KEYS: bool = true;
 
     type Pd = Pd;
     type Mr = Region;
@@ -77,7 +79,7 @@ impl super::Device for Device {
     type Request = Request;
 
     fn attributes(&self) -> DeviceAttributes {
-        self.0.attributes.clone()
+        self.0.attributes()
     }
 
     fn alloc_pd(&self) -> Result<Pd> {

@@ -93,6 +93,7 @@ impl Device {
 
 impl super::Device for Device {
     const CANCELLATION_POINTS: bool = false;
+    const LOCAL_KEYS: bool = false;
 
     type Pd = ProtectionDomain;
     type Mr = MemoryRegion;
@@ -106,6 +107,7 @@ impl super::Device for Device {
             transport: Transport::Iwarp,
             immediate: 64,
             max_places: machine::MAX_PLACES,
+            max_inline: MAX_INLINE,
             max_send_depth: MAX_DEPTH,
             max_recv_depth: MAX_DEPTH,
             max_private_data: max_private_data(self.config.mpa_revision),

@@ -53,7 +53,9 @@ pub use completion_queue::CompletionQueue;
 pub use connection::{
     ConnectOptions, ConnectionEvent, ConnectionRequest, Connections, EventTarget, Listener,
 };
-pub use device::{Device, DeviceAttributes, MemoryRegion, ProtectionDomain, RegionName, Transport};
+pub use device::{
+    ANY_DEPTH, Device, DeviceAttributes, MemoryRegion, ProtectionDomain, RegionName, Transport,
+};
 pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::{Memory, Place};
 pub use message_queues::{MessageQueues, RecvQueue, SrqId};

@@ -26,8 +26,10 @@ pub enum RecvQueue {
 /// - a message without a receive waits until one is posted, and what the peer sent behind it waits as well; once
 ///   this side has disconnected, all that comes is dropped;
 /// - a message that is longer than its receive is cut: the receive completes as
-///   [`Truncated`](crate::CompletionStatus::Truncated), and the connection stands;
-/// - a send carries immediate data with its payload, and a write with immediate takes no receive;
+///   [`Truncated`](crate::CompletionStatus::Truncated). On the embedded device the connection stands; RDMA devices
+///   break it;
+/// - a send carries immediate data with its payload. A write with immediate takes a receive on RDMA devices, and none
+///   on the embedded device;
 /// - payload is inline or in [places](crate::Place).
 pub trait MessageQueues: QueuePairs {
     /// Makes a queue pair for messages, as [`QueuePairs::create_qp`] does; its receives are those of `shared`, if
@@ -42,9 +44,9 @@ pub trait MessageQueues: QueuePairs {
         Err(UNSUPPORTED)
     }
 
-    /// Makes a shared receive queue of at most `depth` receives.
-    fn create_srq(&mut self, depth: u32) -> Result<SrqId> {
-        let _ = depth;
+    /// Makes a shared receive queue of at most `depth` receives, for queue pairs of the same domain.
+    fn create_srq(&mut self, pd: &Self::Pd, depth: u32) -> Result<SrqId> {
+        let _ = (pd, depth);
         Err(UNSUPPORTED)
     }
 

@@ -159,8 +159,7 @@ pub enum CompletionKind {
     Read,
     /// A message arrived in a receive.
     Recv,
-    /// A peer's write with immediate arrived. It took a receive, except on a queue pair for
-    /// [messages](crate::MessageQueues): there its id is 0.
+    /// A peer's write with immediate arrived. It took a receive, unless its id is [`Completion::NO_RECEIVE`].
     RecvWrite,
 }
 
@@ -226,6 +225,10 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Id of a [`CompletionKind::RecvWrite`] that took no receive: on queue pairs for
+    /// [messages](crate::MessageQueues) of the embedded device.
+    pub const NO_RECEIVE: u64 = u64::MAX;
+
     /// A value to fill arrays with before [`super::CompletionQueue::poll`].
     pub const EMPTY: Self = Self {
         qp: super::QpId(u32::MAX),

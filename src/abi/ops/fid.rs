@@ -18,6 +18,9 @@ pub trait Fid: Send + Sync + 'static {
     /// the rare paths that do reach one defer it themselves ([`crate::abi::defer_cancellation`]).
     const CANCELLATION_POINTS: bool = true;
 
+    /// Whether its data calls need the descriptors of local memory. Otherwise these are not looked at.
+    const DESCRIPTORS: bool = false;
+
     /// Passes the object its handle, by which the application and events refer to it. Called once,
     /// before any other call.
     fn opened(&self, handle: FidHandle) {

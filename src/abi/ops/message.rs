@@ -2,8 +2,7 @@
 //! with a completion. See [`fi_msg(3)`](https://ofiwg.github.io/libfabric/main/man/fi_msg.3.html).
 //!
 //! Every message takes this path: the shims decode vectors on the stack, and do not allocate, lock or look
-//! anything up. They ignore descriptors and addresses: no device of this provider requires the registration
-//! of local memory, and an endpoint has one peer.
+//! anything up. They ignore addresses: an endpoint has one peer.
 
 use std::ffi::c_void;
 
@@ -111,7 +110,7 @@ unsafe extern "C" fn recv<T: MessageOps>(
     fid: *mut sys::fid_ep,
     buffer: *mut c_void,
     length: usize,
-    _descriptor: *mut c_void,
+    descriptor: *mut c_void,
     _source: sys::fi_addr_t,
     context: *mut c_void,
 ) -> isize {
@@ -119,7 +118,7 @@ unsafe extern "C" fn recv<T: MessageOps>(
         let piece = iovec { iov_base: buffer, iov_len: length };
         // SAFETY: `buffer` is null or `length` bytes that no other code uses until the completion, by
         // `fi_recv(3)`.
-        let buffers = &unsafe { Places::receive(&raw const piece, 1) }?;
+        let buffers = &unsafe { Places::receive::<T>(&raw const piece, &raw const descriptor, 1) }?;
         endpoint.post_recv(MessageReceive { buffers, flags: None, context: UserContext(context) })
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -129,7 +128,7 @@ unsafe extern "C" fn recv<T: MessageOps>(
 unsafe extern "C" fn recvv<T: MessageOps>(
     fid: *mut sys::fid_ep,
     pieces: *const iovec,
-    _descriptors: *mut *mut c_void,
+    descriptors: *mut *mut c_void,
     count: usize,
     _source: sys::fi_addr_t,
     context: *mut c_void,
@@ -137,7 +136,7 @@ unsafe extern "C" fn recvv<T: MessageOps>(
     let body = |endpoint: &T| {
         // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion,
         // by `fi_recvv(3)`.
-        let buffers = &unsafe { Places::receive(pieces, count) }?;
+        let buffers = &unsafe { Places::receive::<T>(pieces, descriptors, count) }?;
         endpoint.post_recv(MessageReceive { buffers, flags: None, context: UserContext(context) })
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -153,7 +152,7 @@ unsafe extern "C" fn recvmsg<T: MessageOps>(
         // SAFETY: null, or valid during the call by `fi_recvmsg(3)`.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: null, or `iov_count` vectors, whose bytes no other code uses until the completion.
-        let buffers = &unsafe { Places::receive(message.msg_iov, message.iov_count) }?;
+        let buffers = &unsafe { Places::receive::<T>(message.msg_iov, message.desc, message.iov_count) }?;
         let context = UserContext(message.context);
         endpoint.post_recv(MessageReceive { buffers, flags: Some(flags), context })
     };
@@ -165,14 +164,14 @@ unsafe extern "C" fn send<T: MessageOps>(
     fid: *mut sys::fid_ep,
     buffer: *const c_void,
     length: usize,
-    _descriptor: *mut c_void,
+    descriptor: *mut c_void,
     _destination: sys::fi_addr_t,
     context: *mut c_void,
 ) -> isize {
     let body = |endpoint: &T| {
         // SAFETY: `buffer` is null or `length` bytes that no other code writes until the completion, by
         // `fi_send(3)`.
-        let buffers = &unsafe { Places::single(buffer, length) }?;
+        let buffers = &unsafe { Places::single::<T>(buffer, length, descriptor) }?;
         let context = UserContext(context);
         endpoint.post_send(MessageSend { buffers, data: None, flags: None, context })
     };
@@ -183,7 +182,7 @@ unsafe extern "C" fn send<T: MessageOps>(
 unsafe extern "C" fn sendv<T: MessageOps>(
     fid: *mut sys::fid_ep,
     pieces: *const iovec,
-    _descriptors: *mut *mut c_void,
+    descriptors: *mut *mut c_void,
     count: usize,
     _destination: sys::fi_addr_t,
     context: *mut c_void,
@@ -191,7 +190,7 @@ unsafe extern "C" fn sendv<T: MessageOps>(
     let body = |endpoint: &T| {
         // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code writes until the completion,
         // by `fi_sendv(3)`.
-        let buffers = &unsafe { Places::vector(pieces, count) }?;
+        let buffers = &unsafe { Places::vector::<T>(pieces, descriptors, count) }?;
         let context = UserContext(context);
         endpoint.post_send(MessageSend { buffers, data: None, flags: None, context })
     };
@@ -208,7 +207,7 @@ unsafe extern "C" fn sendmsg<T: MessageOps>(
         // SAFETY: null, or valid during the call by `fi_sendmsg(3)`.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
         // SAFETY: null, or `iov_count` vectors, whose bytes no other code writes until the completion.
-        let buffers = &unsafe { Places::vector(message.msg_iov, message.iov_count) }?;
+        let buffers = &unsafe { Places::vector::<T>(message.msg_iov, message.desc, message.iov_count) }?;
         let (data, context) = (remote_data(flags, message.data), UserContext(message.context));
         endpoint.post_send(MessageSend { buffers, data, flags: Some(flags), context })
     };
@@ -231,7 +230,7 @@ unsafe extern "C" fn senddata<T: MessageOps>(
     fid: *mut sys::fid_ep,
     buffer: *const c_void,
     length: usize,
-    _descriptor: *mut c_void,
+    descriptor: *mut c_void,
     data: u64,
     _destination: sys::fi_addr_t,
     context: *mut c_void,
@@ -239,7 +238,7 @@ unsafe extern "C" fn senddata<T: MessageOps>(
     let body = |endpoint: &T| {
         // SAFETY: `buffer` is null or `length` bytes that no other code writes until the completion, by
         // `fi_senddata(3)`.
-        let buffers = &unsafe { Places::single(buffer, length) }?;
+        let buffers = &unsafe { Places::single::<T>(buffer, length, descriptor) }?;
         let context = UserContext(context);
         endpoint.post_send(MessageSend { buffers, data: Some(data), flags: None, context })
     };

@@ -144,7 +144,7 @@ fn total(places: &[Place]) -> u64 {
 /// # Safety
 /// `message` is null, or valid during the call by `fi_rma(3)`. Its vectors are as for [`Places::vector`].
 #[inline]
-unsafe fn with_message(
+unsafe fn with_message<T: RmaOps>(
     message: *const sys::fi_msg_rma,
     flags: u64,
     post: impl FnOnce(RmaCall<'_>) -> Result<()>,
@@ -152,7 +152,7 @@ unsafe fn with_message(
     // SAFETY: null, or valid by the requirement of this function.
     let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
     // SAFETY: null, or `iov_count` vectors, by the requirement of this function.
-    let local = &unsafe { Places::vector(message.msg_iov, message.iov_count) }?;
+    let local = &unsafe { Places::vector::<T>(message.msg_iov, message.desc, message.iov_count) }?;
     // SAFETY: null, or `rma_iov_count` pieces, by the requirement of this function.
     let pieces = unsafe { array(message.rma_iov, message.rma_iov_count, MESSAGE_IOV_LIMIT) }?;
     let mut remote = [RemotePiece::default(); MESSAGE_IOV_LIMIT];
@@ -172,7 +172,7 @@ unsafe extern "C" fn read<T: RmaOps>(
     fid: *mut sys::fid_ep,
     buffer: *mut c_void,
     length: usize,
-    _descriptor: *mut c_void,
+    descriptor: *mut c_void,
     _source: sys::fi_addr_t,
     address: u64,
     key: u64,
@@ -181,7 +181,7 @@ unsafe extern "C" fn read<T: RmaOps>(
     let body = |endpoint: &T| {
         // SAFETY: `buffer` is null or `length` bytes that no other code uses until the completion, by
         // `fi_read(3)`.
-        let local = &unsafe { Places::single(buffer, length) }?;
+        let local = &unsafe { Places::single::<T>(buffer, length, descriptor) }?;
         with_one(local, (address, key), None, context, |call| endpoint.read(call))
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -191,7 +191,7 @@ unsafe extern "C" fn read<T: RmaOps>(
 unsafe extern "C" fn readv<T: RmaOps>(
     fid: *mut sys::fid_ep,
     pieces: *const iovec,
-    _descriptors: *mut *mut c_void,
+    descriptors: *mut *mut c_void,
     count: usize,
     _source: sys::fi_addr_t,
     address: u64,
@@ -201,7 +201,7 @@ unsafe extern "C" fn readv<T: RmaOps>(
     let body = |endpoint: &T| {
         // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code uses until the completion,
         // by `fi_readv(3)`.
-        let local = &unsafe { Places::vector(pieces, count) }?;
+        let local = &unsafe { Places::vector::<T>(pieces, descriptors, count) }?;
         with_one(local, (address, key), None, context, |call| endpoint.read(call))
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -215,14 +215,14 @@ unsafe extern "C" fn readmsg<T: RmaOps>(
 ) -> isize {
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `message` is null
     // or valid by `fi_readmsg(3)`, and no other code uses the bytes of its vectors until the completion.
-    unsafe { call::<T>(fid, |endpoint| with_message(message, flags, |call| endpoint.read(call))) }
+    unsafe { call::<T>(fid, |endpoint| with_message::<T>(message, flags, |call| endpoint.read(call))) }
 }
 
 unsafe extern "C" fn write<T: RmaOps>(
     fid: *mut sys::fid_ep,
     buffer: *const c_void,
     length: usize,
-    _descriptor: *mut c_void,
+    descriptor: *mut c_void,
     _destination: sys::fi_addr_t,
     address: u64,
     key: u64,
@@ -231,7 +231,7 @@ unsafe extern "C" fn write<T: RmaOps>(
     let body = |endpoint: &T| {
         // SAFETY: `buffer` is null or `length` bytes that no other code writes until the completion, by
         // `fi_write(3)`.
-        let local = &unsafe { Places::single(buffer, length) }?;
+        let local = &unsafe { Places::single::<T>(buffer, length, descriptor) }?;
         with_one(local, (address, key), None, context, |call| endpoint.write(call))
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -241,7 +241,7 @@ unsafe extern "C" fn write<T: RmaOps>(
 unsafe extern "C" fn writev<T: RmaOps>(
     fid: *mut sys::fid_ep,
     pieces: *const iovec,
-    _descriptors: *mut *mut c_void,
+    descriptors: *mut *mut c_void,
     count: usize,
     _destination: sys::fi_addr_t,
     address: u64,
@@ -251,7 +251,7 @@ unsafe extern "C" fn writev<T: RmaOps>(
     let body = |endpoint: &T| {
         // SAFETY: `pieces` is null or `count` vectors, whose bytes no other code writes until the completion,
         // by `fi_writev(3)`.
-        let local = &unsafe { Places::vector(pieces, count) }?;
+        let local = &unsafe { Places::vector::<T>(pieces, descriptors, count) }?;
         with_one(local, (address, key), None, context, |call| endpoint.write(call))
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).
@@ -265,7 +265,7 @@ unsafe extern "C" fn writemsg<T: RmaOps>(
 ) -> isize {
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`); `message` is null
     // or valid by `fi_writemsg(3)`, and no other code writes the bytes of its vectors until the completion.
-    unsafe { call::<T>(fid, |endpoint| with_message(message, flags, |call| endpoint.write(call))) }
+    unsafe { call::<T>(fid, |endpoint| with_message::<T>(message, flags, |call| endpoint.write(call))) }
 }
 
 unsafe extern "C" fn inject<T: RmaOps>(
@@ -285,7 +285,7 @@ unsafe extern "C" fn writedata<T: RmaOps>(
     fid: *mut sys::fid_ep,
     buffer: *const c_void,
     length: usize,
-    _descriptor: *mut c_void,
+    descriptor: *mut c_void,
     data: u64,
     _destination: sys::fi_addr_t,
     address: u64,
@@ -295,7 +295,7 @@ unsafe extern "C" fn writedata<T: RmaOps>(
     let body = |endpoint: &T| {
         // SAFETY: `buffer` is null or `length` bytes that no other code writes until the completion, by
         // `fi_writedata(3)`.
-        let local = &unsafe { Places::single(buffer, length) }?;
+        let local = &unsafe { Places::single::<T>(buffer, length, descriptor) }?;
         with_one(local, (address, key), Some(data), context, |call| endpoint.write(call))
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).

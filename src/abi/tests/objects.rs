@@ -26,7 +26,7 @@ fn no_slot_is_null() {
     let completions = Arc::new(completions::Completions::default());
     let completions = New::completion_queue(completions).hand_out(ptr::null_mut());
     let counter = New::counter(Arc::new(counters::Counter::default())).hand_out(ptr::null_mut());
-    let region = New::memory_region(Arc::new(memory::Region::default()), 7).hand_out(ptr::null_mut());
+    let region = New::memory_region(Arc::new(memory::Region::default()), 7, 0).hand_out(ptr::null_mut());
     // SAFETY: all are live objects of this test.
     unsafe {
         let of_endpoint = |endpoint: *mut sys::fid_ep| {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::endpoint::{Endpoint, Phase};
 use super::engine::State;
-use super::hello::{self, USER_DATA_MAX};
+use super::hello;
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
 use crate::provider::config::Config;
 use crate::provider::error::errno_of;
@@ -80,7 +80,7 @@ impl<D: Device> Endpoint<D> {
         user_data: &[u8],
         begin: impl FnOnce(&mut State<D>, rdma_verbs::QpId, &[u8], rdma_verbs::EventTarget) -> Result<()>,
     ) -> Result<()> {
-        if user_data.len() > USER_DATA_MAX {
+        if user_data.len() > self.engine.limits.user_data {
             return Err(Errno::EINVAL);
         }
         let at = self.enable()?;

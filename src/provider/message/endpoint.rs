@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueue;
 use super::counter::{Counter, Counters};
 use super::engine::{Engine, id_of};
-use super::hello::USER_DATA_MAX;
-use super::info::{DEFAULT_SIZE, INJECT_SIZE, READS};
+use super::info::{DEFAULT_SIZE, READS};
+use super::limits::SPARE;
 use super::operation::{Kind, Operations};
 use super::shared_receive::SharedReceive;
 use crate::abi::info::{RxAttr, TxAttr};
@@ -25,9 +25,6 @@ use crate::provider::passive_endpoint::PassiveEndpoint;
 use crate::provider::request::Request;
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, MessageQueues as _, QpCapabilities, QpId, RecvQueue};
-
-/// Entries of the send queue beside those of the application's operations: an operation may be several requests.
-const SPARE: u32 = 16;
 
 /// An open message endpoint.
 pub(in super::super) struct Endpoint<D: Device> {
@@ -200,7 +197,7 @@ impl<D: Device> Endpoint<D> {
         let wanted = QpCapabilities {
             send_depth: depth(self.sizes.tx)?.saturating_add(SPARE),
             recv_depth: if setup.shared.is_some() { 0 } else { depth(self.sizes.rx)? },
-            inline: INJECT_SIZE,
+            inline: self.engine.limits.inject,
             initiator_depth: READS,
             responder_resources: READS,
         };
@@ -259,6 +256,7 @@ impl<D: Device> Endpoint<D> {
 
 impl<D: Device> Fid for Endpoint<D> {
     const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+    const DESCRIPTORS: bool = D::LOCAL_KEYS;
 
     fn opened(&self, handle: FidHandle) {
         // Called once, before any other call.
@@ -323,7 +321,7 @@ impl<D: Device> Fid for Endpoint<D> {
 
 impl<D: Device> EndpointOps for Endpoint<D> {
     fn getopt(&self, level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
-        getopt(level, name, out)
+        getopt(level, name, out, self.engine.limits.user_data)
     }
 
     fn setopt(&self, _level: i32, _name: i32, _value: &[u8]) -> Result<()> {
@@ -362,11 +360,16 @@ impl<D: Device> EndpointOps for Endpoint<D> {
     }
 }
 
-/// `fi_getopt` of active and passive endpoints of messages.
-pub(in super::super) fn getopt(level: i32, name: i32, out: &mut OptionOut<'_>) -> Result<()> {
+/// `fi_getopt` of active and passive endpoints of messages, whose connection data has so much room for the application.
+pub(in super::super) fn getopt(
+    level: i32,
+    name: i32,
+    out: &mut OptionOut<'_>,
+    user_data: usize,
+) -> Result<()> {
     let asked = (u32::try_from(level), u32::try_from(name));
     if asked != (Ok(constants::FI_OPT_ENDPOINT), Ok(constants::FI_OPT_CM_DATA_SIZE)) {
         return Err(Errno::ENOPROTOOPT);
     }
-    out.put_integer(USER_DATA_MAX as u64, &[size_of::<usize>()])
+    out.put_integer(user_data as u64, &[size_of::<usize>()])
 }

@@ -13,30 +13,30 @@ use slab::Slab;
 
 use super::completion_queue::Queue;
 use super::endpoint::Link;
+use super::limits::Limits;
 use super::operation::{Kind, Operation, Operations, remote_write};
-use crate::abi::{Errno, Result};
+use crate::abi::{Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, QpId, QueuePairs,
-    SrqId, WaitSet,
+    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, QpId,
+    QueuePairs, SrqId, WaitSet,
 };
 
 /// Completions taken from the device at a time.
 const BATCH: usize = 32;
 /// Batches of one call, so that peers that send without pause do not keep it.
 const BATCHES: usize = 8;
-/// Depth of the device's completion queue: it holds whatever its queue pairs may have outstanding.
-const DEPTH: u32 = u32::MAX;
 /// How long the queue pair of a closed endpoint is kept until the peer's host has everything.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// Id of work requests of which nothing is reported.
-pub(super) const UNREPORTED: u64 = u64::MAX;
+/// Id of work requests of which nothing is reported, and of completions without a request of this side.
+pub(super) const NO_OPERATION: u64 = Completion::NO_RECEIVE;
 /// Set in the ids of shared receives.
 const SHARED: u64 = 1 << 63;
 
 /// See the module.
 pub(in super::super) struct Engine<D: Device> {
+    pub(super) limits: Limits,
     pd: D::Pd,
     state: Mutex<State<D>>,
     /// Readable when the device has something to do, once somebody may sleep.
@@ -75,8 +75,9 @@ pub(super) fn shared_id_of(context: usize, operation: usize) -> u64 {
 
 impl<D: Device> Engine<D> {
     pub(in super::super) fn new(device: &D) -> Result<Self> {
+        let limits = Limits::of(&device.attributes()).ok_or(Errno::EINVAL)?;
         let state = State {
-            cq: device.create_cq(DEPTH).map_err(errno_of)?,
+            cq: device.create_cq(ANY_DEPTH).map_err(errno_of)?,
             links: Slab::new(),
             by_qp: BTreeMap::new(),
             queues: Slab::new(),
@@ -85,7 +86,7 @@ impl<D: Device> Engine<D> {
             attached: false,
         };
         let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-        Ok(Self { pd: device.alloc_pd().map_err(errno_of)?, state: Mutex::new(state), wait })
+        Ok(Self { limits, pd: device.alloc_pd().map_err(errno_of)?, state: Mutex::new(state), wait })
     }
 
     /// The protection domain.
@@ -151,10 +152,11 @@ impl<D: Device> State<D> {
 
     fn deliver(&mut self, completion: &Completion) {
         let &Completion { qp, id, kind, status, length, immediate, .. } = completion;
-        if kind == CompletionKind::RecvWrite {
-            return self.deliver_remote_write(qp, length as usize, immediate.unwrap_or(0));
-        }
-        if id == UNREPORTED {
+        let is_remote_write = kind == CompletionKind::RecvWrite;
+        if id == NO_OPERATION {
+            if is_remote_write && let Some(&link) = self.by_qp.get(&qp) {
+                self.report_remote_write(link, UserContext::NONE, completion);
+            }
             return;
         }
         let (at, operation) = ((id & !SHARED) >> 32, id & u64::from(u32::MAX));
@@ -178,6 +180,12 @@ impl<D: Device> State<D> {
         posted.left -= 1;
         if posted.left == 0 {
             let done = operations.remove(operation);
+            if is_remote_write && done.failure.is_none() {
+                if let Some(link) = self.links.get_mut(link) {
+                    link.ended(done.kind);
+                }
+                return self.report_remote_write(link, done.context, completion);
+            }
             self.report(link, &done, length as usize, immediate);
         }
     }
@@ -197,10 +205,12 @@ impl<D: Device> State<D> {
         self.queues[queue.at].push(entry);
     }
 
-    fn deliver_remote_write(&mut self, qp: QpId, length: usize, data: u64) {
-        let Some(link) = self.by_qp.get(&qp).and_then(|&at| self.links.get_mut(at)) else { return };
+    /// Reports a write of the peer that came with data. It may have taken a receive, which had this context.
+    fn report_remote_write(&mut self, link: usize, context: UserContext, completion: &Completion) {
+        let Some(link) = self.links.get_mut(link) else { return };
         link.counters.count_remote_write();
-        self.queues[link.rx.at].push(remote_write(length, data));
+        let data = completion.immediate.unwrap_or(0);
+        self.queues[link.rx.at].push(remote_write(context, completion.length as usize, data));
     }
 
     /// Adds an enabled endpoint.

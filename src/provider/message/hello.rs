@@ -13,8 +13,14 @@
 const MARK: [u8; 4] = *b"rm\x01\0";
 /// Bytes before the application's.
 const HEADER: usize = 1 + MARK.len();
-/// Longest data of the application, whatever the device has room for.
-pub(in super::super) const USER_DATA_MAX: usize = 200;
+/// Longest data of the application, however much a device has room for.
+const USER_DATA_MAX: usize = 200;
+
+/// Most bytes of the application in so many bytes of connection data.
+pub(in super::super) const fn room(private_data: usize) -> usize {
+    let room = private_data.saturating_sub(HEADER);
+    if room < USER_DATA_MAX { room } else { USER_DATA_MAX }
+}
 
 /// The connection data with these bytes of the application, at most [`USER_DATA_MAX`].
 pub(in super::super) fn encode(user_data: &[u8]) -> Vec<u8> {

@@ -3,25 +3,16 @@
 use std::ffi::CString;
 
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
-use crate::abi::{Errno, Info, InfoRef, MESSAGE_IOV_LIMIT, Result, constants};
+use crate::abi::{Errno, Info, InfoRef, Result, constants};
 use crate::provider::devices::Offered;
 use crate::provider::route::Route;
 
-use super::hello::USER_DATA_MAX;
+use super::limits::Limits;
 
-/// Longest `fi_inject`, and longest message that is copied rather than pointed to, in bytes.
-pub(super) const INJECT_SIZE: usize = 4096;
 /// Depth of the queues unless the application asks for another.
 pub(super) const DEFAULT_SIZE: usize = 256;
-/// Largest depths.
-const SIZE_MAX: usize = 1 << 17;
-pub(super) const SHARED_SIZE_MAX: usize = 1 << 16;
 /// RDMA reads of either side that may be under way on a connection.
 pub(super) const READS: u8 = 16;
-/// Bytes of the data of a completion.
-const DATA_SIZE: usize = 8;
-/// Bytes of a region's key.
-const KEY_SIZE: usize = 8;
 /// Objects of a domain.
 const QUEUES: usize = 256;
 const ENDPOINTS: usize = 32_768;
@@ -58,56 +49,66 @@ pub(in super::super) fn is_of_messages(info: InfoRef<'_>) -> bool {
     info.ep_attr().is_some_and(|endpoint| endpoint.type_() == constants::FI_EP_MSG)
 }
 
-/// Whether message endpoints can be as the hints ask.
-pub(in super::super) fn fits(hints: InfoRef<'_>) -> bool {
-    is_subset(hints.caps(), CAPS)
-        && hints.ep_attr().is_none_or(fits_endpoint)
-        && hints.tx_attr().is_none_or(fits_tx)
-        && hints.rx_attr().is_none_or(fits_rx)
-        && hints.domain_attr().is_none_or(fits_domain)
+/// Whether message endpoints of some device may be as the hints ask.
+pub(in super::super) fn may_fit(hints: InfoRef<'_>) -> bool {
+    let endpoint = hints.ep_attr().map_or(constants::FI_EP_UNSPEC, EpAttr::type_);
+    matches!(endpoint, constants::FI_EP_UNSPEC | constants::FI_EP_MSG) && is_subset(hints.caps(), CAPS)
+}
+
+/// Whether those with these limits can be as the hints, which [may fit](may_fit), ask.
+fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
+    is_subset(hints.caps(), caps(limits, CAPS))
+        && hints.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
+        && hints.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
+        && hints.rx_attr().is_none_or(|rx| fits_rx(limits, rx))
+        && hints.domain_attr().is_none_or(|domain| fits_domain(limits, domain))
+        && hints.domain_attr().is_none_or(|domain| domain.cq_data_size() <= data_size(limits, Some(hints)))
+}
+
+/// Those of these capabilities that the device has.
+fn caps(limits: &Limits, caps: u64) -> u64 {
+    if limits.is_direct { caps & !constants::FI_RMA_EVENT } else { caps }
 }
 
 fn is_subset(asked: u64, offered: u64) -> bool {
     asked & !offered == 0
 }
 
-fn fits_endpoint(endpoint: EpAttr<'_>) -> bool {
-    matches!(endpoint.type_(), constants::FI_EP_UNSPEC | constants::FI_EP_MSG)
-        && matches!(endpoint.protocol(), constants::FI_PROTO_UNSPEC | constants::FI_PROTO_IWARP)
+fn fits_endpoint(limits: &Limits, endpoint: EpAttr<'_>) -> bool {
+    (endpoint.protocol() == constants::FI_PROTO_UNSPEC || endpoint.protocol() == limits.protocol)
         && endpoint.protocol_version() <= 1
-        && endpoint.max_msg_size() <= MAX_MESSAGE
+        && endpoint.max_msg_size() <= limits.max_message
         && endpoint.tx_ctx_cnt() <= 1
         && (endpoint.rx_ctx_cnt() <= 1 || endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT)
         && endpoint.max_order_war_size() == 0
         && endpoint.auth_key_size() == 0
 }
 
-fn fits_tx(tx: TxAttr<'_>) -> bool {
-    is_subset(tx.caps(), CAPS)
+fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
+    is_subset(tx.caps(), caps(limits, CAPS))
         && is_subset(tx.op_flags(), OP_FLAGS)
         && is_subset(tx.msg_order(), ORDER)
-        && tx.inject_size() <= INJECT_SIZE
-        && tx.size() <= SIZE_MAX
-        && tx.iov_limit() <= MESSAGE_IOV_LIMIT
-        && tx.rma_iov_limit() <= MESSAGE_IOV_LIMIT
+        && tx.inject_size() <= limits.inject
+        && tx.size() <= limits.size
+        && tx.iov_limit() <= limits.iovs
+        && tx.rma_iov_limit() <= limits.iovs
 }
 
-fn fits_rx(rx: RxAttr<'_>) -> bool {
-    is_subset(rx.caps(), CAPS)
+fn fits_rx(limits: &Limits, rx: RxAttr<'_>) -> bool {
+    is_subset(rx.caps(), caps(limits, CAPS))
         && is_subset(rx.op_flags(), constants::FI_COMPLETION)
         && is_subset(rx.msg_order(), ORDER)
         && rx.total_buffered_recv() == 0
-        && rx.size() <= SIZE_MAX
-        && rx.iov_limit() <= MESSAGE_IOV_LIMIT
+        && rx.size() <= limits.size
+        && rx.iov_limit() <= limits.iovs
 }
 
-fn fits_domain(domain: DomainAttr<'_>) -> bool {
+fn fits_domain(limits: &Limits, domain: DomainAttr<'_>) -> bool {
     is_subset(domain.caps(), DOMAIN_CAPS)
         && domain.threading() <= constants::FI_THREAD_ENDPOINT
         && matches!(domain.data_progress(), constants::FI_PROGRESS_UNSPEC | constants::FI_PROGRESS_MANUAL)
         && domain.control_progress() <= constants::FI_PROGRESS_MANUAL
-        && domain.cq_data_size() <= DATA_SIZE
-        && domain.mr_key_size() <= KEY_SIZE
+        && domain.mr_key_size() <= limits.key_size
         && domain.mr_iov_limit() <= 1
         && domain.cq_cnt() <= QUEUES
         && domain.cntr_cnt() <= QUEUES
@@ -116,44 +117,93 @@ fn fits_domain(domain: DomainAttr<'_>) -> bool {
         && domain.auth_key_size() == 0
 }
 
-/// Longest message, in bytes.
-const MAX_MESSAGE: usize = u32::MAX as usize;
-
-/// What is answered to these modes of memory registration: nothing is required. The two modes of the first API are
-/// answered as they are, and its applications know no others; with `FI_MR_BASIC` keys are drawn.
-fn mr_mode(hints: Option<InfoRef<'_>>, version: u32) -> i32 {
+/// What is answered to these modes of memory registration; `None` if they lack what the device requires. The two modes
+/// of the first API are answered as they are, and its applications know no others; with `FI_MR_BASIC` keys are drawn.
+fn mr_mode(limits: &Limits, hints: Option<InfoRef<'_>>, version: u32) -> Option<i32> {
     let asked = hints.and_then(InfoRef::domain_attr).map_or(0, DomainAttr::mr_mode);
-    match asked {
-        constants::FI_MR_BASIC | constants::FI_MR_SCALABLE => asked,
-        _ if version < MODE_BITS_SINCE => constants::FI_MR_SCALABLE,
-        _ => 0,
+    let is_first = version < MODE_BITS_SINCE;
+    if !limits.is_direct {
+        return Some(match asked {
+            constants::FI_MR_BASIC | constants::FI_MR_SCALABLE => asked,
+            _ if is_first => constants::FI_MR_SCALABLE,
+            _ => 0,
+        });
     }
+    if asked == constants::FI_MR_BASIC || is_first && asked == 0 {
+        return has_mode(hints, constants::FI_LOCAL_MR).then_some(constants::FI_MR_BASIC);
+    }
+    let may = !is_first && (hints.is_none() || asked & DIRECT_MODE == DIRECT_MODE);
+    may.then_some(DIRECT_MODE)
+}
+
+/// What applications have to do for a device that accesses memory by itself.
+const DIRECT_MODE: i32 = constants::FI_MR_LOCAL
+    | constants::FI_MR_ALLOCATED
+    | constants::FI_MR_PROV_KEY
+    | constants::FI_MR_VIRT_ADDR;
+
+/// Whether an application does what this mode says.
+fn has_mode(hints: Option<InfoRef<'_>>, mode: u64) -> bool {
+    hints.is_none_or(|hints| hints.mode() & mode != 0)
+}
+
+/// Bytes of the data of completions. On a device on which a write with data takes a receive, this is for applications
+/// that know it.
+fn data_size(limits: &Limits, hints: Option<InfoRef<'_>>) -> usize {
+    if limits.is_direct && !has_mode(hints, constants::FI_RX_CQ_DATA) { 0 } else { limits.data_size }
+}
+
+/// What the application has to do.
+fn mode(limits: &Limits, hints: Option<InfoRef<'_>>, mr_mode: i32) -> u64 {
+    let has_data = limits.is_direct && data_size(limits, hints) > 0;
+    let is_local = limits.is_direct && mr_mode == constants::FI_MR_BASIC;
+    let (data, local) = (constants::FI_RX_CQ_DATA, constants::FI_LOCAL_MR);
+    (if has_data { data } else { 0 }) | (if is_local { local } else { 0 })
 }
 
 /// `FI_VERSION(1, 5)`: from then on the mode consists of bits.
 const MODE_BITS_SINCE: u32 = 1 << 16 | 5;
 
 /// The size asked for, or the default.
-fn size(asked: usize) -> usize {
-    if asked == 0 { DEFAULT_SIZE } else { asked }
+fn size(limits: &Limits, asked: usize) -> usize {
+    if asked == 0 { DEFAULT_SIZE.min(limits.size) } else { asked }
 }
 
-/// The info of a message endpoint of a device on one route.
-pub(in super::super) fn describe(
-    version: u32,
-    hints: Option<InfoRef<'_>>,
-    device: &Offered,
-    route: &Route,
-) -> Result<Info> {
+/// What an application is offered of a device.
+pub(in super::super) struct Offer<'a> {
+    hints: Option<InfoRef<'a>>,
+    device: &'a Offered,
+    limits: Limits,
+    mr_mode: i32,
+}
+
+impl<'a> Offer<'a> {
+    /// `None` if the device has no message endpoints as the hints ask for them.
+    pub(in super::super) fn of(
+        version: u32,
+        hints: Option<InfoRef<'a>>,
+        device: &'a Offered,
+    ) -> Option<Self> {
+        let limits = Limits::of(&device.attributes)?;
+        let mr_mode = mr_mode(&limits, hints, version)?;
+        hints.is_none_or(|hints| fits(&limits, hints)).then_some(Self { hints, device, limits, mr_mode })
+    }
+}
+
+/// The info of a message endpoint on one route of its device.
+pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route) -> Result<Info> {
+    let &Offer { hints, device, ref limits, mr_mode } = offer;
+    let mode = mode(limits, hints, mr_mode);
     let (tx_hints, rx_hints) = (hints.and_then(InfoRef::tx_attr), hints.and_then(InfoRef::rx_attr));
     let mut info = Info::new()?;
-    info.set_caps(CAPS);
+    info.set_caps(caps(limits, CAPS));
+    info.set_mode(mode);
 
     let mut endpoint = info.ep_attr();
     endpoint.set_type(constants::FI_EP_MSG);
-    endpoint.set_protocol(constants::FI_PROTO_IWARP);
+    endpoint.set_protocol(limits.protocol);
     endpoint.set_protocol_version(1);
-    endpoint.set_max_msg_size(MAX_MESSAGE);
+    endpoint.set_max_msg_size(limits.max_message);
     endpoint.set_max_order_raw_size(usize::MAX);
     endpoint.set_max_order_waw_size(usize::MAX);
     endpoint.set_tx_ctx_cnt(1);
@@ -167,18 +217,18 @@ pub(in super::super) fn describe(
     tx.set_op_flags(tx_hints.map_or(0, TxAttr::op_flags));
     tx.set_msg_order(ORDER);
     tx.set_comp_order(constants::FI_ORDER_STRICT);
-    tx.set_inject_size(INJECT_SIZE);
-    tx.set_size(size(tx_hints.map_or(0, TxAttr::size)));
-    tx.set_iov_limit(MESSAGE_IOV_LIMIT);
-    tx.set_rma_iov_limit(MESSAGE_IOV_LIMIT);
+    tx.set_inject_size(limits.inject);
+    tx.set_size(size(limits, tx_hints.map_or(0, TxAttr::size)));
+    tx.set_iov_limit(limits.iovs);
+    tx.set_rma_iov_limit(limits.iovs);
 
     let mut rx = info.rx_attr();
-    rx.set_caps(RX_CAPS);
+    rx.set_caps(caps(limits, RX_CAPS));
     rx.set_op_flags(rx_hints.map_or(0, RxAttr::op_flags));
     rx.set_msg_order(ORDER);
     rx.set_comp_order(constants::FI_ORDER_STRICT);
-    rx.set_size(size(rx_hints.map_or(0, RxAttr::size)));
-    rx.set_iov_limit(MESSAGE_IOV_LIMIT);
+    rx.set_size(size(limits, rx_hints.map_or(0, RxAttr::size)));
+    rx.set_iov_limit(limits.iovs);
 
     let mut domain = info.domain_attr();
     domain.set_name(&CString::new(route.domain.as_str()).map_err(|_| Errno::EINVAL)?)?;
@@ -192,9 +242,9 @@ pub(in super::super) fn describe(
     domain.set_data_progress(constants::FI_PROGRESS_MANUAL);
     domain.set_resource_mgmt(constants::FI_RM_ENABLED);
     domain.set_av_type(constants::FI_AV_UNSPEC);
-    domain.set_mr_mode(mr_mode(hints, version));
-    domain.set_mr_key_size(KEY_SIZE);
-    domain.set_cq_data_size(DATA_SIZE);
+    domain.set_mr_mode(mr_mode);
+    domain.set_mr_key_size(limits.key_size);
+    domain.set_cq_data_size(data_size(limits, hints));
     domain.set_cq_cnt(QUEUES);
     domain.set_cntr_cnt(QUEUES);
     domain.set_ep_cnt(ENDPOINTS);
@@ -205,7 +255,7 @@ pub(in super::super) fn describe(
     domain.set_max_ep_srx_ctx(ENDPOINTS);
     domain.set_mr_iov_limit(1);
     domain.set_mr_cnt(REGIONS);
-    domain.set_max_err_data(USER_DATA_MAX);
+    domain.set_max_err_data(limits.user_data);
 
     info.fabric_attr().set_name(device.fabric)?;
     // A passive endpoint, whose address an endpoint is to take over.

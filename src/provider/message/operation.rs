@@ -95,10 +95,10 @@ impl Operation {
     }
 }
 
-/// The entry of a write of the peer that came with data.
-pub(super) fn remote_write(length: usize, data: u64) -> Entry {
+/// The entry of a write of the peer that came with data, with the context of the receive that it took, if it took one.
+pub(super) fn remote_write(context: UserContext, length: usize, data: u64) -> Entry {
     let flags = constants::FI_REMOTE_WRITE | constants::FI_RMA | constants::FI_REMOTE_CQ_DATA;
-    Entry::Success(Completion { context: UserContext::NONE, flags, length, data })
+    Entry::Success(Completion { context, flags, length, data })
 }
 
 /// The statuses, in the order of their codes in `prov_errno`, which begin with 1.

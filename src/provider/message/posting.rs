@@ -3,8 +3,7 @@
 use std::io::IoSlice;
 
 use super::endpoint::{Endpoint, Link, Phase};
-use super::engine::{State, UNREPORTED, id_of};
-use super::info::INJECT_SIZE;
+use super::engine::{NO_OPERATION, State, id_of};
 use super::operation::{Kind, Operation};
 use super::region::stag_of;
 use crate::abi::{
@@ -83,7 +82,7 @@ impl<D: Device> Endpoint<D> {
         }
         let (qp, kind) = (link.qp, operation.kind);
         if is_silent {
-            requests.iter_mut().for_each(|request| (request.id, request.signaled) = (UNREPORTED, false));
+            requests.iter_mut().for_each(|request| (request.id, request.signaled) = (NO_OPERATION, false));
             return state.cq.post_send(qp, requests, more).map_err(refused);
         }
         let place = link.operations.insert(operation);
@@ -162,10 +161,10 @@ fn refused(error: Error) -> Errno {
     }
 }
 
-/// The bytes of places that are to be taken before the call returns.
-fn copied(places: &[Place]) -> Result<Vec<u8>> {
+/// The bytes of places, at most `most`, that are to be taken before the call returns.
+fn copied(places: &[Place], most: usize) -> Result<Vec<u8>> {
     let length: usize = places.iter().map(Place::len).sum();
-    if length > INJECT_SIZE {
+    if length > most {
         return Err(Errno::EMSGSIZE);
     }
     let mut bytes = Vec::with_capacity(length);
@@ -218,14 +217,14 @@ impl<D: Device> MessageOps for Endpoint<D> {
                 let request = request(send(call.data), Payload::Places(call.buffers));
                 return self.post_one(state, at, manner, operation, request);
             }
-            let bytes = copied(call.buffers)?;
+            let bytes = copied(call.buffers, self.engine.limits.inject)?;
             let slices = [IoSlice::new(&bytes)];
             self.post_one(state, at, manner, operation, request(send(call.data), Payload::Inline(&slices)))
         })
     }
 
     fn inject(&self, message: &[u8], data: Option<u64>) -> Result<()> {
-        if message.len() > INJECT_SIZE {
+        if message.len() > self.engine.limits.inject {
             return Err(Errno::EMSGSIZE);
         }
         let at = self.link()?;
@@ -255,7 +254,7 @@ impl<D: Device> RmaOps for Endpoint<D> {
     }
 
     fn inject_write(&self, source: &[u8], target: RemotePiece, data: Option<u64>) -> Result<()> {
-        if source.len() > INJECT_SIZE {
+        if source.len() > self.engine.limits.inject {
             return Err(Errno::EMSGSIZE);
         }
         let at = self.link()?;
@@ -290,7 +289,7 @@ impl<D: Device> Endpoint<D> {
                 let manner = if kind == Kind::Read { without_delivery(manner) } else { manner };
                 return self.post_one(state, at, manner, operation, request);
             }
-            let bytes = if is_inject { copied(call.local)? } else { Vec::new() };
+            let bytes = if is_inject { copied(call.local, self.engine.limits.inject)? } else { Vec::new() };
             let pieces = split(call, &bytes, is_inject);
             let slices: Vec<_> = pieces.bytes.iter().map(|bytes| [IoSlice::new(bytes)]).collect();
             let mut requests = Vec::with_capacity(count + 1);

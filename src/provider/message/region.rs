@@ -73,15 +73,18 @@ impl<D: Device> Region<D> {
             other => errno_of(other),
         })?;
         let key = if naming.draws_keys { region.remote_key().into() } else { requested_key };
+        let local_key = region.local_key();
         let (region, membership) = (Mutex::new(Some(region)), Mutex::new(Some(membership)));
         let counters = Mutex::default();
-        Ok(NewMemoryRegion::memory_region(Arc::new(Self { engine, region, counters, membership }), key))
+        let value = Arc::new(Self { engine, region, counters, membership });
+        Ok(NewMemoryRegion::memory_region(value, key, local_key))
     }
 }
 
-/// The rights that peers get.
+/// The rights that peers and the device get.
 fn rights(access: u64) -> Access {
     let mut rights = Access::empty();
+    rights.set(Access::LOCAL_WRITE, access & (constants::FI_RECV | constants::FI_READ) != 0);
     rights.set(Access::REMOTE_READ, access & constants::FI_REMOTE_READ != 0);
     rights.set(Access::REMOTE_WRITE, access & constants::FI_REMOTE_WRITE != 0);
     rights

@@ -13,7 +13,7 @@ use crate::provider::children::Child;
 use crate::provider::error::errno_of;
 use rdma_verbs::{Device, MessageQueues as _, RecvQueue, RecvRequest};
 
-use super::info::{DEFAULT_SIZE, SHARED_SIZE_MAX};
+use super::info::DEFAULT_SIZE;
 
 /// An open shared receive context.
 pub(in super::super) struct SharedReceive<D: Device> {
@@ -32,12 +32,12 @@ impl<D: Device> SharedReceive<D> {
     ) -> Result<Arc<Self>> {
         let size = match attributes.map_or(0, RxAttr::size) {
             0 => DEFAULT_SIZE,
-            size if size <= SHARED_SIZE_MAX => size,
+            size if size <= engine.limits.shared_size => size,
             _ => return Err(Errno::EINVAL),
         };
         let mut state = engine.lock();
-        // At most `SHARED_SIZE_MAX`.
-        let srq = state.cq.create_srq(size as u32).map_err(errno_of)?;
+        // A limit of 32 bits.
+        let srq = state.cq.create_srq(engine.pd(), size as u32).map_err(errno_of)?;
         let at = state.shared.insert(SharedReceives { srq, operations: Operations::new(), users: 0 });
         drop(state);
         Ok(Arc::new(Self { engine, at, size, membership: Mutex::new(Some(membership)) }))
@@ -90,6 +90,7 @@ impl<D: Device> CmOps for SharedReceive<D> {}
 
 impl<D: Device> Fid for SharedReceive<D> {
     const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
+    const DESCRIPTORS: bool = D::LOCAL_KEYS;
 
     fn close(&self) -> Result<()> {
         let mut state = self.engine.lock();

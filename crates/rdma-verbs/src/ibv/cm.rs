@@ -204,8 +204,8 @@ impl Id {
     }
 
     /// Sends the connection request for a queue pair.
-    pub(super) fn connect(&self, qp: u32, reads: ReadDepths, private_data: &[u8]) -> Result<()> {
-        let mut parameters = parameters(qp, reads, private_data);
+    pub(super) fn connect(&self, pair: &Parameters, private_data: &[u8]) -> Result<()> {
+        let mut parameters = pair.raw(private_data);
         // SAFETY: the identifier is valid; the parameters and the private data that they point to are live,
         // and copied by the call.
         let result = unsafe { (self.library().rdma_connect)(self.raw.as_ptr(), &raw mut parameters) };
@@ -213,8 +213,8 @@ impl Id {
     }
 
     /// Accepts a connection request for a queue pair.
-    pub(super) fn accept(&self, qp: u32, reads: ReadDepths, private_data: &[u8]) -> Result<()> {
-        let mut parameters = parameters(qp, reads, private_data);
+    pub(super) fn accept(&self, pair: &Parameters, private_data: &[u8]) -> Result<()> {
+        let mut parameters = pair.raw(private_data);
         // SAFETY: as for `connect`.
         let result = unsafe { (self.library().rdma_accept)(self.raw.as_ptr(), &raw mut parameters) };
         check("rdma_accept", result)
@@ -316,18 +316,29 @@ fn milliseconds(time: Duration) -> c_int {
     c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX).max(1)
 }
 
-/// The parameters of `rdma_connect` and `rdma_accept`. Both retry counts have their maximum: receives are
-/// posted before connecting, so the receiver is not ready for a short time at most.
-fn parameters(qp: u32, reads: ReadDepths, private_data: &[u8]) -> sys::rdma_conn_param {
-    sys::rdma_conn_param {
-        private_data: private_data.as_ptr().cast(),
-        private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
-        responder_resources: reads.responder,
-        initiator_depth: reads.initiator,
-        flow_control: 0,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        srq: 0,
-        qp_num: qp,
+/// The parameters of a connection that depend on its queue pair.
+pub(super) struct Parameters {
+    /// The number by which the peer's device addresses the queue pair.
+    pub(super) number: u32,
+    pub(super) reads: ReadDepths,
+    /// Whether its receives are shared.
+    pub(super) is_shared: bool,
+}
+
+impl Parameters {
+    /// For `rdma_connect` and `rdma_accept`. Both retry counts have their maximum, which means without end for the
+    /// receiver that is not ready: messages wait for a receive.
+    fn raw(&self, private_data: &[u8]) -> sys::rdma_conn_param {
+        sys::rdma_conn_param {
+            private_data: private_data.as_ptr().cast(),
+            private_data_len: u8::try_from(private_data.len()).unwrap_or(u8::MAX),
+            responder_resources: self.reads.responder,
+            initiator_depth: self.reads.initiator,
+            flow_control: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: self.is_shared.into(),
+            qp_num: self.number,
+        }
     }
 }

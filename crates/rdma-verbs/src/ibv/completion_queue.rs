@@ -15,10 +15,11 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::connection::{self, add_channel};
 use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::memory::Pd;
-use super::queue_pair::{QueuePair, number_of};
+use super::queue_pair::{Purpose, QueuePair, number_of};
+use super::shared_queue::{self, SharedQueue};
 use crate::{
-    self as verbs, Completion, Error, EventTarget, Interest, QpCapabilities, QpId, RecvRequest, Result,
-    SendRequest, Timer, WaitSet,
+    self as verbs, ANY_DEPTH, Completion, Error, EventTarget, Interest, QpCapabilities, QpId, RecvRequest,
+    Result, SendRequest, SrqId, Timer, WaitSet,
 };
 
 /// Most completions polled from the device in one call.
@@ -28,11 +29,22 @@ const BATCH: usize = 16;
 /// clock. It costs a system call, which a caller that polls in a loop must not pay in every poll.
 const EMPTY_POLLS: u32 = 64;
 
+/// Depth at the beginning of a queue that grows.
+const FIRST_DEPTH: u32 = 1024;
+
 /// A completion queue with its queue pairs.
 pub struct Cq {
     queue_pairs: BTreeMap<u32, QueuePair>,
     last_number: u32,
+    shared: BTreeMap<SrqId, Arc<SharedQueue>>,
+    last_shared: u32,
+    /// The queue pair of a number by which the device names it: of those with shared receives.
+    by_wire: BTreeMap<u32, u32>,
     queue: Arc<Queue>,
+    /// Completions for which the device's queue has room, if that is to grow.
+    room: Option<u32>,
+    /// Completions that queue pairs may have left which are destroyed.
+    left_behind: u32,
     /// The target that completions and the ends of connections wake.
     wait: Option<EventTarget>,
     /// A source of that wait set. It wakes a sleeping caller, because a peer's host has to be probed even if
@@ -60,14 +72,14 @@ unsafe impl Send for Queue {}
 unsafe impl Sync for Queue {}
 
 impl Queue {
-    fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
+    pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
         let most = context.max_completions;
         if depth == 0 || depth > most {
             let (what, value) = ("completion queue depth", depth.into());
             return Err(Error::OutOfRange { what, value, least: 1, most: most.into() });
         }
         // Room for the completions of probes as well.
-        let depth = i32::try_from(depth.saturating_add(depth / 8 + 8).min(most)).unwrap_or(i32::MAX);
+        let depth = int(depth.saturating_add(depth / 8 + 8).min(most));
         let (library, user) = (context.library, std::ptr::null_mut());
         // SAFETY: the context is open.
         let channel = unsafe { (library.ibv_create_comp_channel)(context.raw()) };
@@ -126,6 +138,16 @@ impl Queue {
         // SAFETY: the call initialized the first `count` entries, and only those are borrowed.
         unsafe { std::slice::from_raw_parts(batch.as_ptr().cast(), count) }
     }
+
+    /// Changes the number of completions that it has room for.
+    fn resize(&self, depth: u32) -> Result<()> {
+        // SAFETY: the queue is valid.
+        check("ibv_resize_cq", unsafe { (self.context.library.ibv_resize_cq)(self.raw(), int(depth)) })
+    }
+}
+
+fn int(depth: u32) -> i32 {
+    i32::try_from(depth).unwrap_or(i32::MAX)
 }
 
 impl Drop for Queue {
@@ -145,10 +167,16 @@ impl Drop for Queue {
 
 impl Cq {
     pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
+        let room = (depth == ANY_DEPTH).then_some(FIRST_DEPTH.min(context.max_completions));
         Ok(Self {
-            queue: Arc::new(Queue::create(context, depth)?),
+            queue: Arc::new(Queue::create(context, room.unwrap_or(depth))?),
             queue_pairs: BTreeMap::new(),
             last_number: 0,
+            shared: BTreeMap::new(),
+            last_shared: 0,
+            by_wire: BTreeMap::new(),
+            room,
+            left_behind: 0,
             wait: None,
             keepalive_timer: None,
             keepalive: None,
@@ -168,10 +196,18 @@ impl Cq {
         let mut batch = [const { MaybeUninit::uninit() }; BATCH];
         let batch = self.queue.poll(&mut batch, out.len());
         if batch.is_empty() {
+            self.left_behind = 0;
             return None;
         }
         let mut count = 0;
         for work in batch {
+            if let Some((srq, at)) = shared_queue::place_of(work.wr_id) {
+                if let Some(completion) = self.take_shared(work, srq, at) {
+                    out[count] = completion;
+                    count += 1;
+                }
+                continue;
+            }
             // Completions of a destroyed queue pair are dropped.
             let Some(queue_pair) = self.queue_pairs.get_mut(&number_of(work.wr_id)) else { continue };
             if let Some(completion) = queue_pair.take(work) {
@@ -181,6 +217,70 @@ impl Cq {
             queue_pair.close_when_flushed();
         }
         Some(count)
+    }
+
+    fn srq(&self, srq: SrqId) -> Result<&Arc<SharedQueue>> {
+        self.shared.get(&srq).ok_or(Error::BadState { state: "unknown", what: "any call" })
+    }
+
+    /// Handles the completion of a shared receive.
+    fn take_shared(&mut self, work: &sys::ibv_wc, srq: SrqId, at: u32) -> Option<Completion> {
+        let shared = self.shared.get(&srq)?;
+        let number = self.by_wire.get(&work.qp_num);
+        if let Some(queue_pair) = number.and_then(|number| self.queue_pairs.get_mut(number))
+            && queue_pair.take_shared(work)
+        {
+            return Some(queue_pair.received(shared.complete(at)?, work));
+        }
+        // The message will never be complete, or its queue pair is destroyed.
+        shared.repost(at);
+        None
+    }
+
+    /// Makes a queue pair.
+    fn add(&mut self, pd: &Pd, wanted: QpCapabilities, purpose: Purpose) -> Result<(QpId, QpCapabilities)> {
+        let attributes = &self.queue.context.attributes;
+        let depths = [
+            ("send queue depth", wanted.send_depth, attributes.max_send_depth),
+            ("receive queue depth", wanted.recv_depth, attributes.max_recv_depth),
+        ];
+        for (what, value, most) in depths {
+            if value > most {
+                return Err(Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() });
+            }
+        }
+        let number = QpId(self.last_number + 1);
+        connection::destroy_waiting();
+        let queue_pair = QueuePair::create(number, pd, &self.queue, wanted, purpose)?;
+        self.make_room(queue_pair.completions())?;
+        self.last_number = number.0;
+        let granted = queue_pair.granted;
+        if queue_pair.shared.is_some() {
+            self.by_wire.insert(queue_pair.wire_number(), number.0);
+        }
+        self.queue_pairs.insert(number.0, queue_pair);
+        Ok((number, granted))
+    }
+
+    /// Makes the device's queue large enough for so many completions more, if it is one that grows.
+    fn make_room(&mut self, more: u32) -> Result<()> {
+        let Some(room) = self.room else { return Ok(()) };
+        let pairs = self.queue_pairs.values().map(QueuePair::completions);
+        let shared = self.shared.values().map(|shared| shared.depth);
+        let needed: u64 = pairs.chain(shared).chain([self.left_behind, more]).map(u64::from).sum();
+        let most = self.queue.context.max_completions;
+        if needed > most.into() {
+            let what = "sum of queue depths";
+            return Err(Error::OutOfRange { what, value: needed, least: 0, most: most.into() });
+        }
+        // At most `most`.
+        let needed = needed as u32;
+        if needed > room {
+            let next = needed.checked_next_power_of_two().unwrap_or(most).min(most);
+            self.queue.resize(next)?;
+            self.room = Some(next);
+        }
+        Ok(())
     }
 
     /// Handles the connection manager's events of every connection. Returns whether there were any. Deadlines
@@ -215,27 +315,13 @@ impl verbs::QueuePairs for Cq {
     type Pd = Pd;
 
     fn create_qp(&mut self, pd: &Pd, wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
-        let attributes = &self.queue.context.attributes;
-        let depths = [
-            ("send queue depth", wanted.send_depth, attributes.max_send_depth),
-            ("receive queue depth", wanted.recv_depth, attributes.max_recv_depth),
-        ];
-        for (what, value, most) in depths {
-            if value > most {
-                return Err(Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() });
-            }
-        }
-        let number = QpId(self.last_number + 1);
-        connection::destroy_waiting();
-        let queue_pair = QueuePair::create(number, pd, &self.queue, wanted)?;
-        self.last_number = number.0;
-        let granted = queue_pair.granted;
-        self.queue_pairs.insert(number.0, queue_pair);
-        Ok((number, granted))
+        self.add(pd, wanted, Purpose::Any)
     }
 
     fn destroy_qp(&mut self, qp: QpId) {
         if let Some(queue_pair) = self.queue_pairs.remove(&qp.0) {
+            self.by_wire.remove(&queue_pair.wire_number());
+            self.left_behind = self.left_behind.saturating_add(queue_pair.completions());
             connection::destroy(queue_pair);
         }
     }
@@ -252,7 +338,46 @@ impl verbs::QueuePairs for Cq {
     }
 }
 
-impl verbs::MessageQueues for Cq {}
+impl verbs::MessageQueues for Cq {
+    fn create_message_qp(
+        &mut self,
+        pd: &Pd,
+        wanted: QpCapabilities,
+        shared: Option<SrqId>,
+    ) -> Result<(QpId, QpCapabilities)> {
+        if self.queue.context.attributes.max_places == 0 {
+            return Err(NO_MESSAGES);
+        }
+        let shared = shared.map(|srq| self.srq(srq).cloned()).transpose()?;
+        self.add(pd, wanted, Purpose::Messages(shared))
+    }
+
+    fn create_srq(&mut self, pd: &Pd, depth: u32) -> Result<SrqId> {
+        if self.queue.context.attributes.max_places == 0 {
+            return Err(NO_MESSAGES);
+        }
+        let number = SrqId(self.last_shared + 1);
+        self.make_room(depth)?;
+        self.shared.insert(number, Arc::new(SharedQueue::create(number, pd, depth)?));
+        self.last_shared = number.0;
+        Ok(number)
+    }
+
+    fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
+        // Each queue pair of it has a reference.
+        if Arc::strong_count(self.srq(srq)?) > 1 {
+            return Err(Error::BadState { state: "using it", what: "destroying a shared receive queue" });
+        }
+        self.shared.remove(&srq);
+        Ok(())
+    }
+
+    fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
+        self.srq(srq)?.post(requests)
+    }
+}
+
+const NO_MESSAGES: Error = Error::Unsupported("queue pairs for messages");
 
 impl verbs::CompletionQueue for Cq {
     fn poll(&mut self, out: &mut [Completion]) -> usize {

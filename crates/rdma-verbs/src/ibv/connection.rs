@@ -19,7 +19,7 @@ use rdma_sys as sys;
 
 pub(super) use ending::{destroy, destroy_waiting};
 
-use super::cm::{Channel, Event, Id, ReadDepths, kind};
+use super::cm::{Channel, Event, Id, Parameters, ReadDepths, kind};
 use super::listener::Request;
 use super::liveness::Verdict;
 use super::queue_pair::QueuePair;
@@ -143,14 +143,14 @@ impl QueuePair {
         self.remember_addresses(&id);
         self.id = Some(id);
         self.state = State::Attempting(Stage::Accepting, Attempt::new(options, private_data));
-        let own = self.read_depths();
+        let own = self.parameters().reads;
         let most = self.context().max_reads.responder;
         let reads = ReadDepths {
             initiator: own.initiator.min(offered.initiator),
             responder: own.responder.max(offered.responder).min(most),
         };
         let accepted = self.move_to_ready().and_then(|()| match &self.id {
-            Some(id) => id.accept(self.wire_number(), reads, private_data),
+            Some(id) => id.accept(&Parameters { reads, ..self.parameters() }, private_data),
             None => Ok(()),
         });
         if let Err(error) = accepted {
@@ -265,7 +265,7 @@ impl QueuePair {
                 id.resolve_address(peer, attempt.passed().max(ADDRESS_ATTEMPT)).map(|()| Stage::Resolving)
             }
             (Stage::Routing, kind::RDMA_CM_EVENT_ROUTE_RESOLVED) => {
-                let connected = id.connect(self.wire_number(), self.read_depths(), &attempt.private_data);
+                let connected = id.connect(&self.parameters(), &attempt.private_data);
                 self.is_requesting = self.is_iwarp() && connected.is_ok();
                 connected.map(|()| Stage::Requesting)
             }

@@ -7,16 +7,19 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rdma_sys as sys;
 
 use super::cm::{Channel, Id, ReadDepths};
+use super::completion_queue::Queue;
 use super::library::{Library, library};
+use super::memory::Pd;
+use super::queue_pair::{Purpose, QueuePair, SEND_SEGMENTS};
 use super::siw;
 use crate::process::Maker;
-use crate::{BreakReason, DeviceAttributes, Error, Result, Transport};
+use crate::{BreakReason, DeviceAttributes, Error, QpCapabilities, QpId, Result, Transport};
 
 /// Most inline bytes that a queue pair asks for. More would make every entry of the send queue larger, and
 /// copying a longer payload costs little beside sending it.
@@ -55,6 +58,8 @@ pub(super) struct Context {
     pub(super) max_segments: u32,
     /// Most RDMA reads that a queue pair may have outstanding.
     pub(super) max_reads: ReadDepths,
+    /// Most inline bytes that every queue pair is granted, once it was asked for.
+    max_inline: OnceLock<usize>,
     /// Most inline bytes to ask for. Devices report no limit but refuse a queue pair that asks for too many,
     /// so this shrinks with each refusal.
     inline: AtomicUsize,
@@ -165,6 +170,7 @@ impl Context {
                 transport: Transport::InfiniBand,
                 immediate: u32::BITS as u8,
                 max_places: 0,
+                max_inline: 0,
                 max_send_depth: 0,
                 max_recv_depth: 0,
                 max_private_data: PRIVATE_DATA_INFINIBAND,
@@ -173,6 +179,7 @@ impl Context {
             max_completions: 0,
             max_segments: 1,
             max_reads: ReadDepths { initiator: 0, responder: 0 },
+            max_inline: OnceLock::new(),
             inline: AtomicUsize::new(MAX_INLINE),
             down: AtomicU64::new(0),
         };
@@ -204,6 +211,9 @@ impl Context {
             attributes.transport = Transport::Iwarp;
             attributes.immediate = 0;
             attributes.max_private_data = PRIVATE_DATA_IWARP;
+        } else {
+            let most = context.max_segments.min(number(device.max_sge_rd).max(1));
+            attributes.max_places = SEND_SEGMENTS.min(most as usize);
         }
         // One completion queue has room for both queues of a queue pair.
         let depth = number(device.max_qp_wr).min(context.max_completions / 2);
@@ -211,6 +221,26 @@ impl Context {
         attributes.max_recv_depth = depth;
         attributes.max_message = port.max_msg_sz.into();
         Ok(context)
+    }
+
+    /// What the device can do.
+    pub(super) fn attributes(self: &Arc<Self>) -> DeviceAttributes {
+        let max_inline = *self.max_inline.get_or_init(|| self.ask_for_inline().unwrap_or(0));
+        DeviceAttributes { max_inline, ..self.attributes.clone() }
+    }
+
+    /// Devices do not report how many inline bytes they grant, so this creates a queue pair like those for messages.
+    fn ask_for_inline(self: &Arc<Self>) -> Result<usize> {
+        if self.attributes.max_places == 0 {
+            return Ok(0);
+        }
+        let (send_depth, recv_depth, initiator_depth, responder_resources) = (1, 1, 1, 1);
+        let inline = MAX_INLINE;
+        let wanted = QpCapabilities { send_depth, recv_depth, inline, initiator_depth, responder_resources };
+        let queue = Arc::new(Queue::create(self, 1)?);
+        let queue_pair =
+            QueuePair::create(QpId(0), &Pd::alloc(self)?, &queue, wanted, Purpose::Messages(None))?;
+        Ok(queue_pair.granted.inline.min(MAX_INLINE))
     }
 
     pub(super) fn raw(&self) -> *mut sys::ibv_context {

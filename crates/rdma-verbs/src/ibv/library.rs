@@ -55,6 +55,9 @@ functions! {
         ibv_destroy_comp_channel(*mut sys::ibv_comp_channel) -> c_int;
         ibv_create_cq(*mut sys::ibv_context, c_int, *mut c_void, *mut sys::ibv_comp_channel, c_int) -> *mut sys::ibv_cq;
         ibv_destroy_cq(*mut sys::ibv_cq) -> c_int;
+        ibv_resize_cq(*mut sys::ibv_cq, c_int) -> c_int;
+        ibv_create_srq(*mut sys::ibv_pd, *mut sys::ibv_srq_init_attr) -> *mut sys::ibv_srq;
+        ibv_destroy_srq(*mut sys::ibv_srq) -> c_int;
         ibv_get_cq_event(*mut sys::ibv_comp_channel, *mut *mut sys::ibv_cq, *mut *mut c_void) -> c_int;
         ibv_ack_cq_events(*mut sys::ibv_cq, c_uint);
         ibv_create_qp(*mut sys::ibv_pd, *mut sys::ibv_qp_init_attr) -> *mut sys::ibv_qp;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rdma_sys as sys;
 
 use super::device::{Context, check_pointer};
-use crate::{self as verbs, Access, Memory, Result, Transport};
+use crate::{self as verbs, Access, Error, Memory, RegionName, Result, Transport};
 
 /// A protection domain and, on iWARP, a region for the probes of its queue pairs.
 #[derive(Clone)]
@@ -137,6 +137,14 @@ impl verbs::ProtectionDomain for Pd {
 
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Region> {
         Region::register(&self.handle, memory, access)
+    }
+
+    /// The device draws the keys, and the address is that of the memory.
+    fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<Region> {
+        if name.key.is_some() || name.address != memory.pin().as_ptr().addr() as u64 {
+            return Err(Error::Unsupported("keys and addresses that the consumer chooses"));
+        }
+        self.register(memory, access)
     }
 }
 

@@ -12,8 +12,8 @@ use super::memory::Region;
 use super::outstanding::Posted;
 use super::queue_pair::{QueuePair, SEND_SEGMENTS};
 use crate::{
-    Buffer, CompletionKind, Error, MemoryRegion as _, Operation, Payload, RecvRequest, RemoteAddress, Result,
-    Segment, SendRequest,
+    Buffer, CompletionKind, Error, MemoryRegion as _, Operation, Payload, Place, RecvRequest, RemoteAddress,
+    Result, Segment, SendRequest,
 };
 
 /// Most work requests posted to the device in one call.
@@ -26,7 +26,7 @@ const SHORT_CHAIN: usize = 2;
 /// Payload from this length on soft iWARP sends without a copy, if the request is unsignaled.
 const PAGE: usize = 4096;
 
-const NO_PIECE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
+pub(super) const NO_PIECE: sys::ibv_sge = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
 
 impl QueuePair {
     /// Posts all of the receives, or none. If the device takes only a part of them, the connection breaks.
@@ -34,35 +34,48 @@ impl QueuePair {
         if matches!(self.state, State::Closing | State::Ended) {
             return Err(Error::BadState { state: self.state.name(), what: "post_recv" });
         }
-        if requests.iter().any(|request| matches!(request.buffer, Buffer::Places(_))) {
-            return Err(NO_PLACES);
+        if self.shared.is_some() {
+            return Err(Error::BadState { state: "using a shared receive queue", what: "post_recv" });
         }
+        requests.iter().try_for_each(|request| self.check_recv(request))?;
         let (depth, used) = (self.granted.recv_depth, self.receives.outstanding());
         require_room(depth, depth.saturating_sub(used), requests.len())?;
         let before = self.receives.posted();
-        let posted = requests.chunks(CHAIN).try_for_each(|chunk| self.post_receives(chunk));
+        let posted = if self.most_places > 0 {
+            requests.chunks(1).try_for_each(|one| self.post_receives::<1, SEND_SEGMENTS>(one))
+        } else {
+            requests.chunks(CHAIN).try_for_each(|chunk| self.post_receives::<CHAIN, 1>(chunk))
+        };
         self.all_or_none(posted, self.receives.posted() == before)
     }
 
-    /// Posts at most [`CHAIN`] receives: if the device refuses one, those before it.
-    fn post_receives(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
-        let mut pieces = [NO_PIECE; CHAIN];
+    fn check_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
+        match request.buffer {
+            Buffer::Places(places) => check_places(places, self.most_places, true),
+            Buffer::Empty | Buffer::Segment(_) => Ok(()),
+        }
+    }
+
+    /// Posts at most `N` receives of at most `S` pieces: if the device refuses one, those before it.
+    fn post_receives<const N: usize, const S: usize>(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
+        let mut pieces = [[NO_PIECE; S]; N];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
-        let mut chain: [sys::ibv_recv_wr; CHAIN] = unsafe { std::mem::zeroed() };
+        let mut chain: [sys::ibv_recv_wr; N] = unsafe { std::mem::zeroed() };
         let first = self.receives.next();
         let mut next = std::ptr::null_mut();
         for (at, request) in requests.iter().enumerate().rev() {
             let work = &mut chain[at];
             work.wr_id = self.work_id(true, first.wrapping_add(at as u32));
             work.next = next;
-            let buffer = match request.buffer {
-                Buffer::Segment(segment) => Some(segment),
-                Buffer::Empty | Buffer::Places(_) => self.empty_segment(),
+            let list = &mut pieces[at][..];
+            let used = match request.buffer {
+                Buffer::Places(places) => fill(list, places.iter().map(Place::segment)),
+                Buffer::Segment(segment) => fill(list, Some(segment)),
+                Buffer::Empty => fill(list, self.empty_segment()),
             };
-            if let Some(buffer) = buffer {
-                pieces[at] = piece(buffer);
-                work.sg_list = &raw mut pieces[at];
-                work.num_sge = 1;
+            if used > 0 {
+                work.sg_list = list.as_mut_ptr();
+                work.num_sge = used as i32;
             }
             next = work;
         }
@@ -118,15 +131,9 @@ impl QueuePair {
                 Err(Error::InlineTooLong { length: request.payload.len(), limit: self.granted.inline })
             }
             Payload::Segments(segments) if segments.len() > if is_read { 1 } else { self.segments } => {
-                let most = if is_read { 1 } else { self.segments as u64 };
-                Err(Error::OutOfRange {
-                    what: "number of segments",
-                    value: segments.len() as u64,
-                    least: 0,
-                    most,
-                })
+                Err(too_many(segments.len(), if is_read { 1 } else { self.segments }))
             }
-            Payload::Places(_) => Err(NO_PLACES),
+            Payload::Places(places) => check_places(places, self.most_places, !self.is_copied(request)),
             Payload::Inline(_) | Payload::Segments(_) => Ok(()),
         }
     }
@@ -149,20 +156,22 @@ impl QueuePair {
                     let used = inline_pieces(slices, place, &mut self.joined);
                     (used, sys::ibv_send_flags::IBV_SEND_INLINE)
                 }
-                Payload::Segments(segments) => {
-                    place.iter_mut().zip(segments).for_each(|(place, segment)| *place = piece(*segment));
-                    (segments.len(), sys::ibv_send_flags(0))
+                Payload::Segments(segments) => (fill(place, segments.iter().copied()), NO_FLAG),
+                Payload::Places(places) => {
+                    let flag =
+                        if self.is_copied(request) { sys::ibv_send_flags::IBV_SEND_INLINE } else { NO_FLAG };
+                    (fill(place, places.iter().map(Place::segment)), flag)
                 }
-                // `check_send` refuses these.
-                Payload::Places(_) => (0, sys::ibv_send_flags(0)),
             };
             if used > 0 {
                 work.sg_list = place.as_mut_ptr();
                 work.num_sge = used as i32;
                 work.send_flags = flags.0;
             }
+            self.silent += 1;
             if request.signaled || self.must_be_signaled(request) {
                 work.send_flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+                self.silent = 0;
             }
             set_operation(work, request.operation);
         }
@@ -175,13 +184,25 @@ impl QueuePair {
         posted
     }
 
-    /// Whether the request must be signaled although the consumer wants no completion. Soft iWARP hands the
-    /// pages of a long unsignaled request to TCP without a copy. TCP may then send them after the completion
-    /// of a later request, when the consumer may already change them. Soft iWARP copies the payload of a
-    /// signaled request, which is also faster: after uncopied pages the checksum takes a TCP segment of its
-    /// own.
+    /// Whether the request must be signaled although the consumer wants no completion.
+    ///
+    /// Soft iWARP hands the pages of a long unsignaled request to TCP without a copy. TCP may then send them
+    /// after the completion of a later request, when the consumer may already change them. Soft iWARP copies
+    /// the payload of a signaled request, which is also faster: after uncopied pages the checksum takes a TCP
+    /// segment of its own.
+    ///
+    /// A queue pair for messages signals a part of its requests, so that the entries of the others become free.
     fn must_be_signaled(&self, request: &SendRequest<'_>) -> bool {
-        self.is_iwarp() && matches!(request.payload, Payload::Segments(_)) && request.payload.len() >= PAGE
+        if self.is_iwarp() {
+            return matches!(request.payload, Payload::Segments(_)) && request.payload.len() >= PAGE;
+        }
+        self.most_places > 0 && self.silent >= self.granted.send_depth / 4
+    }
+
+    /// Whether the device takes the payload from these places while the request is posted.
+    fn is_copied(&self, request: &SendRequest<'_>) -> bool {
+        let is_read = matches!(request.operation, Operation::Read { .. });
+        !is_read && request.payload.len() <= self.granted.inline
     }
 
     /// Length of a request's inline payload if it must be joined, because it has more slices than a work
@@ -270,9 +291,30 @@ fn inline_pieces(slices: &[IoSlice<'_>], place: &mut [sys::ibv_sge], joined: &mu
     place.iter_mut().zip(filled).map(|(place, slice)| *place = piece(slice)).count()
 }
 
-const NO_PLACES: Error = Error::Unsupported("memory that is not registered");
+const NO_FLAG: sys::ibv_send_flags = sys::ibv_send_flags(0);
 
-fn require_room(depth: u32, room: u32, asked: usize) -> Result<()> {
+fn too_many(count: usize, most: usize) -> Error {
+    Error::OutOfRange { what: "number of segments", value: count as u64, least: 0, most: most as u64 }
+}
+
+/// Refuses places if there are more than `most`, or if one has no key although it needs one.
+pub(super) fn check_places(places: &[Place], most: usize, need_keys: bool) -> Result<()> {
+    if places.len() > most {
+        return Err(too_many(places.len(), most));
+    }
+    let has_none = |place: &Place| place.segment().key == 0 && !place.is_empty();
+    if need_keys && places.iter().any(has_none) {
+        return Err(Error::Unsupported("memory that is not registered"));
+    }
+    Ok(())
+}
+
+/// Fills the first entries of a scatter or gather list, which is long enough. Returns how many.
+pub(super) fn fill(list: &mut [sys::ibv_sge], segments: impl IntoIterator<Item = Segment>) -> usize {
+    list.iter_mut().zip(segments).map(|(entry, segment)| *entry = piece(segment)).count()
+}
+
+pub(super) fn require_room(depth: u32, room: u32, asked: usize) -> Result<()> {
     if asked > room as usize { Err(Error::QueueFull { depth, room, asked }) } else { Ok(()) }
 }
 

@@ -9,13 +9,14 @@ use std::time::Instant;
 use rdma_sys as sys;
 use sys::ibv_wc_status as status;
 
-use super::cm::{Id, ReadDepths};
+use super::cm::{Id, Parameters, ReadDepths};
 use super::completion_queue::Queue;
 use super::connection::State;
 use super::device::{Context, PROBE_ENTRIES, check, check_pointer};
 use super::liveness::Liveness;
 use super::memory::{Pd, PdHandle, Region};
 use super::outstanding::{Outstanding, Posted};
+use super::shared_queue::SharedQueue;
 use crate::{
     BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities,
     QpId, Result,
@@ -28,12 +29,26 @@ pub(super) const SEND_SEGMENTS: usize = 4;
 /// pair's number, and the lower half holds the sequence number.
 const RECEIVE: u64 = 1 << 63;
 
+/// What a queue pair is for.
+pub(super) enum Purpose {
+    /// What the verbs say.
+    Any,
+    /// Messages, to receives of its own or to shared ones.
+    Messages(Option<Arc<SharedQueue>>),
+}
+
 /// A queue pair, its connection, and its outstanding requests.
 pub(super) struct QueuePair {
     pub(super) number: QpId,
     raw: NonNull<sys::ibv_qp>,
     pub(super) granted: QpCapabilities,
     pub(super) segments: usize,
+    /// Most places of a request: 0 unless the queue pair is one for messages.
+    pub(super) most_places: usize,
+    /// Requests posted since the last one that was signaled.
+    pub(super) silent: u32,
+    /// Has the receives of a queue pair for messages that has none of its own.
+    pub(super) shared: Option<Arc<SharedQueue>>,
     /// Buffer that joins inline payload of too many slices while it is posted.
     pub(super) joined: Vec<u8>,
     pub(super) sends: Outstanding,
@@ -62,8 +77,18 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Creates a queue pair, to which receives can be posted.
-    pub(super) fn create(number: QpId, pd: &Pd, queue: &Arc<Queue>, wanted: QpCapabilities) -> Result<Self> {
+    pub(super) fn create(
+        number: QpId,
+        pd: &Pd,
+        queue: &Arc<Queue>,
+        wanted: QpCapabilities,
+        purpose: Purpose,
+    ) -> Result<Self> {
         let context = &pd.handle().context;
+        let (most_places, shared) = match purpose {
+            Purpose::Any => (0, None),
+            Purpose::Messages(shared) => (context.attributes.max_places, shared),
+        };
         let segments = (SEND_SEGMENTS as u32).min(context.max_segments);
         let mut created = Err(Error::Unsupported("queue pair of that size"));
         for inline in context.inline_sizes(wanted.inline) {
@@ -73,9 +98,12 @@ impl QueuePair {
             request.recv_cq = queue.raw();
             request.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
             request.cap.max_send_wr = wanted.send_depth.max(1) + PROBE_ENTRIES;
-            request.cap.max_recv_wr = wanted.recv_depth.max(1);
+            match &shared {
+                Some(shared) => request.srq = shared.raw(),
+                None => request.cap.max_recv_wr = wanted.recv_depth.max(1),
+            }
             request.cap.max_send_sge = segments;
-            request.cap.max_recv_sge = 1;
+            request.cap.max_recv_sge = most_places.max(1) as u32;
             request.cap.max_inline_data = inline as u32;
             // SAFETY: domain and queue are valid, and the queue pair will hold both; the request is live. The
             // call fails if they are of different devices.
@@ -89,21 +117,25 @@ impl QueuePair {
             }
         }
         let (raw, cap) = created?;
+        let is_shared = shared.is_some();
         let max_reads = context.max_reads;
         let qp = Self {
             number,
             raw,
             granted: QpCapabilities {
                 send_depth: cap.max_send_wr.saturating_sub(PROBE_ENTRIES),
-                recv_depth: cap.max_recv_wr,
+                recv_depth: if is_shared { 0 } else { cap.max_recv_wr },
                 inline: cap.max_inline_data as usize,
                 initiator_depth: wanted.initiator_depth.max(1).min(max_reads.initiator),
                 responder_resources: wanted.responder_resources.max(1).min(max_reads.responder),
             },
             segments: segments as usize,
+            most_places,
+            silent: 0,
+            shared,
             joined: Vec::new(),
             sends: Outstanding::new(cap.max_send_wr),
-            receives: Outstanding::new(cap.max_recv_wr),
+            receives: Outstanding::new(if is_shared { 0 } else { cap.max_recv_wr }),
             state: State::Idle,
             events: VecDeque::new(),
             local: None,
@@ -187,8 +219,18 @@ impl QueuePair {
         unsafe { (*self.raw()).qp_num }
     }
 
-    pub(super) fn read_depths(&self) -> ReadDepths {
-        ReadDepths { initiator: self.granted.initiator_depth, responder: self.granted.responder_resources }
+    /// What the connection manager has to know of it.
+    pub(super) fn parameters(&self) -> Parameters {
+        let reads = ReadDepths {
+            initiator: self.granted.initiator_depth,
+            responder: self.granted.responder_resources,
+        };
+        Parameters { number: self.wire_number(), reads, is_shared: self.shared.is_some() }
+    }
+
+    /// Most completions of it that the device's queue may hold, but for those of shared receives.
+    pub(super) fn completions(&self) -> u32 {
+        (self.granted.send_depth + PROBE_ENTRIES).saturating_add(self.granted.recv_depth)
     }
 
     /// Free entries of the send queue that the consumer may use.
@@ -223,8 +265,28 @@ impl QueuePair {
         if succeeded && !signaled {
             return None;
         }
-        let mut completion = Completion { qp: self.number, id, kind, status, ..Completion::EMPTY };
         if succeeded && receive {
+            return Some(self.received(id, work));
+        }
+        Some(Completion { qp: self.number, id, kind, status, ..Completion::EMPTY })
+    }
+
+    /// Handles the completion of a shared receive that a message of this queue pair took. Returns whether the
+    /// message is complete, or was too long; otherwise the receive is to be posted again.
+    pub(super) fn take_shared(&mut self, work: &sys::ibv_wc) -> bool {
+        match completion_status(work.status, true) {
+            CompletionStatus::Success => self.liveness.heard(false),
+            status => self.take_failure(status, work.status),
+        }
+        matches!(work.status, status::IBV_WC_SUCCESS | status::IBV_WC_LOC_LEN_ERR)
+    }
+
+    /// The completion of a receive with this id.
+    pub(super) fn received(&self, id: u64, work: &sys::ibv_wc) -> Completion {
+        let status = completion_status(work.status, true);
+        let kind = CompletionKind::Recv;
+        let mut completion = Completion { qp: self.number, id, kind, status, ..Completion::EMPTY };
+        if status == CompletionStatus::Success {
             let has = |flag: sys::ibv_wc_flags| work.wc_flags & flag.0 != 0;
             if work.opcode == sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM {
                 completion.kind = CompletionKind::RecvWrite;
@@ -240,7 +302,7 @@ impl QueuePair {
                 completion.invalidated = Some(key);
             }
         }
-        Some(completion)
+        completion
     }
 
     /// Breaks the connection for a failed request, unless the request was only flushed.

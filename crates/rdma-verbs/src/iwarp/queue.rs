@@ -214,7 +214,7 @@ impl verbs::MessageQueues for CompletionQueue {
         self.add(wanted, |number, granted| Machine::for_messages(number, pd, granted, segment, shared))
     }
 
-    fn create_srq(&mut self, depth: u32) -> Result<SrqId> {
+    fn create_srq(&mut self, _pd: &ProtectionDomain, depth: u32) -> Result<SrqId> {
         check_depth("shared receive queue depth", depth)?;
         let srq = SrqId(self.next_srq);
         self.next_srq = self.next_srq.checked_add(1).ok_or(EXHAUSTED)?;

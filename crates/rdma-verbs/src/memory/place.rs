@@ -5,13 +5,19 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// A stretch of this process's memory that is lent to a work request without being registered.
+#[cfg(feature = "ibv")]
+use crate::Segment;
+
+/// A stretch of this process's memory that is lent to a work request.
 ///
-/// Whoever makes one vouches for the memory, so that posting it is safe.
+/// Whoever makes one vouches for the memory, so that posting it is safe. A device that accesses memory by itself
+/// needs the local key of a registered region around it ([`crate::Device::LOCAL_KEYS`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     base: NonNull<u8>,
     length: u32,
+    /// 0: none.
+    key: u32,
 }
 
 // SAFETY: an address and a length, which are used under the promise of `Place::new` only; it is not tied to a
@@ -31,9 +37,15 @@ impl Place {
     pub const unsafe fn new(base: *mut u8, length: u32) -> Option<Self> {
         match NonNull::new(base) {
             None if length > 0 => None,
-            None => Some(Self { base: NonNull::dangling(), length }),
-            Some(base) => Some(Self { base, length }),
+            None => Some(Self { base: NonNull::dangling(), length, key: 0 }),
+            Some(base) => Some(Self { base, length, key: 0 }),
         }
+    }
+
+    /// The same memory as part of the region with this [local key](crate::MemoryRegion::local_key).
+    #[must_use]
+    pub const fn within(self, key: u32) -> Self {
+        Self { key, ..self }
     }
 
     /// Length in bytes.
@@ -66,7 +78,14 @@ impl Place {
         let offset = offset.min(self.len());
         // SAFETY: at most one byte past the end of the bytes that `new` was promised. A place of no bytes
         // that dangles moves by none.
-        Self { base: unsafe { self.base.add(offset) }, length: self.length - offset as u32 }
+        Self { base: unsafe { self.base.add(offset) }, length: self.length - offset as u32, ..*self }
+    }
+
+    /// As a piece of the region that it was said to be in. Its key is 0 if it was said to be in none.
+    #[cfg(feature = "ibv")]
+    pub(crate) fn segment(&self) -> Segment {
+        let address = self.base.as_ptr().expose_provenance() as u64;
+        Segment { key: self.key, address, length: self.length }
     }
 
     /// The bytes of a request that is posted and sends them.
@@ -107,7 +126,7 @@ impl Place {
         /// Where leak checkers find it.
         static KEPT: parking_lot::Mutex<Vec<Place>> = parking_lot::Mutex::new(Vec::new());
         let bytes = Box::leak(vec![0_u8; length as usize].into_boxed_slice());
-        let place = Self { base: NonNull::from(bytes).cast(), length };
+        let place = Self { base: NonNull::from(bytes).cast(), length, key: 0 };
         KEPT.lock().push(place);
         place
     }

@@ -320,7 +320,7 @@ struct Hub {
 impl Hub {
     fn new(connections: usize) -> Self {
         let mut end = End::new(Device::default());
-        let srq = end.cq.create_srq(8).unwrap();
+        let srq = end.cq.create_srq(&end.pd, 8).unwrap();
         let (mut qps, mut peers) = (Vec::new(), Vec::new());
         for _ in 0..connections {
             let wanted = QpCapabilities { recv_depth: 0, ..SMALL };
@@ -485,7 +485,10 @@ fn writes_with_immediate_take_no_receive() {
     assert!(matches!(b.end.cq.post_recv(b.qp, &[full]), Err(Error::QueueFull { .. })));
     until(&mut [&mut a.end, &mut b.end], |ends| ends[1].completions.len() == 10);
     for (id, done) in (0..).zip(&b.end.completions) {
-        assert_eq!((summary(done), done.immediate), ((0, RecvWrite, Success, 7), Some(id << 40)));
+        assert_eq!(
+            (summary(done), done.immediate),
+            ((Completion::NO_RECEIVE, RecvWrite, Success, 7), Some(id << 40))
+        );
     }
 }
 
@@ -518,7 +521,10 @@ fn marks_have_a_meaning_only_where_they_are_one() {
     peer.0.write_all(&bytes.concat()).unwrap();
     until_one(&mut side, |side| side.end.completions.len() == 2);
     let found: Vec<_> = side.end.completions.iter().map(|done| (summary(done), done.immediate)).collect();
-    assert_eq!(found, [((1, Recv, Truncated, 18), None), ((0, RecvWrite, Success, 0), Some(7))]);
+    assert_eq!(
+        found,
+        [((1, Recv, Truncated, 18), None), ((Completion::NO_RECEIVE, RecvWrite, Success, 0), Some(7))]
+    );
 }
 
 #[test]

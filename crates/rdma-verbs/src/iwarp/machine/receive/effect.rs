@@ -89,7 +89,7 @@ impl Receiver {
         let completion = if of_write {
             let length = u32::try_from(self.written.take().unwrap_or(0)).unwrap_or(u32::MAX);
             let (qp, kind, status) = (self.qp, CompletionKind::RecvWrite, CompletionStatus::Success);
-            Completion { qp, kind, status, length, ..Completion::EMPTY }
+            Completion { qp, id: Completion::NO_RECEIVE, kind, status, length, ..Completion::EMPTY }
         } else {
             completion(self.qp, &self.delivered()?, CompletionStatus::Success)
         };

@@ -496,7 +496,8 @@ impl<'g> Run<'g> {
             Expected::Written { length, immediate } => {
                 let (qp, kind) = (QpId(at as u32), CompletionKind::RecvWrite);
                 let (status, immediate) = (CompletionStatus::Success, Some(immediate));
-                let expected = Completion { qp, kind, status, length, immediate, ..Completion::EMPTY };
+                let id = Completion::NO_RECEIVE;
+                let expected = Completion { qp, id, kind, status, length, immediate, ..Completion::EMPTY };
                 assert_eq!(*done, expected);
                 return;
             }

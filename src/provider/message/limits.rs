@@ -1,0 +1,61 @@
+//! What the message endpoints of a device can do, from the attributes of the device.
+
+use crate::abi::{MESSAGE_IOV_LIMIT, constants};
+use rdma_verbs::{DeviceAttributes, Transport};
+
+use super::hello;
+
+/// Longest `fi_inject` on any device, in bytes.
+const INJECT_SIZE: usize = 4096;
+/// Longest message, in bytes.
+const MAX_MESSAGE: usize = u32::MAX as usize;
+/// Largest depths of queues.
+const SIZE_MAX: usize = 1 << 17;
+const SHARED_SIZE_MAX: usize = 1 << 16;
+/// Entries of a send queue beside those of the application's operations: an operation may be several requests.
+pub(super) const SPARE: u32 = 16;
+
+/// See the module. Sizes are in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Limits {
+    /// Longest `fi_inject`.
+    pub(super) inject: usize,
+    pub(super) max_message: usize,
+    /// Largest depth of an endpoint's queues, and of a shared receive context.
+    pub(super) size: usize,
+    pub(super) shared_size: usize,
+    /// Pieces of memory of a call.
+    pub(super) iovs: usize,
+    /// Size of the data of a completion, and of a region's key.
+    pub(super) data_size: usize,
+    pub(super) key_size: usize,
+    /// Size of the application's connection data.
+    pub(super) user_data: usize,
+    pub(super) protocol: u32,
+    /// Whether the device accesses memory by itself. Then local memory has to be registered, the device draws the keys,
+    /// addresses are virtual, writes of peers are not counted, and a write with data takes a receive.
+    pub(super) is_direct: bool,
+}
+
+impl Limits {
+    /// Those of a device; `None` if it has no message endpoints.
+    pub(in super::super) fn of(device: &DeviceAttributes) -> Option<Self> {
+        if device.max_places == 0 {
+            return None;
+        }
+        let is_direct = device.transport == Transport::InfiniBand;
+        let size = device.max_send_depth.saturating_sub(SPARE).min(device.max_recv_depth) as usize;
+        Some(Self {
+            inject: device.max_inline.min(INJECT_SIZE),
+            max_message: usize::try_from(device.max_message).unwrap_or(usize::MAX).min(MAX_MESSAGE),
+            size: size.min(SIZE_MAX),
+            shared_size: (device.max_recv_depth as usize).min(SHARED_SIZE_MAX),
+            iovs: device.max_places.min(MESSAGE_IOV_LIMIT),
+            data_size: usize::from(device.immediate / 8),
+            key_size: if is_direct { size_of::<u32>() } else { size_of::<u64>() },
+            user_data: hello::room(device.max_private_data),
+            protocol: if is_direct { constants::FI_PROTO_RDMA_CM_IB_RC } else { constants::FI_PROTO_IWARP },
+            is_direct,
+        })
+    }
+}
