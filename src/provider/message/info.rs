@@ -7,7 +7,7 @@ use crate::abi::{Errno, Info, InfoRef, Result, constants};
 use crate::provider::devices::Offered;
 use crate::provider::route::Route;
 
-use super::limits::Limits;
+use super::limits::{Limits, OP_FLAGS};
 
 /// Depth of the queues unless the application asks for another.
 pub(super) const DEFAULT_SIZE: usize = 256;
@@ -38,11 +38,6 @@ const ORDER: u64 = constants::FI_ORDER_RAR
     | constants::FI_ORDER_RMA_RAR
     | constants::FI_ORDER_RMA_RAW
     | constants::FI_ORDER_RMA_WAW;
-const OP_FLAGS: u64 = constants::FI_INJECT
-    | constants::FI_COMPLETION
-    | constants::FI_INJECT_COMPLETE
-    | constants::FI_TRANSMIT_COMPLETE
-    | constants::FI_DELIVERY_COMPLETE;
 
 /// Whether an info asks for message endpoints.
 pub(in super::super) fn is_of_messages(info: InfoRef<'_>) -> bool {
@@ -227,6 +222,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route) -> Result<Inf
     rx.set_op_flags(rx_hints.map_or(0, RxAttr::op_flags));
     rx.set_msg_order(ORDER);
     rx.set_comp_order(constants::FI_ORDER_STRICT);
+    rx.set_mode(mode & constants::FI_RX_CQ_DATA);
     rx.set_size(size(limits, rx_hints.map_or(0, RxAttr::size)));
     rx.set_iov_limit(limits.iovs);
 

@@ -9,6 +9,14 @@ use super::hello;
 const INJECT_SIZE: usize = 4096;
 /// Longest message, in bytes.
 const MAX_MESSAGE: usize = u32::MAX as usize;
+/// Bits from 60 on are flags between the parts of libfabric. They ask for nothing here.
+pub(super) const OWN_FLAGS: u64 = !0 << 60;
+/// Flags of operations that send.
+pub(super) const OP_FLAGS: u64 = constants::FI_INJECT
+    | constants::FI_COMPLETION
+    | constants::FI_INJECT_COMPLETE
+    | constants::FI_TRANSMIT_COMPLETE
+    | constants::FI_DELIVERY_COMPLETE;
 /// Largest depths of queues.
 const SIZE_MAX: usize = 1 << 17;
 const SHARED_SIZE_MAX: usize = 1 << 16;

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use super::endpoint::{Endpoint, Link, Phase};
 use super::engine::{NO_OPERATION, State, id_of};
+use super::limits::{OP_FLAGS, OWN_FLAGS};
 use super::operation::{Kind, Operation};
 use super::region::stag_of;
 use crate::abi::{
@@ -16,20 +17,15 @@ use rdma_verbs::{
     SendRequest,
 };
 
-/// Flags of calls that send. Bits from 60 on are libfabric's own.
-const SEND_FLAGS: u64 = constants::FI_COMPLETION
-    | constants::FI_INJECT
+/// Flags of calls that send.
+const SEND_FLAGS: u64 = OP_FLAGS
     | constants::FI_MORE
     | constants::FI_REMOTE_CQ_DATA
-    | constants::FI_INJECT_COMPLETE
-    | constants::FI_TRANSMIT_COMPLETE
-    | constants::FI_DELIVERY_COMPLETE
     | constants::FI_FENCE
     | constants::FI_PRIORITY
     | OWN_FLAGS;
 /// Flags of calls that receive.
 const RECV_FLAGS: u64 = constants::FI_COMPLETION | constants::FI_MORE | OWN_FLAGS;
-const OWN_FLAGS: u64 = !0 << 60;
 
 /// A read of no bytes, whose answer says that the peer has taken what was sent before it.
 const FLUSH: Request = Request::Read { remote: RemoteAddress { key: 0, address: 0 } };
@@ -102,6 +98,12 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
+    /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken the data.
+    /// On a device that accesses memory by itself, the completion of every request says so.
+    fn needs_flush(&self, manner: Manner) -> bool {
+        manner.flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
+    }
+
     /// Posts a send or a write of one piece, with the read behind it that `FI_DELIVERY_COMPLETE` needs.
     fn post_one(
         &self,
@@ -113,7 +115,7 @@ impl<D: Device> Endpoint<D> {
     ) -> Result<()> {
         let more = manner.flags & constants::FI_MORE != 0;
         operation.is_reported = manner.is_reported;
-        if manner.flags & constants::FI_DELIVERY_COMPLETE == 0 {
+        if !self.needs_flush(manner) {
             return self.post(state, at, operation, &mut [request], more);
         }
         operation.left = 2;
@@ -300,7 +302,7 @@ impl<D: Device> Endpoint<D> {
                 };
                 requests.push(request(describe(piece, index + 1 == count), payload));
             }
-            if kind == Kind::Write && manner.flags & constants::FI_DELIVERY_COMPLETE != 0 {
+            if kind == Kind::Write && self.needs_flush(manner) {
                 requests.push(request(FLUSH, Payload::Places(&[])));
             }
             operation.is_reported = manner.is_reported;

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::counter::{Count, Counter, Written};
 use super::engine::Engine;
+use super::limits::OWN_FLAGS;
 use crate::abi::{AnyFid, Control, Errno, Fid, NewMemoryRegion, Registration, Result, constants};
 use crate::provider::children::Child;
 use crate::provider::error::errno_of;
@@ -59,7 +60,7 @@ impl<D: Device> Region<D> {
         membership: Child,
     ) -> Result<NewMemoryRegion> {
         let &Registration { pieces, access, requested_key, flags, .. } = registration;
-        if flags & !(constants::FI_RMA_EVENT | constants::FI_RMA_PMEM) != 0 {
+        if flags & !(constants::FI_RMA_EVENT | constants::FI_RMA_PMEM | OWN_FLAGS) != 0 {
             return Err(Errno::EBADFLAGS);
         }
         let [piece] = pieces else { return Err(Errno::EINVAL) };
