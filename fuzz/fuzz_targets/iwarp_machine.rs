@@ -249,7 +249,7 @@ impl End {
         let _ = self.machine.is_between_messages();
         self.machine.flush(self.fault.as_ref(), &mut self.completions);
         assert!(self.machine.is_drained() && !self.machine.is_stalled());
-        self.machine.relax();
+        self.machine.shrink();
     }
 }
 

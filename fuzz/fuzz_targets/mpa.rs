@@ -3,24 +3,28 @@
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use rdma_verbs::iwarp::handshake::{Answer, Initiator, Offer, Responder};
 use iwarp_wire::mpa::{Enhanced, FRAME_HEADER, Frame, FrameKind};
+use libfuzzer_sys::fuzz_target;
+use rdma_verbs::iwarp::handshake::{Initiator, Parameters, Reply, Responder};
 
 fuzz_target!(|data: &[u8]| {
     let [choice, size, bytes @ ..] = data else { return };
-    let offer =
-        Offer { revision: choice % 2 + 1, crc: choice & 2 != 0, initiator_depth: 4, responder_resources: 4 };
+    let parameters = Parameters {
+        revision: choice % 2 + 1,
+        crc: choice & 2 != 0,
+        initiator_depth: 4,
+        responder_resources: 4,
+    };
     if choice & 4 == 0 {
-        active(offer, bytes, usize::from(*size) + 1);
+        active(parameters, bytes, usize::from(*size) + 1);
     } else {
-        passive(offer, bytes, usize::from(*size) + 1);
+        passive(parameters, bytes, usize::from(*size) + 1);
     }
     codecs(bytes);
 });
 
-fn active(offer: Offer, mut bytes: &[u8], size: usize) {
-    let (mut initiator, request) = Initiator::new(offer, b"private");
+fn active(parameters: Parameters, mut bytes: &[u8], size: usize) {
+    let (mut initiator, request) = Initiator::new(parameters, b"private");
     assert!(request.len() > FRAME_HEADER);
     while !bytes.is_empty() {
         let wanted = initiator.wanted();
@@ -28,18 +32,18 @@ fn active(offer: Offer, mut bytes: &[u8], size: usize) {
         let (now, later) = bytes.split_at(wanted.min(size).min(bytes.len()));
         match initiator.feed(now) {
             Ok(None) => bytes = later,
-            Ok(Some(Answer::Accepted { agreement, private_data })) => {
+            Ok(Some(Reply::Accepted { agreement, private_data })) => {
                 assert!(private_data.len() <= 512 && agreement.initiator_depth <= 4);
-                assert!(agreement.crc || !offer.crc);
+                assert!(agreement.crc || !parameters.crc);
                 return;
             }
-            Ok(Some(Answer::Rejected { private_data })) => return assert!(private_data.len() <= 512),
+            Ok(Some(Reply::Rejected { private_data })) => return assert!(private_data.len() <= 512),
             Err(error) => return assert!(!error.to_string().is_empty()),
         }
     }
 }
 
-fn passive(offer: Offer, mut bytes: &[u8], size: usize) {
+fn passive(parameters: Parameters, mut bytes: &[u8], size: usize) {
     let mut responder = Responder::default();
     while !bytes.is_empty() {
         let wanted = responder.wanted();
@@ -48,16 +52,16 @@ fn passive(offer: Offer, mut bytes: &[u8], size: usize) {
         match responder.feed(now) {
             Ok(None) => bytes = later,
             Ok(Some(request)) => {
-                let (reply, agreement) = request.accept(&offer, b"yes");
-                answer(offer, &reply, false);
-                answer(offer, &request.reject(b"no"), true);
+                let (reply, agreement) = request.accept(&parameters, b"yes");
+                answer(parameters, &reply, false);
+                answer(parameters, &request.reject(b"no"), true);
                 assert!(agreement.initiator_depth <= 4);
                 return;
             }
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 if let Some(refusal) = responder.refusal() {
-                    answer(offer, &refusal, true);
+                    answer(parameters, &refusal, true);
                 }
                 return;
             }
@@ -66,11 +70,11 @@ fn passive(offer: Offer, mut bytes: &[u8], size: usize) {
 }
 
 /// A reply of ours is one that our own active side of that revision understands.
-fn answer(offer: Offer, reply: &[u8], refused: bool) {
+fn answer(parameters: Parameters, reply: &[u8], refused: bool) {
     let frame = Frame::parse(reply.first_chunk().unwrap(), FrameKind::Reply).unwrap();
     assert_eq!(frame.reject, refused);
     if frame.enhanced || frame.revision == 1 {
-        let (mut initiator, _) = Initiator::new(Offer { revision: frame.revision, ..offer }, b"");
+        let (mut initiator, _) = Initiator::new(Parameters { revision: frame.revision, ..parameters }, b"");
         let mut rest = reply;
         loop {
             let (now, later) = rest.split_at(initiator.wanted());

@@ -189,7 +189,7 @@ impl End {
                 Next::Nothing => return true,
             };
             let before = self.completions.len();
-            if self.machine.arrive(message, self.channel.key(), &mut self.completions).is_err() {
+            if self.machine.receive_message(message, self.channel.key(), &mut self.completions).is_err() {
                 return false;
             }
             self.channel.take();

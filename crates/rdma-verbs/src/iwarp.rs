@@ -11,23 +11,22 @@
 //! | memory | [`region`]: keys, rights, bounds |
 //! | sockets and glue | `socket`, `tcp`, `opening`, `watch`, `notification`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
 
-mod entries;
+mod connecting;
 pub mod handshake;
+mod handshake_limit;
 mod listener;
 mod liveness;
-mod lobby;
 pub mod machine;
+mod membership;
 mod notification;
-mod opening;
 mod queue;
 mod queue_pair;
 pub mod region;
+mod request_sockets;
 mod scratch;
-mod share;
 mod socket;
 #[allow(unsafe_code)]
 mod tcp;
-mod watch;
 
 use std::net::SocketAddr;
 

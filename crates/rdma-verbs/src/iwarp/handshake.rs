@@ -10,7 +10,7 @@ use iwarp_wire::rdmap::Terminate;
 
 /// What this side brings into a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offer {
+pub struct Parameters {
     /// MPA revision of a request; a reply has the revision of its request.
     pub revision: u8,
     /// Whether CRCs are asked for.
@@ -106,13 +106,13 @@ impl Incoming {
 /// The active side, after its request.
 #[derive(Debug)]
 pub struct Initiator {
-    offer: Offer,
+    parameters: Parameters,
     incoming: Incoming,
 }
 
 /// What the passive side answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum Reply {
     /// The connection stands.
     Accepted {
         /// How.
@@ -131,17 +131,18 @@ impl Initiator {
     /// Begins a handshake. The second value is the request that has to be sent [RFC 5044 7.1.1-12, 7.1.2-1]
     /// [RFC 6581 6-2, 9.2-1, 9.2-2, 10-3].
     #[must_use]
-    pub fn new(offer: Offer, private_data: &[u8]) -> (Self, Vec<u8>) {
-        let enhanced = (offer.revision >= 2).then(|| Enhanced {
+    pub fn new(parameters: Parameters, private_data: &[u8]) -> (Self, Vec<u8>) {
+        let enhanced = (parameters.revision >= 2).then(|| Enhanced {
             peer_to_peer: true,
             rtr_send: false,
             rtr_write: true,
             rtr_read: false,
-            ird: u16::from(offer.responder_resources),
-            ord: u16::from(offer.initiator_depth),
+            ird: u16::from(parameters.responder_resources),
+            ord: u16::from(parameters.initiator_depth),
         });
-        let request = emit(FrameKind::Request, offer.revision, offer.crc, false, enhanced, private_data);
-        (Self { offer, incoming: Incoming::new(FrameKind::Reply) }, request)
+        let request =
+            emit(FrameKind::Request, parameters.revision, parameters.crc, false, enhanced, private_data);
+        (Self { parameters, incoming: Incoming::new(FrameKind::Reply) }, request)
     }
 
     /// Most bytes that [`Initiator::feed`] takes next.
@@ -154,37 +155,37 @@ impl Initiator {
     ///
     /// # Errors
     /// [`HandshakeError`]: there will be no connection.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Answer>, HandshakeError> {
-        let offer = self.offer;
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Reply>, HandshakeError> {
+        let parameters = self.parameters;
         let Some((frame, private_data)) = self.incoming.feed(bytes)? else { return Ok(None) };
         let (enhanced, private_data) = split(&frame, private_data);
         let private_data = private_data.to_vec();
         if frame.reject {
-            return Ok(Some(Answer::Rejected { private_data }));
+            return Ok(Some(Reply::Rejected { private_data }));
         }
         if frame.markers {
             return Err(HandshakeError::Markers);
         }
-        if frame.revision != offer.revision || offer.revision >= 2 && enhanced.is_none() {
+        if frame.revision != parameters.revision || parameters.revision >= 2 && enhanced.is_none() {
             let (found, enhanced) = (frame.revision, frame.enhanced);
-            return Err(HandshakeError::Revision { asked: offer.revision, found, enhanced });
+            return Err(HandshakeError::Revision { asked: parameters.revision, found, enhanced });
         }
         let (initiator_depth, responder_resources) = match enhanced {
-            Some(enhanced) => offer.settle(&enhanced)?,
-            None => (offer.initiator_depth, offer.responder_resources),
+            Some(enhanced) => parameters.negotiate(&enhanced)?,
+            None => (parameters.initiator_depth, parameters.responder_resources),
         };
-        let crc = offer.crc || frame.crc;
+        let crc = parameters.crc || frame.crc;
         let agreement =
             Agreement { crc, initiator_depth, responder_resources, side: Side::Active, rtr: false };
-        Ok(Some(Answer::Accepted { agreement, private_data }))
+        Ok(Some(Reply::Accepted { agreement, private_data }))
     }
 }
 
-impl Offer {
+impl Parameters {
     /// ORD and IRD of the active side after the reply. Its IRD grows to what the passive side
     /// announced, as long as that can be served at all: siw announces more than it was offered
     /// [RFC 6581 9.1-4, 9.1-5, 9.1-9, 9.1-11, 9.2-9, 9.2-13].
-    fn settle(&self, reply: &Enhanced) -> Result<(u8, u8), HandshakeError> {
+    fn negotiate(&self, reply: &Enhanced) -> Result<(u8, u8), HandshakeError> {
         if reply.peer_to_peer && !reply.rtr_write {
             return Err(HandshakeError::Rtr);
         }
@@ -261,11 +262,12 @@ impl Request {
     /// [RFC 6581 9.1-2, 9.1-3, 9.1-8, 9.1-10, 9.2-3, 9.2-4, 9.2-5, 9.2-6, 9.2-7, 9.2-11, 9.2-12, 9.2-13]
     /// [RFC 6581 10-1, 10-2].
     #[must_use]
-    pub fn accept(&self, offer: &Offer, private_data: &[u8]) -> (Vec<u8>, Agreement) {
-        let crc = offer.crc || self.frame.crc;
-        let initiator_depth =
-            self.enhanced.map_or(offer.initiator_depth, |peer| limit(offer.initiator_depth, peer.ird));
-        let responder_resources = offer.responder_resources;
+    pub fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> (Vec<u8>, Agreement) {
+        let crc = parameters.crc || self.frame.crc;
+        let initiator_depth = self
+            .enhanced
+            .map_or(parameters.initiator_depth, |peer| limit(parameters.initiator_depth, peer.ird));
+        let responder_resources = parameters.responder_resources;
         // A depth that the peer did not state is answered in kind.
         let answered = |stated: u16, depth: u8| match stated {
             Enhanced::UNSTATED => Enhanced::UNSTATED,
@@ -341,8 +343,8 @@ fn emit(
 mod tests {
     use super::*;
 
-    fn offer(revision: u8, crc: bool) -> Offer {
-        Offer { revision, crc, initiator_depth: 3, responder_resources: 5 }
+    fn parameters(revision: u8, crc: bool) -> Parameters {
+        Parameters { revision, crc, initiator_depth: 3, responder_resources: 5 }
     }
 
     /// Feeds `bytes` in pieces of `size`, never more than is wanted; what is left over.
@@ -361,12 +363,12 @@ mod tests {
     }
 
     /// The same for a whole reply.
-    fn hear(initiator: &mut Initiator, mut reply: &[u8], size: usize) -> Answer {
+    fn hear(initiator: &mut Initiator, mut reply: &[u8], size: usize) -> Reply {
         loop {
             let (now, later) = reply.split_at(size.min(initiator.wanted()));
             reply = later;
-            if let Some(answer) = initiator.feed(now).unwrap() {
-                return answer;
+            if let Some(reply) = initiator.feed(now).unwrap() {
+                return reply;
             }
         }
     }
@@ -377,19 +379,19 @@ mod tests {
     fn both_sides_agree_in_pieces_of_every_size() {
         for revision in [1, 2] {
             for (crc, crc_of_peer) in [(false, false), (false, true), (true, false), (true, true)] {
-                let (_, mut request) = Initiator::new(offer(revision, crc), b"question");
+                let (_, mut request) = Initiator::new(parameters(revision, crc), b"question");
                 let end = request.len();
                 request.extend_from_slice(b"what follows stays");
                 for size in 1..=end {
-                    let (mut initiator, _) = Initiator::new(offer(revision, crc), b"question");
+                    let (mut initiator, _) = Initiator::new(parameters(revision, crc), b"question");
                     let (asked, left) = ask(&request, size);
                     let asked = asked.unwrap().unwrap();
                     assert_eq!((left, &asked.private_data[..]), (18, &b"question"[..]));
-                    let peer = Offer { initiator_depth: 9, ..offer(2, crc_of_peer) };
-                    let (reply, passive) = asked.accept(&peer, b"answer");
-                    let answer = hear(&mut initiator, &reply, size);
-                    let Answer::Accepted { agreement, private_data } = answer else { panic!("{answer:?}") };
-                    assert_eq!(private_data, b"answer");
+                    let peer = Parameters { initiator_depth: 9, ..parameters(2, crc_of_peer) };
+                    let (reply, passive) = asked.accept(&peer, b"reply");
+                    let reply = hear(&mut initiator, &reply, size);
+                    let Reply::Accepted { agreement, private_data } = reply else { panic!("{reply:?}") };
+                    assert_eq!(private_data, b"reply");
                     assert_eq!((agreement.side, passive.side), (Side::Active, Side::Passive));
                     assert_eq!((agreement.crc, passive.crc), (crc || crc_of_peer, crc || crc_of_peer));
                     // Revision 2 settles how many reads there may be, revision 1 leaves it.
@@ -406,14 +408,14 @@ mod tests {
     #[test]
     fn every_truncated_frame_wants_more() {
         for revision in [1, 2] {
-            let (_, request) = Initiator::new(offer(revision, false), b"question");
+            let (_, request) = Initiator::new(parameters(revision, false), b"question");
             let (asked, _) = ask(&request, request.len());
-            let (reply, _) = asked.unwrap().unwrap().accept(&offer(revision, false), b"answer");
+            let (reply, _) = asked.unwrap().unwrap().accept(&parameters(revision, false), b"reply");
             for length in 0..request.len() {
                 assert_eq!(ask(&request[..length], 600), (Ok(None), 0));
             }
             for length in 0..reply.len() {
-                let (mut initiator, _) = Initiator::new(offer(revision, false), b"question");
+                let (mut initiator, _) = Initiator::new(parameters(revision, false), b"question");
                 let (first, second) = reply[..length].split_at(length.min(FRAME_HEADER));
                 assert_eq!(initiator.feed(first), Ok(None));
                 assert_eq!(initiator.feed(second), Ok(None));
@@ -434,11 +436,11 @@ mod tests {
             (0x8000, 0x4000, (true, false, false, true)),
             (0xc000, 0x0000, (true, false, true, false)),
         ] {
-            let (_, mut request) = Initiator::new(offer(2, false), b"");
+            let (_, mut request) = Initiator::new(parameters(2, false), b"");
             request[20..22].copy_from_slice(&flags(first | 7));
             request[22..24].copy_from_slice(&flags(second | 7));
             let asked = ask(&request, 600).0.unwrap().unwrap();
-            let (reply, _) = asked.accept(&offer(2, false), b"");
+            let (reply, _) = asked.accept(&parameters(2, false), b"");
             let reply = Enhanced::parse(*reply[20..].first_chunk().unwrap());
             let chosen = (reply.peer_to_peer, reply.rtr_send, reply.rtr_write, reply.rtr_read);
             assert_eq!(chosen, expected, "{first:#x} {second:#x}");
@@ -447,15 +449,15 @@ mod tests {
     }
 
     /// What an active side makes of a reply with these parameters.
-    fn settled(reply: Enhanced) -> Result<(u8, u8), HandshakeError> {
-        let (mut initiator, _) = Initiator::new(offer(2, false), b"");
+    fn negotiated(reply: Enhanced) -> Result<(u8, u8), HandshakeError> {
+        let (mut initiator, _) = Initiator::new(parameters(2, false), b"");
         let reply = emit(FrameKind::Reply, 2, false, false, Some(reply), b"");
         initiator.feed(&reply[..FRAME_HEADER])?;
         match initiator.feed(&reply[FRAME_HEADER..])? {
-            Some(Answer::Accepted { agreement, .. }) => {
+            Some(Reply::Accepted { agreement, .. }) => {
                 Ok((agreement.initiator_depth, agreement.responder_resources))
             }
-            answer => panic!("{answer:?}"),
+            reply => panic!("{reply:?}"),
         }
     }
 
@@ -465,23 +467,23 @@ mod tests {
     /// [RFC 6581 9.1-4, 9.1-9, 9.1-11]
     #[test]
     fn the_active_side_follows_the_depths_of_the_reply() {
-        assert_eq!(settled(REPLY), Ok((3, 5)));
-        assert_eq!(settled(Enhanced { ird: 2, ord: 9, ..REPLY }), Ok((2, 9)));
-        assert_eq!(settled(Enhanced { ird: 9, ord: 1, ..REPLY }), Ok((3, 5)));
+        assert_eq!(negotiated(REPLY), Ok((3, 5)));
+        assert_eq!(negotiated(Enhanced { ird: 2, ord: 9, ..REPLY }), Ok((2, 9)));
+        assert_eq!(negotiated(Enhanced { ird: 9, ord: 1, ..REPLY }), Ok((3, 5)));
         let unstated = Enhanced { ird: Enhanced::UNSTATED, ord: Enhanced::UNSTATED, ..REPLY };
-        assert_eq!(settled(unstated), Ok((3, 5)));
+        assert_eq!(negotiated(unstated), Ok((3, 5)));
         let many = Enhanced { ord: 256, ..REPLY };
-        assert_eq!(settled(many), Err(HandshakeError::Ird { asked: 256, most: 255 }));
+        assert_eq!(negotiated(many), Err(HandshakeError::Ird { asked: 256, most: 255 }));
     }
 
     /// [RFC 6581 9.2-13]
     #[test]
     fn without_peer_to_peer_the_other_flags_mean_nothing() {
         let none = Enhanced { rtr_write: false, ..REPLY };
-        assert_eq!(settled(none), Err(HandshakeError::Rtr));
+        assert_eq!(negotiated(none), Err(HandshakeError::Rtr));
         for rtr_read in [false, true] {
             let flags = Enhanced { peer_to_peer: false, rtr_send: true, rtr_read, ..none };
-            assert_eq!(settled(flags), Ok((3, 5)));
+            assert_eq!(negotiated(flags), Ok((3, 5)));
         }
     }
 
@@ -489,13 +491,13 @@ mod tests {
     #[test]
     fn a_depth_that_was_not_stated_is_left_alone() {
         for (ird, ord, reply) in [(0x3fff, 1, (5, 0x3fff)), (1, 0x3fff, (0x3fff, 1))] {
-            let (_, mut request) = Initiator::new(offer(2, false), b"");
+            let (_, mut request) = Initiator::new(parameters(2, false), b"");
             request[20..].copy_from_slice(
                 &Enhanced { peer_to_peer: true, rtr_send: false, rtr_write: true, rtr_read: false, ird, ord }
                     .emit(),
             );
             let asked = ask(&request, 600).0.unwrap().unwrap();
-            let (bytes, agreement) = asked.accept(&offer(2, false), b"");
+            let (bytes, agreement) = asked.accept(&parameters(2, false), b"");
             let said = Enhanced::parse(*bytes[20..].first_chunk().unwrap());
             assert_eq!((said.ird, said.ord), reply);
             assert_eq!(agreement.responder_resources, 5);
@@ -510,7 +512,7 @@ mod tests {
         assert!(responder.feed(b"GET").is_err());
         assert_eq!(responder.refusal(), None);
         let mut responder = Responder::default();
-        let (_, mut request) = Initiator::new(offer(2, false), b"");
+        let (_, mut request) = Initiator::new(parameters(2, false), b"");
         request[16] |= 0x80;
         assert_eq!(responder.feed(&request[..20]), Ok(None));
         assert_eq!(responder.feed(&request[20..]), Err(HandshakeError::Markers));

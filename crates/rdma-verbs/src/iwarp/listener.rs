@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::handshake::{Offer, Request, Responder};
-use super::lobby::{Lobby, Place};
+use super::handshake::{Parameters, Request, Responder};
+use super::handshake_limit::{self, HandshakeLimit};
 use super::machine::{Agreement, Wire as _};
-use super::share::{self, Share};
+use super::request_sockets::{RequestSocket, RequestSockets};
 use super::socket::{self, Socket};
 use crate::{self as verbs, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
 /// Most peers that one call accepts.
-const ROUND: usize = 16;
+const MAX_ACCEPTS: usize = 16;
 /// How long accepting pauses when the system has no descriptor or memory for it.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,12 +39,12 @@ pub struct Listener {
     options: ConnectOptions,
     wait: Arc<WaitSet>,
     events: EventTarget,
-    share: Share,
+    limit: HandshakeLimit,
     /// In the order of their tokens, and so of their age.
     handshakes: VecDeque<Handshake>,
-    lobby: Arc<Lobby>,
+    requests: Arc<RequestSockets>,
     /// On while requests are ready.
-    announced: Signal,
+    ready_signal: Signal,
     ready: VecDeque<ConnectionRequest>,
     watching: bool,
     resume: Option<Instant>,
@@ -61,7 +61,7 @@ struct Handshake {
 
 /// A connection that a peer asked for, its request read.
 pub struct ConnectionRequest {
-    place: Place,
+    socket: RequestSocket,
     request: Request,
     peer: SocketAddr,
     local: SocketAddr,
@@ -79,18 +79,18 @@ impl Listener {
         let wait = Arc::new(WaitSet::new()?);
         wait.add(socket.as_fd(), wait.token(), Interest::Read)?;
         events.wait.add(wait.as_fd(), events.token, Interest::Read)?;
-        let announced = wait.signal(wait.token());
+        let ready_signal = wait.signal(wait.token());
         Ok(Self {
             socket,
             address,
             backlog: usize::try_from(backlog).unwrap_or(usize::MAX).max(1),
             options: options.clone(),
-            lobby: Lobby::new(Arc::clone(&wait)),
+            requests: RequestSockets::new(Arc::clone(&wait)),
             wait,
             events,
-            share: Share::claim(),
+            limit: HandshakeLimit::new(),
             handshakes: VecDeque::new(),
-            announced,
+            ready_signal,
             ready: VecDeque::new(),
             watching: true,
             resume: None,
@@ -99,7 +99,7 @@ impl Listener {
     }
 
     /// Takes handshakes further and new connections in, and closes what peers have left.
-    fn look(&mut self) {
+    fn drive(&mut self) {
         let now = Instant::now();
         self.expire(now);
         if self.resume.is_some_and(|resume| resume <= now) {
@@ -119,11 +119,13 @@ impl Listener {
 
     /// Accepts some of those who wait, as far as there is room.
     fn accept(&mut self, now: Instant) {
-        let places = self.share.places();
-        let grace = share::grace(places);
-        for _ in 0..ROUND {
-            let full = self.handshakes.len() >= places;
-            if !self.has_room() || full && !(self.has_caller() && self.make_way(now, grace, grace)) {
+        let limit = self.limit.current();
+        let grace = handshake_limit::grace(limit);
+        for _ in 0..MAX_ACCEPTS {
+            let full = self.handshakes.len() >= limit;
+            if !self.may_accept()
+                || full && !(self.has_waiting_peer() && self.free_handshake(now, grace, grace))
+            {
                 return;
             }
             match socket::accept(self.socket.as_fd(), self.options.keepalive) {
@@ -133,11 +135,11 @@ impl Listener {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 // No descriptor is said also where nobody needs one.
-                Err(Errno::MFILE | Errno::NFILE) if !self.has_caller() => return,
+                Err(Errno::MFILE | Errno::NFILE) if !self.has_waiting_peer() => return,
                 Err(errno) => {
                     log::warn!("iwarp: cannot accept on {}: {errno}", self.address);
                     let lacking = matches!(errno, Errno::MFILE | Errno::NFILE);
-                    if !(lacking && self.make_way(now, grace, PAUSE)) {
+                    if !(lacking && self.free_handshake(now, grace, PAUSE)) {
                         self.resume.get_or_insert(now + PAUSE);
                         return;
                     }
@@ -147,18 +149,18 @@ impl Listener {
     }
 
     /// Whether another connection may be accepted now.
-    fn has_room(&self) -> bool {
+    fn may_accept(&self) -> bool {
         self.resume.is_none() && self.ready.len() < self.backlog
     }
 
     /// Whether a peer waits to be accepted.
-    fn has_caller(&self) -> bool {
-        socket::has_caller(self.socket.as_fd())
+    fn has_waiting_peer(&self) -> bool {
+        socket::has_waiting_peer(self.socket.as_fd())
     }
 
     /// Drops the oldest handshake in favour of another peer, if it had its `grace`; otherwise pauses
     /// accepting until it has, for at most `longest`. Answers whether one was dropped.
-    fn make_way(&mut self, now: Instant, grace: Duration, longest: Duration) -> bool {
+    fn free_handshake(&mut self, now: Instant, grace: Duration, longest: Duration) -> bool {
         let left = |oldest: &Handshake| (oldest.begun + grace).saturating_duration_since(now);
         let pause = self.handshakes.front().map_or(longest, left).min(longest);
         if pause.is_zero() {
@@ -194,7 +196,7 @@ impl Listener {
     /// socket's.
     fn advance(&mut self, token: Token) {
         let Ok(at) = self.handshakes.binary_search_by_key(&token, |handshake| handshake.token) else {
-            if self.lobby.take(token).is_some() {
+            if self.requests.take(token).is_some() {
                 log::info!("iwarp: a peer of {} has left before it was answered", self.address);
             }
             return;
@@ -212,8 +214,8 @@ impl Listener {
         match outcome {
             Ok(request) => {
                 let local = socket.local_address().unwrap_or(self.address);
-                match self.lobby.admit(token, socket) {
-                    Ok(place) => self.ready.push_back(ConnectionRequest { place, request, peer, local }),
+                match self.requests.add(token, socket) {
+                    Ok(socket) => self.ready.push_back(ConnectionRequest { socket, request, peer, local }),
                     Err(error) => log::warn!("iwarp: cannot watch the request of {peer}: {error}"),
                 }
             }
@@ -236,8 +238,8 @@ impl Listener {
     }
 
     /// Watches the listening socket while there is room, and tells of requests that are ready.
-    fn settle(&mut self) {
-        let watch = self.has_room();
+    fn update_readiness(&mut self) {
+        let watch = self.may_accept();
         if watch != self.watching {
             let outcome = if watch {
                 self.wait.add(self.socket.as_fd(), self.wait.token(), Interest::Read)
@@ -249,7 +251,7 @@ impl Listener {
                 Err(error) => log::warn!("iwarp: cannot watch {}: {error}", self.address),
             }
         }
-        self.announced.set(!self.ready.is_empty());
+        self.ready_signal.set(!self.ready.is_empty());
     }
 }
 
@@ -262,10 +264,10 @@ impl verbs::Listener for Listener {
 
     fn poll(&mut self) -> Option<ConnectionRequest> {
         if self.ready.is_empty() {
-            self.look();
+            self.drive();
         }
         let request = self.ready.pop_front();
-        self.settle();
+        self.update_readiness();
         request
     }
 
@@ -312,8 +314,12 @@ impl ConnectionRequest {
     }
 
     /// The socket, unless the peer has left, and the reply that accepts with what it agrees to.
-    pub(super) fn accept(self, offer: &Offer, private_data: &[u8]) -> (Option<Socket>, (Vec<u8>, Agreement)) {
-        (self.place.leave(), self.request.accept(offer, private_data))
+    pub(super) fn accept(
+        self,
+        offer: &Parameters,
+        private_data: &[u8],
+    ) -> (Option<Socket>, (Vec<u8>, Agreement)) {
+        (self.socket.into_socket(), self.request.accept(offer, private_data))
     }
 }
 
@@ -331,11 +337,11 @@ impl verbs::ConnectionRequest for ConnectionRequest {
     }
 
     fn has_left(&self) -> bool {
-        self.place.is_empty()
+        self.socket.is_closed()
     }
 
     fn reject(self, private_data: &[u8]) {
-        let Some(socket) = self.place.leave() else { return };
+        let Some(socket) = self.socket.into_socket() else { return };
         let most = super::max_private_data(self.request.revision());
         let private_data = &private_data[..private_data.len().min(most)];
         send_last(socket, &self.request.reject(private_data));

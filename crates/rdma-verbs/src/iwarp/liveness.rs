@@ -15,7 +15,7 @@ use super::tcp::transmission;
 use crate::timer::next_tick;
 
 /// Looks within one keep-alive time.
-const LOOKS: u32 = 4;
+const CHECKS: u32 = 4;
 
 /// What is known of one connection.
 pub(super) struct Liveness {
@@ -28,7 +28,7 @@ pub(super) struct Liveness {
 impl Liveness {
     /// Of a connection that stands since now.
     pub(super) fn new(keepalive: Duration) -> Self {
-        Self { keepalive, next: next_tick(keepalive / LOOKS), silent_since: None }
+        Self { keepalive, next: next_tick(keepalive / CHECKS), silent_since: None }
     }
 
     /// When to look next.
@@ -37,12 +37,12 @@ impl Liveness {
     }
 
     /// Looks, if it is time to. Answers whether the peer's host has vanished.
-    pub(super) fn is_lost(&mut self, socket: &Socket) -> bool {
+    pub(super) fn has_vanished(&mut self, socket: &Socket) -> bool {
         let now = Instant::now();
         if now < self.next {
             return false;
         }
-        self.next = next_tick(self.keepalive / LOOKS);
+        self.next = next_tick(self.keepalive / CHECKS);
         // A socket that cannot be asked has ended, and says so when it is read.
         let Ok(state) = transmission(socket.as_fd()) else { return false };
         if state.unanswered == 0 {

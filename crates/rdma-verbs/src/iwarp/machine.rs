@@ -6,10 +6,8 @@
 //! completions into a [`Sink`]. After a [`Fault`] the machine takes nothing more; the caller sends
 //! [`Machine::terminate`] if it was a violation, and [`Machine::flush`] ends what is outstanding.
 
-mod admit;
 mod encode;
 mod marks;
-mod partial;
 mod reads;
 mod receive;
 mod receives;
@@ -17,6 +15,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod validate;
 mod violation;
 mod work;
 
@@ -32,8 +31,8 @@ pub use violation::{Fault, Purpose, Violation};
 
 use reads::Reads;
 use receive::Receiver;
+use receives::ReceiveSource;
 pub use receives::SharedReceives;
-use receives::Source;
 use transmit::Transmitter;
 
 use super::region::{ProtectionDomain, RegionCache};
@@ -170,7 +169,7 @@ pub struct Machine {
     transmitter: Transmitter,
     established: bool,
     /// Whether the machine stopped at a segment of the peer's.
-    refused: bool,
+    failed_segment: bool,
     /// Bytes taken of the peer's stream.
     consumed: u64,
 }
@@ -185,7 +184,7 @@ impl Machine {
         capabilities: QpCapabilities,
         max_payload: usize,
     ) -> Self {
-        let receives = Source::new(capabilities.recv_depth, None);
+        let receives = ReceiveSource::new(capabilities.recv_depth, None);
         Self::with(qp, domain, (capabilities, Rules::Verbs), max_payload, receives)
     }
 
@@ -198,7 +197,7 @@ impl Machine {
         max_payload: usize,
         shared: Option<Arc<Mutex<SharedReceives>>>,
     ) -> Self {
-        let receives = Source::new(capabilities.recv_depth, shared);
+        let receives = ReceiveSource::new(capabilities.recv_depth, shared);
         Self::with(qp, domain, (capabilities, Rules::Messages), max_payload, receives)
     }
 
@@ -207,7 +206,7 @@ impl Machine {
         domain: &ProtectionDomain,
         (capabilities, rules): (QpCapabilities, Rules),
         max_payload: usize,
-        receives: Source,
+        receives: ReceiveSource,
     ) -> Self {
         Self {
             regions: RegionCache::new(domain.clone()),
@@ -215,7 +214,7 @@ impl Machine {
             receiver: Receiver::new(qp, rules, receives),
             transmitter: Transmitter::new(qp, (capabilities, rules), max_payload),
             established: false,
-            refused: false,
+            failed_segment: false,
             consumed: 0,
         }
     }
@@ -309,7 +308,7 @@ impl Machine {
     /// [`Fault`]: the connection is over.
     pub fn resume(&mut self, sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         let resumed = self.receiver.resume(&mut self.reads, &mut self.regions, sink);
-        self.refused = resumed.is_err();
+        self.failed_segment = resumed.is_err();
         if self.receiver.is_opened() {
             self.transmitter.open();
         }
@@ -344,7 +343,7 @@ impl Machine {
     /// [`Fault`]: the connection is over.
     pub fn feed(&mut self, input: &[u8], sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         let fed = self.receiver.feed(input, &mut self.reads, &mut self.regions, sink);
-        self.refused = fed.is_err();
+        self.failed_segment = fed.is_err();
         fed?;
         self.consumed += input.len() as u64;
         if self.receiver.is_opened() {
@@ -357,13 +356,13 @@ impl Machine {
     ///
     /// # Errors
     /// [`Fault`]: the connection is over.
-    pub fn arrive(
+    pub fn receive_message(
         &mut self,
         message: Message,
         key: u32,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        self.receiver.arrive(message, key, &mut self.regions, sink)?;
+        self.receiver.receive_message(message, key, &mut self.regions, sink)?;
         self.transmitter.open();
         Ok(())
     }
@@ -395,8 +394,8 @@ impl Machine {
     }
 
     /// Completes requests that went to the peer by another way.
-    pub fn done(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
-        self.transmitter.done(requests, sink);
+    pub fn complete(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
+        self.transmitter.complete_requests(requests, sink);
     }
 
     /// Sends what waits, as far as the wire takes it. Call it after [`Machine::feed`], and when
@@ -457,19 +456,19 @@ impl Machine {
     }
 
     /// Gives memory back that only a burst needed. Call it when there is nothing to do.
-    pub fn relax(&mut self) {
-        self.transmitter.relax();
-        self.receiver.relax();
+    pub fn shrink(&mut self) {
+        self.transmitter.shrink();
+        self.receiver.shrink();
     }
 
     /// Tells the peer why the connection ends, as the last message, as far as the wire takes it, and if it
     /// has sent something [RFC 5040 7.1-2, 7.1-3, 7.1-4] [RFC 5044 7.1.2-12] [RFC 7306 8.1-1, 8.1-2].
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
-        if !self.refused && !self.may_send() {
+        if !self.failed_segment && !self.may_send() {
             // The peer's first FPDU has to come before any of this side's (RFC 5044 7.1.2).
             return;
         }
-        let about = if self.refused { self.receiver.about(&terminate) } else { About::default() };
+        let about = if self.failed_segment { self.receiver.about(&terminate) } else { About::default() };
         self.transmitter.terminate(terminate, &about, wire);
     }
 
@@ -497,5 +496,5 @@ impl Machine {
 
 /// Sends a Terminate on a connection that did not come to stand; best effort.
 pub fn send_terminate(terminate: Terminate, wire: &mut impl Wire) {
-    Transmitter::bare().terminate(terminate, &About::default(), wire);
+    Transmitter::for_terminate().terminate(terminate, &About::default(), wire);
 }

@@ -13,10 +13,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::machine::{Machine, SharedReceives, Sink};
+use super::membership::PollSets;
 use super::notification::Notification;
 use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
-use super::watch::DataSets;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
 use crate::{
     self as verbs, Completion, Error, EventTarget, QpCapabilities, QpId, RecvQueue, RecvRequest, Result,
@@ -43,7 +43,7 @@ pub struct CompletionQueue {
     notification: Notification,
     /// Whether the last look at the sockets has left input there.
     unread: bool,
-    finder: Option<WaitSet>,
+    own_set: Option<WaitSet>,
     found: Vec<Token>,
 }
 
@@ -86,7 +86,7 @@ impl CompletionQueue {
             attached: None,
             notification: Notification::default(),
             unread: false,
-            finder: None,
+            own_set: None,
             found: Vec::new(),
         }
     }
@@ -104,19 +104,19 @@ impl CompletionQueue {
     fn with<R>(
         &mut self,
         qp: QpId,
-        body: impl FnOnce(&mut QueuePair, &mut VecDeque<Completion>, DataSets<'_>) -> R,
+        body: impl FnOnce(&mut QueuePair, &mut VecDeque<Completion>, PollSets<'_>) -> R,
     ) -> Result<R> {
         let at = self.position(qp)?;
-        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
-        let answer = body(&mut self.pairs[at], &mut self.ready, sets);
-        self.follow();
-        Ok(answer)
+        let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
+        let returned = body(&mut self.pairs[at], &mut self.ready, sets);
+        self.finish_call();
+        Ok(returned)
     }
 
     /// Called at the end of every call: serves messages that wait, for a receive may have come back from a
     /// queue pair that has ended, and updates the signal for completions and input that wait.
     #[inline]
-    fn follow(&mut self) {
+    fn finish_call(&mut self) {
         if !self.shared.is_empty() {
             self.serve_waiting();
         }
@@ -134,20 +134,20 @@ impl CompletionQueue {
 
     /// Drives the queue pairs that have something to do.
     fn drive(&mut self, out: &mut [Completion]) -> usize {
-        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
+        let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
         let mut delivery = Delivery { out, filled: 0, rest: &mut self.ready };
-        match (self.pairs.as_mut_slice(), &self.finder) {
+        match (self.pairs.as_mut_slice(), &self.own_set) {
             ([only], _) => {
                 only.drive(&mut delivery, sets);
                 self.unread = only.has_unread();
             }
             (_, None) => self.unread = false,
-            (pairs, Some(finder)) => {
+            (pairs, Some(own_set)) => {
                 for pair in pairs.iter_mut().filter(|pair| pair.is_shared()) {
                     pair.drive(&mut delivery, sets);
                 }
                 self.found.clear();
-                if let Err(error) = finder.wait(Some(Duration::ZERO), &mut self.found) {
+                if let Err(error) = own_set.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
                 }
                 self.unread = false;
@@ -164,13 +164,13 @@ impl CompletionQueue {
     }
 
     /// The set that finds ready ones, once there are several queue pairs.
-    fn need_finder(&mut self) -> Result<()> {
-        if self.finder.is_none() && self.pairs.len() > 1 {
-            let finder = WaitSet::new()?;
+    fn ensure_own_set(&mut self) -> Result<()> {
+        if self.own_set.is_none() && self.pairs.len() > 1 {
+            let own_set = WaitSet::new()?;
             for pair in &self.pairs {
-                pair.join(&finder, Token(u64::from(pair.number.0)))?;
+                pair.add_to(&own_set, Token(u64::from(pair.number.0)))?;
             }
-            self.finder = Some(finder);
+            self.own_set = Some(own_set);
         }
         Ok(())
     }
@@ -186,11 +186,11 @@ impl verbs::QueuePairs for CompletionQueue {
 
     fn destroy_qp(&mut self, qp: QpId) {
         let Ok(at) = self.position(qp) else { return };
-        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
-        self.pairs.remove(at).cut(sets);
+        let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
+        self.pairs.remove(at).destroy(sets);
         self.ready.retain(|completion| completion.qp != qp);
         self.shared.values().for_each(|shared| shared.lock().forget(qp));
-        self.follow();
+        self.finish_call();
     }
 
     fn post_recv(&mut self, qp: QpId, requests: &[RecvRequest<'_>]) -> Result<()> {
@@ -233,7 +233,7 @@ impl verbs::MessageQueues for CompletionQueue {
 
     fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
         self.srq(srq)?.lock().receives.post(requests, None)?;
-        self.follow();
+        self.finish_call();
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl CompletionQueue {
     /// Lets the queue pairs go on whose messages wait for shared receives, as far as there are some.
     #[inline(never)]
     fn serve_waiting(&mut self) {
-        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
+        let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
         for shared in self.shared.values() {
             loop {
                 let Some(qp) = shared.lock().next_waiting() else { break };
@@ -285,7 +285,7 @@ impl CompletionQueue {
         let number = QpId(self.next);
         let next = self.next.checked_add(1);
         self.pairs.push(Box::new(QueuePair::new(number, granted, make(number, granted))));
-        let outcome = next.ok_or(EXHAUSTED).and_then(|next| self.need_finder().map(|()| next));
+        let outcome = next.ok_or(EXHAUSTED).and_then(|next| self.ensure_own_set().map(|()| next));
         match outcome {
             Ok(next) => self.next = next,
             Err(error) => {
@@ -315,24 +315,24 @@ impl verbs::CompletionQueue for CompletionQueue {
         if count == 0 && self.ready.capacity() > super::KEPT_COMPLETIONS {
             self.ready = VecDeque::new();
         }
-        self.follow();
+        self.finish_call();
         count
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         let target = EventTarget::new(&wait);
         for pair in &self.pairs {
-            pair.join(&wait, target.token)?;
+            pair.add_to(&wait, target.token)?;
         }
         self.notification.attach(&target);
         for pair in &mut self.pairs {
             if let Some(before) = &self.attached {
-                pair.part(&before.wait);
+                pair.remove_from(&before.wait);
             }
             pair.watch_notifier(&target);
         }
         self.attached = Some(target);
-        self.follow();
+        self.finish_call();
         Ok(())
     }
 
@@ -352,9 +352,9 @@ impl verbs::CompletionQueue for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        let sets = DataSets { attached: self.attached.as_ref(), finder: self.finder.as_ref() };
+        let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
         for pair in &mut self.pairs {
-            pair.cut(sets);
+            pair.destroy(sets);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A queue pair: its protocol machine, its socket, and the life of its connection.
 //!
 //! ```text
-//! Idle ── connect, accept ──▶ Opening ── handshake done ──▶ Open ── disconnect ──▶ Closing
+//! Idle ── connect, accept ──▶ Connecting ── handshake done ──▶ Open ── disconnect ──▶ Closing
 //!                               │ failed                     │ end of input         │
 //!                               ▼                            ▼                      ▼
 //!                             Over ◀── all is out ──────── Draining ◀───────────────┘
@@ -10,8 +10,9 @@
 //! Any failure leads to `Over` as well. The socket stays open there until the queue pair is
 //! destroyed, for its descriptor is what announces the last event.
 
-mod connecting;
-mod ending;
+mod connect;
+mod end;
+mod entries;
 mod input;
 mod shared;
 
@@ -22,19 +23,19 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::entries::{Entries, Queue};
+use super::connecting::Connecting;
 use super::liveness::Liveness;
 use super::machine::{Machine, Port, Sink, Violation};
-use super::opening::Opening;
+use super::membership::{Membership, PollSets};
 use super::scratch::Scratch;
 use super::socket::Socket;
-use super::watch::{DataSets, Watch};
 use crate::shm::Meeting;
 use crate::{
     Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
     Token, WaitSet,
 };
-use ending::End;
+use end::End;
+use entries::{Entries, Queue};
 use shared::Shared;
 
 /// Receive calls of one drive, so that a peer that never pauses does not hold its caller. The drive notes
@@ -50,7 +51,7 @@ pub(super) struct QueuePair {
     machine: Machine,
     phase: Phase,
     socket: Option<Socket>,
-    watch: Watch,
+    membership: Membership,
     /// Whether large payloads come one after the other: then only headers are read where no
     /// payload is expected, and the rest goes straight to its place.
     bulk: bool,
@@ -71,9 +72,9 @@ pub(super) struct QueuePair {
 
 enum Phase {
     Idle,
-    Opening(Box<Opening>),
+    Connecting(Box<Connecting>),
     Open,
-    Closing { told: bool },
+    Closing { output_ended: bool },
     Draining,
     Over,
 }
@@ -86,7 +87,7 @@ impl QueuePair {
             machine,
             phase: Phase::Idle,
             socket: None,
-            watch: Watch::new(number),
+            membership: Membership::new(number),
             bulk: false,
             unread: false,
             opened: None,
@@ -117,7 +118,7 @@ impl QueuePair {
             return Some(Instant::now());
         }
         match &self.phase {
-            Phase::Opening(opening) => Some(opening.deadline()),
+            Phase::Connecting(connecting) => Some(connecting.deadline()),
             Phase::Open | Phase::Closing { .. } => self.liveness.as_ref().map(Liveness::next),
             Phase::Idle | Phase::Draining | Phase::Over => None,
         }
@@ -136,10 +137,10 @@ impl QueuePair {
         &mut self,
         requests: &[RecvRequest<'_>],
         ready: &mut VecDeque<Completion>,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> Result<()> {
         match self.phase {
-            Phase::Idle | Phase::Opening(_) | Phase::Open => {
+            Phase::Idle | Phase::Connecting(_) | Phase::Open => {
                 let entries = Entries {
                     qp: self.number,
                     queue: if self.machine.is_for_messages() { Queue::MessageRecv } else { Queue::Recv },
@@ -158,16 +159,16 @@ impl QueuePair {
     }
 
     /// Goes on with a message that waited for a receive.
-    pub(super) fn resume(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+    pub(super) fn resume(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if !self.machine.is_stalled() {
             return;
         }
         match self.machine.resume(sink) {
             Err(fault) => {
                 self.finish(End::Fault(fault), sink, sets);
-                self.announce_end();
+                self.notify_end();
             }
-            Ok(()) if self.push_out(sink, sets) => self.announce_end(),
+            Ok(()) if self.send_output(sink, sets) => self.notify_end(),
             Ok(()) => {}
         }
     }
@@ -184,7 +185,7 @@ impl QueuePair {
         requests: &[SendRequest<'_>],
         more: bool,
         ready: &mut VecDeque<Completion>,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> Result<()> {
         let refused = |state| Error::BadState { state, what: "send" };
         if !matches!(self.phase, Phase::Open) {
@@ -207,8 +208,8 @@ impl QueuePair {
         };
         // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
         // that watch is how this queue pair is found among others.
-        if (!more || sets.finder.is_some()) && self.watch(sets) && self.push_out(ready, sets) {
-            self.announce_end();
+        if (!more || sets.own.is_some()) && self.update_interest(sets) && self.send_output(ready, sets) {
+            self.notify_end();
         }
         posted.or_else(|error| self.post_failed(error, ready, sets))
     }
@@ -220,20 +221,20 @@ impl QueuePair {
         &mut self,
         error: Error,
         ready: &mut VecDeque<Completion>,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> Result<()> {
         let fault = self.machine.fault();
-        if fault.is_some() && self.push_out(ready, sets) {
-            self.announce_end();
+        if fault.is_some() && self.send_output(ready, sets) {
+            self.notify_end();
         }
         if let Some(Violation::LocalPlace) = fault { Ok(()) } else { Err(error) }
     }
 
     /// Takes what arrived and sends what waits.
     #[inline]
-    pub(super) fn drive(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+    pub(super) fn drive(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if self.drive_for(ROUNDS, false, sink, sets) {
-            self.announce_end();
+            self.notify_end();
         }
     }
 
@@ -243,9 +244,9 @@ impl QueuePair {
         &mut self,
         is_full: bool,
         sink: &mut impl Sink,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> Option<ConnectionEvent> {
-        if matches!(self.phase, Phase::Opening(_)) {
+        if matches!(self.phase, Phase::Connecting(_)) {
             self.advance(sets);
             if !self.machine.may_send() {
                 // A promised first frame is there now; with it this side may.
@@ -254,7 +255,7 @@ impl QueuePair {
         }
         if let Some(event) = self.opened.take() {
             if self.ended.is_none() {
-                self.follow(match event {
+                self.set_event_interest(match event {
                     ConnectionEvent::Established { .. } => Some(Interest::HangUp),
                     _ => None,
                 });
@@ -264,16 +265,16 @@ impl QueuePair {
         if self.ended.is_none() {
             if is_full {
                 // The end is behind what is to be polled first, and was told once: have it told again.
-                self.announce_hang_up();
+                self.notify_hang_up();
             } else {
                 self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
             }
-            if self.is_lost() {
+            if self.has_vanished() {
                 self.finish(End::System(Errno::TIMEDOUT), sink, sets);
             }
             self.ended.as_ref()?;
         }
-        self.follow(None);
+        self.set_event_interest(None);
         self.ended.take()
     }
 
@@ -282,9 +283,9 @@ impl QueuePair {
         self.unread
     }
 
-    pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
-        if self.push_out(sink, sets) {
-            self.announce_end();
+    pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
+        if self.send_output(sink, sets) {
+            self.notify_end();
         }
         let spared = self.machine.sent_after_posted();
         let acknowledged = self.socket.as_ref().is_none_or(|socket| socket.is_acknowledged(spared));
@@ -292,34 +293,34 @@ impl QueuePair {
     }
 
     /// Adds the socket to a data set that was not there before.
-    pub(super) fn join(&self, set: &WaitSet, token: Token) -> Result<()> {
-        self.socket.as_ref().map_or(Ok(()), |socket| self.watch.join(socket, set, token))
+    pub(super) fn add_to(&self, set: &WaitSet, token: Token) -> Result<()> {
+        self.socket.as_ref().map_or(Ok(()), |socket| self.membership.add_to(socket, set, token))
     }
 
     /// Takes the socket out of a data set that is one no more.
-    pub(super) fn part(&mut self, set: &WaitSet) {
+    pub(super) fn remove_from(&mut self, set: &WaitSet) {
         self.unwatch_notifier(set);
         if let Some(socket) = &self.socket {
-            self.watch.part(socket, set);
+            self.membership.remove_from(socket, set);
         }
     }
 
     /// Takes what arrived and sends what waits. Answers whether that ended the connection.
-    fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+    fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
         let end = match self.phase {
             Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
             Phase::Draining => None,
-            Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
+            Phase::Idle | Phase::Connecting(_) | Phase::Over => return false,
         };
         if let Some(end) = end {
             self.finish(end, sink, sets);
             return true;
         }
-        self.push_out(sink, sets)
+        self.send_output(sink, sets)
     }
 
     /// Sends what waits. Answers whether that ended the connection.
-    fn push_out(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) -> bool {
+    fn send_output(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
         let Some(wire) = &mut self.socket else { return false };
         if self.machine.has_output()
             && let Err(violation) = self.machine.pump(&mut Port { wire, sink, scratch: &mut Scratch::take() })
@@ -329,29 +330,29 @@ impl QueuePair {
         }
         if matches!(self.phase, Phase::Draining) && !self.machine.wants_wire() {
             self.machine.flush(None, sink);
-            self.end_over(sets);
+            self.shut_down(sets);
         }
         // Room that came before the socket was watched for it is told to nobody.
-        self.settle(sets) && self.push_out(sink, sets)
+        self.finish_sending(sets) && self.send_output(sink, sets)
     }
 
     /// Ends the sending side when all is out, if nothing more can come. Answers whether the socket is watched
     /// for room from now on [RFC 5041 6.2.1-1, 6.2.1-6].
-    fn settle(&mut self, sets: DataSets<'_>) -> bool {
-        if let (Phase::Closing { told }, Some(socket)) = (&mut self.phase, &self.socket)
-            && !*told
+    fn finish_sending(&mut self, sets: PollSets<'_>) -> bool {
+        if let (Phase::Closing { output_ended }, Some(socket)) = (&mut self.phase, &self.socket)
+            && !*output_ended
             && self.machine.is_drained()
         {
-            *told = true;
+            *output_ended = true;
             socket.end_output();
         }
-        self.watch(sets)
+        self.update_interest(sets)
     }
 
     fn state(&self) -> &'static str {
         match self.phase {
             Phase::Idle => "idle",
-            Phase::Opening(_) => "connecting",
+            Phase::Connecting(_) => "connecting",
             Phase::Open => "connected",
             Phase::Closing { .. } => "disconnecting",
             Phase::Draining | Phase::Over => "over",
@@ -360,7 +361,7 @@ impl QueuePair {
 
     /// Watches the socket for what there is to wait for. Answers whether that is room from now on.
     #[inline]
-    fn watch(&mut self, sets: DataSets<'_>) -> bool {
+    fn update_interest(&mut self, sets: PollSets<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
         let wanted = match self.phase {
@@ -372,35 +373,35 @@ impl QueuePair {
                 (true, true) => Interest::Write,
             },
             Phase::Draining => Interest::Write,
-            Phase::Idle | Phase::Opening(_) | Phase::Over => return false,
+            Phase::Idle | Phase::Connecting(_) | Phase::Over => return false,
         };
-        self.watch.watch(socket.as_fd(), wanted, sets) && output
+        self.membership.set_interest(socket.as_fd(), wanted, sets) && output
     }
 
-    fn leave_sets(&mut self, sets: DataSets<'_>) {
+    fn remove_from_sets(&mut self, sets: PollSets<'_>) {
         if let Some(attached) = sets.attached {
             self.unwatch_notifier(&attached.wait);
         }
         if let Some(socket) = &self.socket {
-            self.watch.leave(socket.as_fd(), sets);
+            self.membership.remove(socket.as_fd(), sets);
         }
     }
 
     /// Makes the event target report an end that `poll_event` has not met itself: the socket is
     /// readable then, by its end.
-    fn announce_end(&mut self) {
-        self.follow(Some(Interest::Read));
+    fn notify_end(&mut self) {
+        self.set_event_interest(Some(Interest::Read));
     }
 
     /// Has the peer's end told once more.
-    fn announce_hang_up(&mut self) {
-        self.follow(Some(Interest::HangUp));
+    fn notify_hang_up(&mut self) {
+        self.set_event_interest(Some(Interest::HangUp));
     }
 
     /// Changes for what the event target watches the socket; `None`: for nothing any more.
-    fn follow(&mut self, interest: Option<Interest>) {
+    fn set_event_interest(&mut self, interest: Option<Interest>) {
         if let Some(socket) = &self.socket {
-            self.watch.announce(socket.as_fd(), interest);
+            self.membership.set_event_interest(socket.as_fd(), interest);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! A key is random, so that a peer cannot guess one that it was not told; it is dead from the
 //! moment its [`MemoryRegion`] is dropped or a peer gives it up, and is not drawn again soon.
 //! Queue pairs keep the regions that they met last in a [`RegionCache`], whose entries show
-//! through [`Region::is_alive`] that they have died.
+//! through [`Region::is_valid`] that they have died.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
@@ -17,7 +17,7 @@ use crate::{self as verbs, Access, Error, Memory, RegionName, Result};
 /// Keys that died last and are not drawn again while they are here.
 const QUARANTINE: usize = 1024;
 /// Regions that a queue pair remembers: its ring, its receive buffers, what it sends from.
-const REMEMBERED: usize = 3;
+const CACHED: usize = 3;
 
 /// A protection domain of the embedded device. Clones are the same domain [RFC 5040 8.1.1-1]
 /// [RFC 5041 8.2-1, 8.2-4, 8.3.1-1].
@@ -42,7 +42,7 @@ pub struct Region {
     /// Address of its first byte.
     address: u64,
     memory: Arc<Memory>,
-    alive: AtomicBool,
+    valid: AtomicBool,
     /// RDMA writes that were placed in it.
     writes: AtomicU64,
 }
@@ -119,7 +119,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
             access,
             address,
             memory,
-            alive: AtomicBool::new(true),
+            valid: AtomicBool::new(true),
             writes: AtomicU64::new(0),
         });
         table.regions.insert(stag, Arc::clone(&region));
@@ -143,7 +143,7 @@ impl Table {
 
     /// Ends a region, if it has not ended. Its key is not drawn again soon if it `is_drawn`.
     fn retire(&mut self, region: &Region, is_drawn: bool) {
-        if !region.alive.swap(false, Ordering::AcqRel) {
+        if !region.valid.swap(false, Ordering::AcqRel) {
             return;
         }
         self.regions.remove(&region.stag);
@@ -208,8 +208,8 @@ impl Region {
     /// Whether its key is still good.
     #[must_use]
     #[inline]
-    pub fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire)
+    pub fn is_valid(&self) -> bool {
+        self.valid.load(Ordering::Acquire)
     }
 
     /// Checks `length` bytes at `address` against its rights and bounds, and answers their offset in its
@@ -246,7 +246,7 @@ impl Region {
 #[derive(Debug)]
 pub struct RegionCache {
     domain: ProtectionDomain,
-    recent: [Option<Arc<Region>>; REMEMBERED],
+    recent: [Option<Arc<Region>>; CACHED],
 }
 
 impl RegionCache {
@@ -254,7 +254,7 @@ impl RegionCache {
     #[must_use]
     pub fn new(domain: ProtectionDomain) -> Self {
         domain.table.write().queue_pairs += 1;
-        Self { domain, recent: [const { None }; REMEMBERED] }
+        Self { domain, recent: [const { None }; CACHED] }
     }
 
     /// The living region with this key.
@@ -263,7 +263,7 @@ impl RegionCache {
         let known = |slot: &Option<Arc<Region>>| slot.as_ref().is_some_and(|region| region.stag == stag);
         let at = self.recent.iter().position(known);
         match at {
-            Some(at) if self.recent[at].as_ref().is_some_and(|region| region.is_alive()) => {
+            Some(at) if self.recent[at].as_ref().is_some_and(|region| region.is_valid()) => {
                 self.recent[at].as_ref()
             }
             // Another region may have the key of one that has died.
@@ -281,10 +281,10 @@ impl RegionCache {
     #[cold]
     fn fetch(&mut self, stag: u32) -> Option<&Arc<Region>> {
         let found = self.domain.find(stag)?;
-        let dead = |slot: &Option<Arc<Region>>| slot.as_ref().is_none_or(|region| !region.is_alive());
+        let dead = |slot: &Option<Arc<Region>>| slot.as_ref().is_none_or(|region| !region.is_valid());
         let at = self.recent.iter().position(dead).unwrap_or_else(|| {
             self.recent.rotate_left(1);
-            REMEMBERED - 1
+            CACHED - 1
         });
         Some(self.recent[at].insert(found))
     }

@@ -226,7 +226,7 @@ pub(super) fn stop_listening(listening: BorrowedFd<'_>) {
 
 /// Whether a connection waits to be accepted, or nobody can tell: a process that may have no
 /// descriptors at all cannot even ask.
-pub(super) fn has_caller(listening: BorrowedFd<'_>) -> bool {
+pub(super) fn has_waiting_peer(listening: BorrowedFd<'_>) -> bool {
     let mut watched = [PollFd::from_borrowed_fd(listening, PollFlags::IN)];
     poll(&mut watched, Some(&Timespec::default())) != Ok(0)
 }
@@ -265,7 +265,7 @@ mod tests {
         let listening = listen("127.0.0.1:0".parse().unwrap(), 1, keepalive).unwrap();
         let (_client, refused) = Socket::connect(bound_address(listening.as_fd()).unwrap(), None).unwrap();
         assert_eq!(refused, None);
-        assert!(has_caller(listening.as_fd()));
+        assert!(has_waiting_peer(listening.as_fd()));
         let (mut accepted, _) = accept(listening.as_fd(), keepalive).unwrap();
         let settings = |socket: &Socket| {
             let socket = socket.as_fd();

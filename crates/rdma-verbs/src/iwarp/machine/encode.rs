@@ -180,7 +180,7 @@ impl Encoder {
             let portion = self.portion(total - offset);
             let last = offset + portion as u64 == total;
             let mut head = message.head(offset, portion, last);
-            let in_front = immediate.take().map_or(0, |immediate| head.put_in_front(immediate));
+            let in_front = immediate.take().map_or(0, |immediate| head.prepend_immediate(immediate));
             self.segment(&head, gather, portion - in_front, output);
             offset += portion as u64;
             if last {
@@ -314,7 +314,7 @@ impl Head {
     }
 
     /// Adds the immediate data that its payload begins with. Answers how many bytes of the payload that is.
-    pub(super) fn put_in_front(&mut self, immediate: u64) -> usize {
+    pub(super) fn prepend_immediate(&mut self, immediate: u64) -> usize {
         // At most one untagged header is before it.
         if let Some(place) = self.bytes[self.length..].first_chunk_mut() {
             *place = rdmap::emit_immediate(immediate);

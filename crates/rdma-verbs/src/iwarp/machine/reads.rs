@@ -21,7 +21,7 @@ pub(super) struct Reads {
     /// Places of reads that were posted, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
-    answered: u32,
+    completed: u32,
 }
 
 /// A read that waits for its response.
@@ -53,17 +53,17 @@ pub(super) struct Served {
 
 impl Reads {
     /// Whether another read may be asked for [RFC 5040 6.1-3, 6.1-4].
-    pub(super) fn may_ask(&self) -> bool {
+    pub(super) fn may_request(&self) -> bool {
         self.outstanding.len() < usize::from(self.initiator_depth)
     }
 
     /// Remembers the places of a read that is posted behind those that were.
-    pub(super) fn posted(&mut self, places: &[Place]) {
+    pub(super) fn post(&mut self, places: &[Place]) {
         self.places.extend(places);
     }
 
     /// Notes that `request`, with so many places, is on its way.
-    pub(super) fn asked(&mut self, request: &ReadRequest, places: u8) {
+    pub(super) fn requested(&mut self, request: &ReadRequest, places: u8) {
         let ReadRequest { sink_stag: stag, sink_offset: offset, length: left, .. } = *request;
         self.outstanding.push_back(Outstanding { stag, offset, left, places });
     }
@@ -80,7 +80,13 @@ impl Reads {
     }
 
     /// Checks that a segment of a response continues the oldest outstanding read [RFC 5041 4.2-7].
-    pub(super) fn expect(&self, stag: u32, offset: u64, length: usize, last: bool) -> Result<(), Violation> {
+    pub(super) fn check_response(
+        &self,
+        stag: u32,
+        offset: u64,
+        length: usize,
+        last: bool,
+    ) -> Result<(), Violation> {
         let none = Outstanding { stag: 0, offset: 0, left: 0, places: 0 };
         let front = self.outstanding.front().unwrap_or(&none);
         let fits = match u64::from(front.left).checked_sub(length as u64) {
@@ -94,12 +100,12 @@ impl Reads {
         Ok(())
     }
 
-    /// Notes that a segment which [`Reads::expect`] accepted is placed.
-    pub(super) fn arrived(&mut self, length: usize, last: bool) {
+    /// Notes that a segment which [`Reads::check_response`] accepted is placed.
+    pub(super) fn placed(&mut self, length: usize, last: bool) {
         if last {
             let places = self.outstanding.pop_front().map_or(0, |read| read.places);
             self.places.drain(..usize::from(places).min(self.places.len()));
-            self.answered += 1;
+            self.completed += 1;
         } else if let Some(front) = self.outstanding.front_mut() {
             let length = u32::try_from(length).unwrap_or(u32::MAX).min(front.left);
             front.left -= length;
@@ -108,9 +114,9 @@ impl Reads {
     }
 
     /// Takes one read that is answered and not reported.
-    pub(super) fn take_answered(&mut self) -> bool {
-        let any = self.answered > 0;
-        self.answered -= u32::from(any);
+    pub(super) fn take_completed(&mut self) -> bool {
+        let any = self.completed > 0;
+        self.completed -= u32::from(any);
         any
     }
 
@@ -126,7 +132,7 @@ impl Reads {
     }
 
     /// The read that is served next.
-    pub(super) fn next(&mut self) -> Option<&mut Served> {
+    pub(super) fn next_served(&mut self) -> Option<&mut Served> {
         self.served.front_mut()
     }
 
@@ -141,7 +147,7 @@ impl Reads {
     }
 
     /// Notes that the read served next is answered.
-    pub(super) fn done(&mut self) {
+    pub(super) fn finish_served(&mut self) {
         self.served.pop_front();
     }
 

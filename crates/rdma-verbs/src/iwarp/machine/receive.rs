@@ -10,20 +10,19 @@
 //! every piece. What a header may say is in `begin`, what a whole segment does in `effect`, what comes by
 //! shared memory in `shared`.
 
-mod begin;
-mod effect;
-mod shared;
+mod deliver;
+mod header;
 mod verify;
 
 use std::sync::Arc;
 
-use super::partial::{HEAD, Partial, split_head, wanted_head};
 use super::reads::Reads;
-use super::receives::{Receive, Source};
+use super::receives::{Receive, ReceiveSource};
 use super::violation::{Fault, Purpose, Violation};
 use super::{Placement, Rules, Sink, Target};
 use crate::iwarp::region::{Region, RegionCache};
 use crate::{Completion, CompletionKind, CompletionStatus, Place, QpId, RecvRequest, Result};
+use header::{HEAD, Partial, split_head};
 use iwarp_wire::ddp::Header;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
 use verify::Verifier;
@@ -33,7 +32,7 @@ use verify::Verifier;
 pub(super) struct Receiver {
     qp: QpId,
     rules: Rules,
-    receives: Source,
+    receives: ReceiveSource,
     /// What was fed behind the header of a stalled message, from `kept_from` on.
     kept: Vec<u8>,
     kept_from: usize,
@@ -46,11 +45,11 @@ pub(super) struct Receiver {
     /// were not taken.
     left: usize,
     /// Bytes of the payload behind immediate data.
-    behind: usize,
+    payload_left: usize,
     /// Bytes of padding and CRC behind the payload.
     trailer: usize,
     effect: Effect,
-    landing: Option<Landing>,
+    destination: Option<Destination>,
     head: Partial<HEAD>,
     body: Partial<{ rdmap::READ_REQUEST }>,
     send_sequence: u32,
@@ -58,7 +57,7 @@ pub(super) struct Receiver {
     /// Bytes of the message of the send queue that is under way.
     message: u32,
     /// The immediate data that its payload began with.
-    data: Option<u64>,
+    immediate: Option<u64>,
     /// Bytes written by the peer since it last took a receive; `None`: no write came.
     written: Option<u64>,
 }
@@ -73,7 +72,7 @@ enum Part {
     /// Payload that is looked at here.
     Body,
     /// Immediate data in front of other payload.
-    InFront,
+    Immediate,
     /// Payload that goes to a region.
     Payload,
     /// Padding and CRC.
@@ -106,7 +105,7 @@ enum Effect {
     /// By the rules of the specifications.
     Immediate,
     /// By the rules for messages. `of_write`: it came with a write, and takes no receive.
-    Data {
+    MessageImmediate {
         of_write: bool,
     },
     ReadRequest,
@@ -115,7 +114,7 @@ enum Effect {
 
 /// Where payload goes.
 #[derive(Debug)]
-enum Landing {
+enum Destination {
     /// To this offset of a region's memory.
     Region(Arc<Region>, u64),
     /// To this offset of the places of the current receive. What is behind their end is dropped.
@@ -124,7 +123,7 @@ enum Landing {
     Read(u64),
 }
 
-impl Landing {
+impl Destination {
     fn advance(&mut self, count: usize) {
         match self {
             Self::Region(_, offset) | Self::Receive(offset) | Self::Read(offset) => *offset += count as u64,
@@ -133,7 +132,7 @@ impl Landing {
 }
 
 impl Receiver {
-    pub(super) fn new(qp: QpId, rules: Rules, receives: Source) -> Self {
+    pub(super) fn new(qp: QpId, rules: Rules, receives: ReceiveSource) -> Self {
         Self {
             qp,
             rules,
@@ -144,16 +143,16 @@ impl Receiver {
             opened: false,
             part: Part::Head,
             left: 0,
-            behind: 0,
+            payload_left: 0,
             trailer: 0,
             effect: Effect::None,
-            landing: None,
+            destination: None,
             head: Partial::new(),
             body: Partial::new(),
             send_sequence: 1,
             read_sequence: 1,
             message: 0,
-            data: None,
+            immediate: None,
             written: None,
         }
     }
@@ -220,8 +219,10 @@ impl Receiver {
 
     /// Whether a message has taken the oldest receive and is not complete.
     pub(super) fn is_in_message(&self) -> bool {
-        let takes_one =
-            matches!(self.effect, Effect::Send { .. } | Effect::Immediate | Effect::Data { of_write: false });
+        let takes_one = matches!(
+            self.effect,
+            Effect::Send { .. } | Effect::Immediate | Effect::MessageImmediate { of_write: false }
+        );
         self.message > 0 || self.part != Part::Head && takes_one
     }
 
@@ -262,13 +263,13 @@ impl Receiver {
     fn placement(&self, reads: &Reads) -> Option<Placement<'_>> {
         let in_place =
             |place: Place| Placement { target: Target::Place(place), length: self.left.min(place.len()) };
-        match *self.landing.as_ref()? {
+        match *self.destination.as_ref()? {
             // A key that has died has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
-            Landing::Region(ref region, offset) => region
-                .is_alive()
+            Destination::Region(ref region, offset) => region
+                .is_valid()
                 .then(|| Placement { target: Target::Memory(region.memory(), offset), length: self.left }),
-            Landing::Receive(offset) => self.receives.own.place(offset).map(in_place),
-            Landing::Read(offset) => reads.place(offset).map(in_place),
+            Destination::Receive(offset) => self.receives.own.place(offset).map(in_place),
+            Destination::Read(offset) => reads.place(offset).map(in_place),
         }
     }
 
@@ -278,8 +279,8 @@ impl Receiver {
             return;
         }
         let count = count.min(self.left);
-        if let Some(landing) = &mut self.landing {
-            landing.advance(count);
+        if let Some(destination) = &mut self.destination {
+            destination.advance(count);
         }
         self.left -= count;
         if self.left == 0 {
@@ -312,13 +313,13 @@ impl Receiver {
     ) -> std::result::Result<(), Fault> {
         // Without CRCs all that comes is believed [RFC 5044 4.1-4, 4.4-5, 4.4-7, 7.1.1-9].
         let Some(mut verifier) = self.verifier.take() else {
-            return self.believe(input, reads, regions, sink);
+            return self.parse(input, reads, regions, sink);
         };
         let left = if self.is_stalled() {
             Ok(input)
         } else {
             verifier.feed(input, |fpdu| {
-                self.believe(fpdu, reads, regions, sink)?;
+                self.parse(fpdu, reads, regions, sink)?;
                 if self.is_stalled() {
                     // The whole FPDU comes again.
                     self.head.clear();
@@ -367,14 +368,14 @@ impl Receiver {
     }
 
     /// Gives memory back that only a burst needed.
-    pub(super) fn relax(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if let Some(verifier) = &mut self.verifier {
-            verifier.relax();
+            verifier.shrink();
         }
     }
 
     /// Takes bytes that are as the peer sent them, as [`Receiver::take`] does.
-    fn believe(
+    fn parse(
         &mut self,
         mut input: &[u8],
         reads: &mut Reads,
@@ -385,28 +386,28 @@ impl Receiver {
             match self.part {
                 Part::Head => input = self.feed_head(input, reads, regions)?,
                 Part::Body => {
-                    let piece = self.pass(&mut input);
+                    let piece = self.take_part(&mut input);
                     self.body.add(piece);
                     if self.left == 0 {
                         self.begin_trailer();
                     }
                 }
                 Part::Payload => {
-                    let piece = self.pass(&mut input);
+                    let piece = self.take_part(&mut input);
                     self.store(piece, reads)?;
                     if self.left == 0 {
                         self.begin_trailer();
                     }
                 }
                 Part::Trailer => {
-                    self.pass(&mut input);
+                    self.take_part(&mut input);
                     if self.left == 0 {
                         self.finish(reads, regions, sink)?;
                     }
                 }
-                Part::InFront => {
-                    let piece = self.pass(&mut input);
-                    self.take_in_front(piece);
+                Part::Immediate => {
+                    let piece = self.take_part(&mut input);
+                    self.take_immediate(piece);
                 }
                 Part::Stalled => {
                     self.left = input.len();
@@ -420,7 +421,7 @@ impl Receiver {
 
     /// Splits off what `input` has of the current part.
     #[inline]
-    fn pass<'i>(&mut self, input: &mut &'i [u8]) -> &'i [u8] {
+    fn take_part<'i>(&mut self, input: &mut &'i [u8]) -> &'i [u8] {
         let (piece, rest) = input.split_at(self.left.min(input.len()));
         *input = rest;
         self.left -= piece.len();
@@ -429,14 +430,14 @@ impl Receiver {
 
     /// Takes a piece of the immediate data in front of a payload.
     #[cold]
-    fn take_in_front(&mut self, piece: &[u8]) {
+    fn take_immediate(&mut self, piece: &[u8]) {
         self.body.add(piece);
         if self.left > 0 {
             return;
         }
-        self.data = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
+        self.immediate = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
         self.part = Part::Payload;
-        self.left = self.behind;
+        self.left = self.payload_left;
         if self.left == 0 {
             self.begin_trailer();
         }
@@ -450,35 +451,8 @@ impl Receiver {
             sink.push(completion(self.qp, &receive, status));
             status = CompletionStatus::Flushed;
         });
-        self.landing = None;
+        self.destination = None;
         self.end();
-    }
-
-    /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]
-    /// [RFC 5044 3-6, 4.3-9, 4.3-10, 5.1-3, 5.2-1, 6-2, 6-4].
-    fn feed_head<'i>(
-        &mut self,
-        input: &'i [u8],
-        reads: &Reads,
-        regions: &mut RegionCache,
-    ) -> std::result::Result<&'i [u8], Fault> {
-        if self.head.bytes().is_empty()
-            && let Some(first) = input.first_chunk()
-        {
-            // Usually all of it is there.
-            let length = wanted_head(first);
-            self.head.set(*first, length);
-            self.begin(reads, regions)?;
-            return Ok(&input[length..]);
-        }
-        let wanted = wanted_head(self.head.bytes());
-        let (piece, rest) = input.split_at((wanted - self.head.bytes().len()).min(input.len()));
-        self.head.add(piece);
-        if self.head.bytes().len() < wanted || wanted_head(self.head.bytes()) > wanted {
-            return Ok(rest);
-        }
-        self.begin(reads, regions)?;
-        Ok(rest)
     }
 
     /// Padding and CRC field come next, and are passed over [RFC 5044 4.1-3, 4.3-10].
@@ -489,10 +463,10 @@ impl Receiver {
 
     /// Puts a piece of payload in its place [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
     fn store(&mut self, piece: &[u8], reads: &Reads) -> std::result::Result<(), Violation> {
-        match &mut self.landing {
+        match &mut self.destination {
             None => {}
-            Some(Landing::Region(region, offset)) => {
-                if !region.is_alive() || region.memory().write(*offset, piece).is_err() {
+            Some(Destination::Region(region, offset)) => {
+                if !region.is_valid() || region.memory().write(*offset, piece).is_err() {
                     let stag = region.stag();
                     return Err(match self.effect {
                         Effect::Send { .. } => Violation::LocalKey(stag),
@@ -501,8 +475,10 @@ impl Receiver {
                 }
                 *offset += piece.len() as u64;
             }
-            Some(Landing::Receive(offset)) => fill(offset, piece, |offset| self.receives.own.place(offset)),
-            Some(Landing::Read(offset)) => fill(offset, piece, |offset| reads.place(offset)),
+            Some(Destination::Receive(offset)) => {
+                fill(offset, piece, |offset| self.receives.own.place(offset))
+            }
+            Some(Destination::Read(offset)) => fill(offset, piece, |offset| reads.place(offset)),
         }
         Ok(())
     }
@@ -515,10 +491,12 @@ impl Receiver {
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
         self.part = Part::Head;
-        if let (Effect::LastWrite { .. }, Some(Landing::Region(region, _))) = (self.effect, &self.landing) {
+        if let (Effect::LastWrite { .. }, Some(Destination::Region(region, _))) =
+            (self.effect, &self.destination)
+        {
             region.count_write();
         }
-        self.landing = None;
+        self.destination = None;
         self.take_effect(reads, regions, sink)?;
         self.head.clear();
         self.opened = true;
@@ -566,7 +544,7 @@ mod tests {
     /// [RFC 5041 4.3-8]
     #[test]
     fn numbers_of_messages_wrap_to_zero() {
-        let mut receiver = Receiver::new(QpId(0), Rules::Verbs, Source::new(4, None));
+        let mut receiver = Receiver::new(QpId(0), Rules::Verbs, ReceiveSource::new(4, None));
         (receiver.send_sequence, receiver.read_sequence) = (u32::MAX, u32::MAX);
         let mut regions = RegionCache::new(ProtectionDomain::default());
         receiver.post(&[RecvRequest { id: 0, buffer: Buffer::Empty }; 4], &mut regions).unwrap();
@@ -594,7 +572,7 @@ mod tests {
     #[test]
     fn a_message_ends_where_its_offset_does() {
         let feed = |begun: u32, payload: &[u8]| {
-            let mut receiver = Receiver::new(QpId(0), Rules::Messages, Source::new(1, None));
+            let mut receiver = Receiver::new(QpId(0), Rules::Messages, ReceiveSource::new(1, None));
             receiver.message = begun;
             let mut regions = RegionCache::new(ProtectionDomain::default());
             let places = [Place::leaked(4)];

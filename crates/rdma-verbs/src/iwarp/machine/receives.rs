@@ -10,8 +10,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::admit::{check_places, check_segment};
 use super::place_at;
+use super::validate::{validate_places, validate_segment};
 use crate::iwarp::region::RegionCache;
 use crate::{Access, Buffer, Error, Place, QpId, RecvRequest, Result, Segment};
 
@@ -147,7 +147,7 @@ impl Receives {
 
     /// A message has taken the oldest.
     #[inline]
-    pub(super) fn taken(&mut self) {
+    pub(super) fn consume(&mut self) {
         let Some(run) = self.runs.front_mut() else { return };
         self.posted -= 1;
         let places = run.first.places();
@@ -162,17 +162,17 @@ impl Receives {
     }
 
     /// Moves the oldest of `other` here, behind what there is; answers whether there was one.
-    fn adopt(&mut self, other: &mut Self) -> bool {
+    fn take_oldest_of(&mut self, other: &mut Self) -> bool {
         let Some(receive) = other.oldest() else { return false };
         self.places.extend(other.places.range(..receive.places()));
-        other.taken();
+        other.consume();
         self.runs.push_back(Run { first: receive, count: 1 });
         self.posted += 1;
         true
     }
 
     /// Moves all to `other`, before what there is.
-    fn give_back(&mut self, other: &mut Self) {
+    fn return_to(&mut self, other: &mut Self) {
         other.posted += std::mem::take(&mut self.posted);
         while let Some(run) = self.runs.pop_back() {
             other.runs.push_front(run);
@@ -231,9 +231,9 @@ impl Run {
         }
         requests.iter().try_for_each(|request| match request.buffer {
             Buffer::Empty => Ok(()),
-            Buffer::Places(places) => check_places(places),
+            Buffer::Places(places) => validate_places(places),
             Buffer::Segment(segment) => match &mut regions {
-                Some(regions) => check_segment(&segment, Access::LOCAL_WRITE, regions),
+                Some(regions) => validate_segment(&segment, Access::LOCAL_WRITE, regions),
                 None => Err(Error::Unsupported("receives for messages in registered memory")),
             },
         })
@@ -250,7 +250,7 @@ impl Receive {
         let (key, address, length) = match request.buffer {
             Buffer::Empty => (0, 0, 0),
             Buffer::Segment(Segment { key, address, length }) => (key, address, length),
-            // Too long places are refused (`check_places`) before anything looks at these.
+            // Too long places are refused (`validate_places`) before anything looks at these.
             Buffer::Places(places) => {
                 (0, places.len() as u64, u32::try_from(request.buffer.len()).unwrap_or(u32::MAX))
             }
@@ -300,13 +300,13 @@ impl SharedReceives {
 
 /// Where the messages of a queue pair find receives.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ReceiveSource {
     /// Its own or, if they are shared, the one that a message has taken.
     pub(super) own: Receives,
     shared: Option<Arc<Mutex<SharedReceives>>>,
 }
 
-impl Source {
+impl ReceiveSource {
     pub(super) fn new(depth: u32, shared: Option<Arc<Mutex<SharedReceives>>>) -> Self {
         Self { own: Receives::new(depth), shared }
     }
@@ -324,7 +324,7 @@ impl Source {
     pub(super) fn take_shared(&mut self, qp: QpId) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut shared = shared.lock();
-        let found = self.own.adopt(&mut shared.receives);
+        let found = self.own.take_oldest_of(&mut shared.receives);
         if !found && !shared.waiting.contains(&qp) {
             shared.waiting.push_back(qp);
         }
@@ -340,7 +340,7 @@ impl Source {
     /// Gives a shared receive back.
     pub(super) fn release(&mut self) {
         if let Some(shared) = &self.shared {
-            self.own.give_back(&mut shared.lock().receives);
+            self.own.return_to(&mut shared.lock().receives);
         }
     }
 
@@ -350,7 +350,7 @@ impl Source {
         self.shared = None;
         while let Some(receive) = self.own.oldest() {
             each(receive);
-            self.own.taken();
+            self.own.consume();
         }
         (self.own.runs, self.own.places) = Default::default();
     }
@@ -381,7 +381,7 @@ mod tests {
         assert_eq!((receives.runs.len(), receives.room()), (runs, 16 - posted.len()));
         for request in &posted {
             assert_eq!(receives.oldest(), Some(Receive::new(request)));
-            receives.taken();
+            receives.consume();
         }
         assert_eq!((receives.oldest(), receives.room()), (None, 16));
     }

@@ -38,7 +38,7 @@ pub(super) struct Stream {
     start: usize,
     produced: u64,
     taken: u64,
-    dead: bool,
+    closed: bool,
     /// Why bytes are missing in it: there was no memory for staging, or they could not be read.
     fault: Option<Violation>,
 }
@@ -60,8 +60,8 @@ impl Stream {
     }
 
     /// Whether nothing goes out any more.
-    pub(super) fn is_dead(&self) -> bool {
-        self.dead
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Why bytes are missing in it, if some are.
@@ -75,7 +75,7 @@ impl Stream {
         while self.staged() > 0 {
             let taken = wire.transmit(&[IoSlice::new(&self.staged[self.start..])], false);
             let Taken::Bytes(count) = taken else {
-                self.die();
+                self.close();
                 return true;
             };
             let count = count.min(self.staged());
@@ -104,7 +104,7 @@ impl Stream {
     }
 
     /// Gives memory back, if nothing is staged and it is much.
-    pub(super) fn relax(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.staged() == 0 && self.staged.capacity() > KEPT {
             self.staged = Vec::new();
         }
@@ -116,21 +116,21 @@ impl Stream {
         self.start = 0;
     }
 
-    fn die(&mut self) {
-        self.dead = true;
+    fn close(&mut self) {
+        self.closed = true;
         self.discard();
     }
 
     /// Sends `pieces` of `length` bytes in all, already counted as produced, and stages the rest.
     fn transmit<W: Wire>(&mut self, pieces: &[IoSlice<'_>], length: usize, more: bool, wire: &mut W) {
-        if self.dead {
+        if self.closed {
             return;
         }
         let mut skip = 0;
         if self.staged() == 0 {
             match wire.transmit(pieces, more) {
                 Taken::Bytes(count) => skip = count.min(length),
-                Taken::Dead => return self.die(),
+                Taken::Dead => return self.close(),
                 Taken::Unreadable => {
                     self.fault = Some(Violation::LocalPlace);
                     return;
@@ -161,7 +161,7 @@ impl Stream {
         let is_room = self.staged.try_reserve(more).is_ok();
         if !is_room {
             self.fault = Some(Violation::NoMemory);
-            self.die();
+            self.close();
         }
         is_room
     }
@@ -179,7 +179,7 @@ pub(super) trait Output<'a> {
 impl Output<'_> for Stream {
     fn copied(&mut self, bytes: &[u8]) {
         self.produced += bytes.len() as u64;
-        if !self.dead && self.make_room(bytes.len()) {
+        if !self.closed && self.make_room(bytes.len()) {
             self.staged.extend_from_slice(bytes);
         }
     }

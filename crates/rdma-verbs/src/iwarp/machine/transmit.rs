@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 
 use rustix::io::Errno;
 
-use super::admit::{check_request, inline};
 use super::encode::{self, Chunk, Encoder};
 use super::reads::Reads;
 use super::stream::{Batch, Output as _, Stream, Wire};
+use super::validate::{inline, validate_request};
 use super::violation::{Purpose, Violation};
-use super::work::{Body, Pending, Report, Sources, Streamed, Target, Work};
+use super::work::{Body, BufferModel, Pending, Report, Sources, Streamed, Work};
 use super::{Port, Rules, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{
@@ -75,7 +75,7 @@ impl Transmitter {
     }
 
     /// One that can only send a Terminate, whatever was agreed about CRCs: its own is right.
-    pub(super) fn bare() -> Self {
+    pub(super) fn for_terminate() -> Self {
         let capabilities = QpCapabilities {
             send_depth: 0,
             recv_depth: 0,
@@ -83,9 +83,9 @@ impl Transmitter {
             initiator_depth: 0,
             responder_resources: 0,
         };
-        let mut bare = Self::new(QpId(0), (capabilities, Rules::Verbs), 1);
-        bare.set_crc(true);
-        bare
+        let mut transmitter = Self::new(QpId(0), (capabilities, Rules::Verbs), 1);
+        transmitter.set_crc(true);
+        transmitter
     }
 
     pub(super) fn set_crc(&mut self, crc: bool) {
@@ -159,7 +159,7 @@ impl Transmitter {
         while self.open
             && !self.has_fault()
             && self.stream.flush(port.wire)
-            && !self.stream.is_dead()
+            && !self.stream.is_closed()
             && self.has_more(reads)
         {
             if self.works_next(reads) && self.is_direct() {
@@ -194,12 +194,12 @@ impl Transmitter {
 
     /// Whether a writable socket would be of use.
     pub(super) fn wants_socket(&self, reads: &Reads) -> bool {
-        self.open && !self.stream.is_dead() && (self.stream.staged() > 0 || self.has_more(reads))
+        self.open && !self.stream.is_closed() && (self.stream.staged() > 0 || self.has_more(reads))
     }
 
     /// Whether everything posted is with the socket, or never will be.
     pub(super) fn is_drained(&self, reads: &Reads) -> bool {
-        self.stream.is_dead() || self.stream.staged() == 0 && self.work.is_empty() && !reads.is_serving()
+        self.stream.is_closed() || self.stream.staged() == 0 && self.work.is_empty() && !reads.is_serving()
     }
 
     /// See [`super::Machine::is_sent`].
@@ -212,8 +212,8 @@ impl Transmitter {
         self.stream.produced()
     }
 
-    /// See [`super::Machine::done`].
-    pub(super) fn done(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
+    /// See [`super::Machine::complete`].
+    pub(super) fn complete_requests(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
         for request in requests.iter().filter(|request| request.signaled) {
             sink.push(Report::of(request).completion(self.qp, CompletionStatus::Success));
         }
@@ -227,8 +227,8 @@ impl Transmitter {
         }
     }
 
-    pub(super) fn relax(&mut self) {
-        self.stream.relax();
+    pub(super) fn shrink(&mut self) {
+        self.stream.shrink();
     }
 
     /// Sends a Terminate as the last message; best effort.
@@ -274,7 +274,7 @@ impl Transmitter {
 
     fn can_work(&self, reads: &Reads) -> bool {
         match self.work.front() {
-            Some(Work { body: Body::Read(..), .. }) => reads.may_ask(),
+            Some(Work { body: Body::Read(..), .. }) => reads.may_request(),
             Some(_) => true,
             None => false,
         }
@@ -288,7 +288,7 @@ impl Transmitter {
         }
         for request in requests {
             let limits = (self.capabilities.inline, self.rules);
-            check_request(request, limits, reads.initiator_depth, regions)?;
+            validate_request(request, limits, reads.initiator_depth, regions)?;
         }
         Ok(())
     }
@@ -345,20 +345,20 @@ impl Transmitter {
 
     fn streamed(&mut self, request: &SendRequest<'_>, reads: &mut Reads) -> Body {
         let mut length = request.payload.len() as u64;
-        let (mut in_front, mut behind) = (None, None);
-        let target = match request.operation {
+        let (mut leading, mut trailing) = (None, None);
+        let model = match request.operation {
             Operation::Read { remote } => return read(request.payload, remote, reads),
             Operation::Write { remote, immediate } => {
-                behind = immediate.map(|data| (self.encoder.immediate_of_write(), data));
-                Target::Tagged(remote)
+                trailing = immediate.map(|data| (self.encoder.immediate_of_write(), data));
+                BufferModel::Tagged(remote)
             }
             Operation::Send { immediate: Some(data), solicited, .. } => {
-                in_front = Some(data);
+                leading = Some(data);
                 length += rdmap::IMMEDIATE as u64;
-                Target::Untagged(self.encoder.message_with_data(solicited))
+                BufferModel::Untagged(self.encoder.message_with_data(solicited))
             }
             Operation::Send { invalidate, solicited, .. } => {
-                Target::Untagged(self.encoder.message(invalidate, solicited))
+                BufferModel::Untagged(self.encoder.message(invalidate, solicited))
             }
         };
         let in_places = match request.payload {
@@ -372,7 +372,14 @@ impl Transmitter {
             }
             Payload::Inline(_) => false,
         };
-        Body::Message(Streamed { target, in_places, in_front, immediate: behind, length, sent: 0 })
+        Body::Message(Streamed {
+            model,
+            in_places,
+            leading_immediate: leading,
+            trailing_immediate: trailing,
+            length,
+            sent: 0,
+        })
     }
 
     /// Whether the payload of a request is taken when it is posted, if nothing waits before it. What is short
@@ -444,14 +451,14 @@ impl Transmitter {
 
     /// Adds a segment of a Read Response [RFC 5040 4.4-2, 5.2-1, 5.2.1-9, 5.2.1-12, 5.2.2-1, 5.2.2-5].
     fn respond(&mut self, chunk: &mut Chunk<'_>, reads: &mut Reads) -> std::result::Result<(), Violation> {
-        let Some(served) = reads.next() else { return Ok(()) };
+        let Some(served) = reads.next_served() else { return Ok(()) };
         let portion = self.encoder.portion(u64::from(served.left)).min(chunk.room());
         // A portion is at most `left`, which is a `u32`.
         let taken = portion as u32;
         let last = taken == served.left;
         let head = encode::tagged(Opcode::ReadResponse, served.sink_stag, served.sink_offset, portion, last);
         let mut offset = served.source_offset;
-        let source = served.source.as_ref().filter(|region| region.is_alive());
+        let source = served.source.as_ref().filter(|region| region.is_valid());
         let complete = chunk.segment(&self.encoder, &head, portion, |place| {
             let count = source.map_or(0, |region| encode::copy(region.memory(), offset, place));
             offset += count as u64;
@@ -466,7 +473,7 @@ impl Transmitter {
         served.source_offset = offset;
         served.started = true;
         if last {
-            reads.done();
+            reads.finish_served();
         }
         Ok(())
     }
@@ -492,7 +499,7 @@ impl Transmitter {
                 *left == 0
             }
             Body::Read(request, places) => {
-                reads.asked(request, *places);
+                reads.requested(request, *places);
                 self.encoder.read_request(request, chunk);
                 true
             }
@@ -511,7 +518,7 @@ impl Transmitter {
         let taken = self.stream.taken();
         while let Some(oldest) = self.pending.front() {
             let done = match oldest.report.kind {
-                CompletionKind::Read => reads.take_answered(),
+                CompletionKind::Read => reads.take_completed(),
                 _ => oldest.end <= taken,
             };
             if !done {
@@ -531,7 +538,7 @@ fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body 
     let (sink, places) = match payload {
         Payload::Segments(segments) => (segments.first().copied(), 0),
         Payload::Places(places) => {
-            reads.posted(places);
+            reads.post(places);
             (None, places.len())
         }
         Payload::Inline(_) => (None, 0),

@@ -48,13 +48,13 @@ pub(super) enum Body {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Streamed {
     /// Where it goes.
-    pub(super) target: Target,
+    pub(super) model: BufferModel,
     /// Whether its bytes are in places.
     pub(super) in_places: bool,
     /// Immediate data in front of its payload.
-    pub(super) in_front: Option<u64>,
+    pub(super) leading_immediate: Option<u64>,
     /// Immediate data behind it.
-    pub(super) immediate: Option<(Message, u64)>,
+    pub(super) trailing_immediate: Option<(Message, u64)>,
     /// Bytes of payload, and of what is in front.
     pub(super) length: u64,
     /// How many of them are in the stream.
@@ -70,7 +70,7 @@ pub(super) struct Sources {
 
 /// Where it goes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Target {
+pub(super) enum BufferModel {
     /// The peer's memory.
     Tagged(RemoteAddress),
     /// The peer's next receive.
@@ -163,7 +163,7 @@ impl Streamed {
         let (trailer, trailing) = encoder.trailer(&head, encoder.sum(&pieces[..used]));
         pieces[used] = IoSlice::new(&trailer[..trailing]);
         stream.send_pieces(&pieces[..=used], wire);
-        sources.pass(payload);
+        sources.advance(payload);
         self.sent += portion as u64;
         if last {
             self.finish(encoder, stream);
@@ -180,24 +180,24 @@ impl Streamed {
 
     /// The head of the next segment of `portion` bytes, and how many of them are behind it.
     fn head(&self, portion: usize, last: bool) -> (Head, usize) {
-        let mut head = match self.target {
-            Target::Tagged(remote) => encode::tagged(
+        let mut head = match self.model {
+            BufferModel::Tagged(remote) => encode::tagged(
                 Opcode::Write,
                 remote.key,
                 remote.address.wrapping_add(self.sent),
                 portion,
                 last,
             ),
-            Target::Untagged(message) => message.head(self.sent, portion, last),
+            BufferModel::Untagged(message) => message.head(self.sent, portion, last),
         };
-        let in_front = self.in_front.filter(|_| self.sent == 0);
-        let in_front = in_front.map_or(0, |immediate| head.put_in_front(immediate));
-        (head, portion - in_front)
+        let leading = self.leading_immediate.filter(|_| self.sent == 0);
+        let leading = leading.map_or(0, |immediate| head.prepend_immediate(immediate));
+        (head, portion - leading)
     }
 
     /// Adds the immediate data behind it, if there is some.
     fn finish<'a>(&self, encoder: &Encoder, output: &mut impl Output<'a>) {
-        if let Some((message, word)) = self.immediate {
+        if let Some((message, word)) = self.trailing_immediate {
             encoder.short(&message.head(0, rdmap::IMMEDIATE, true), &rdmap::emit_immediate(word), output);
         }
     }
@@ -225,12 +225,12 @@ impl Sources {
         let Some(place) = self.places.front() else { return 0 };
         let count = target.len().min(place.len());
         target[..count].copy_from_slice(&place.bytes()[..count]);
-        self.pass(count);
+        self.advance(count);
         count
     }
 
     /// Takes so many bytes of places off.
-    fn pass(&mut self, mut count: usize) {
+    fn advance(&mut self, mut count: usize) {
         while let (Some(place), true) = (self.places.front_mut(), count > 0) {
             let passed = count.min(place.len());
             *place = place.from(passed);

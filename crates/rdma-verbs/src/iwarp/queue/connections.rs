@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::CompletionQueue;
-use crate::iwarp::handshake::{Initiator, Offer};
+use crate::iwarp::connecting::Connecting;
+use crate::iwarp::handshake::{Initiator, Parameters};
 use crate::iwarp::listener::ConnectionRequest;
-use crate::iwarp::opening::Opening;
 use crate::iwarp::queue_pair::QueuePair;
 use crate::iwarp::socket::Socket;
 use crate::shm::{Invitation, Target};
@@ -33,8 +33,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    fn offer(&self, capabilities: &QpCapabilities) -> Offer {
-        Offer {
+    fn parameters(&self, capabilities: &QpCapabilities) -> Parameters {
+        Parameters {
             revision: self.config.mpa_revision,
             crc: self.config.crc,
             initiator_depth: capabilities.initiator_depth,
@@ -58,10 +58,10 @@ impl verbs::Connections for CompletionQueue {
         let at = self.position(qp)?;
         self.pairs[at].check_idle("connect")?;
         self.check_private_data(private_data, self.config.mpa_revision)?;
-        let offer = self.offer(&self.pairs[at].capabilities());
-        let opening = Opening::active(Initiator::new(offer, private_data), options);
+        let parameters = self.parameters(&self.pairs[at].capabilities());
+        let connecting = Connecting::active(Initiator::new(parameters, private_data), options);
         let attempt = Socket::connect(remote, local)?;
-        self.with(qp, |pair, _, sets| pair.connect(attempt, opening, events, sets))?
+        self.with(qp, |pair, _, sets| pair.connect(attempt, connecting, events, sets))?
     }
 
     fn accept(
@@ -75,11 +75,11 @@ impl verbs::Connections for CompletionQueue {
         let at = self.position(qp)?;
         self.pairs[at].check_idle("accept")?;
         self.check_private_data(private_data, request.revision())?;
-        let offer = self.offer(&self.pairs[at].capabilities());
+        let parameters = self.parameters(&self.pairs[at].capabilities());
         let addresses = (request.local_address(), request.peer_address());
-        let (socket, reply) = request.accept(&offer, private_data);
-        let opening = Opening::passive(reply, options);
-        self.with(qp, |pair, _, sets| pair.accept(socket, addresses, opening, events, sets))?
+        let (socket, reply) = request.accept(&parameters, private_data);
+        let connecting = Connecting::passive(reply, options);
+        self.with(qp, |pair, _, sets| pair.accept(socket, addresses, connecting, events, sets))?
     }
 
     fn disconnect(&mut self, qp: QpId) {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::super::machine::{Fault, Sink};
 use super::super::scratch::Scratch;
 use super::super::socket::Socket;
-use super::ending::End;
+use super::end::End;
 use super::{Phase, QueuePair};
 use crate::Completion;
 use crate::shm::{Next, SLOTS};
@@ -36,7 +36,7 @@ impl QueuePair {
                 Ok(next) => next,
                 Err(fault) => return Some(End::Fault(fault)),
             };
-            if !thorough && !self.must_look(next, counting.count > 0) {
+            if !thorough && !self.must_read_stream(next, counting.count > 0) {
                 return None;
             }
             let scratch = scratch.get_or_insert_with(Scratch::take);
@@ -45,10 +45,10 @@ impl QueuePair {
                 Ok(0) => return Some(self.end_of_input(&mut counting)),
                 Ok(count) => count,
                 Err(Errno::AGAIN) => {
-                    self.machine.relax();
+                    self.machine.shrink();
                     return None;
                 }
-                Err(errno) => return Some(self.drained(End::System(errno), &mut counting)),
+                Err(errno) => return Some(self.end_after_messages(End::System(errno), &mut counting)),
             };
             let placed = count.min(straight);
             self.bulk = placed >= READ || self.bulk && count == asked;
@@ -65,7 +65,7 @@ impl QueuePair {
         self.unread = true;
         if thorough {
             // The end may be behind what is left, and was told once: have it told again.
-            self.announce_hang_up();
+            self.notify_hang_up();
         }
         None
     }
@@ -102,7 +102,7 @@ impl QueuePair {
             }
             match channel.next(self.machine.consumed()) {
                 Next::Message(message) => {
-                    self.machine.arrive(message, channel.key(), sink)?;
+                    self.machine.receive_message(message, channel.key(), sink)?;
                     channel.take();
                 }
                 Next::Garbage(garbage) => return Err(Fault::Violation(garbage.into())),
@@ -138,15 +138,15 @@ impl QueuePair {
     }
 
     /// `end`, after the messages that were there before.
-    fn drained(&mut self, end: End, sink: &mut Counting<'_, impl Sink>) -> End {
+    fn end_after_messages(&mut self, end: End, sink: &mut Counting<'_, impl Sink>) -> End {
         self.take_messages(SLOTS, sink).map_or_else(End::Fault, |_| end)
     }
 
     /// Whether to look at the stream, when `next` is what shared memory has.
-    fn must_look(&mut self, next: Next, found: bool) -> bool {
+    fn must_read_stream(&mut self, next: Next, found: bool) -> bool {
         let stands = matches!(self.phase, Phase::Open);
         match &mut self.shared {
-            Some(shared) if stands && !self.machine.awaits_stream() => shared.must_look(next, found),
+            Some(shared) if stands && !self.machine.awaits_stream() => shared.must_read_stream(next, found),
             _ => true,
         }
     }

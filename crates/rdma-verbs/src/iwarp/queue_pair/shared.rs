@@ -3,20 +3,20 @@
 use std::net::SocketAddr;
 
 use super::super::machine::Sink;
-use super::super::watch::DataSets;
+use super::super::membership::PollSets;
 use super::{Phase, QueuePair};
 use crate::shm::{Channel, Invitation, Meeting, Next, Target};
 use crate::{EventTarget, Interest, SendRequest, WaitSet};
 
 /// Looks at shared memory alone that find nothing, until the stream is looked at too: it may carry
 /// something, or have ended.
-const BLIND: u8 = 200;
+const MAX_IDLE_POLLS: u8 = 200;
 
 /// The channel, and when to look elsewhere.
 pub(super) struct Shared {
     pub(super) channel: Channel,
     /// Looks that found nothing since the last one at the stream.
-    blind: u8,
+    idle_polls: u8,
     /// Whether the caller was about to sleep: what wakes it may be the stream.
     slept: bool,
     /// Whether the notifier stands in the attached set.
@@ -25,23 +25,23 @@ pub(super) struct Shared {
 
 impl Shared {
     fn new(channel: Channel) -> Box<Self> {
-        Box::new(Self { channel, blind: 0, slept: false, watched: false })
+        Box::new(Self { channel, idle_polls: 0, slept: false, watched: false })
     }
 
     /// Whether to look at the stream as well; `found`: something came by shared memory.
-    pub(super) fn must_look(&mut self, next: Next, found: bool) -> bool {
+    pub(super) fn must_read_stream(&mut self, next: Next, found: bool) -> bool {
         if matches!(next, Next::Stream(_)) {
             return true;
         }
         if found {
             return false;
         }
-        self.blind += 1;
+        self.idle_polls += 1;
         // A peer that has not joined uses the stream.
-        if !self.slept && self.blind < BLIND && self.channel.is_joined() {
+        if !self.slept && self.idle_polls < MAX_IDLE_POLLS && self.channel.is_joined() {
             return false;
         }
-        (self.blind, self.slept) = (0, false);
+        (self.idle_polls, self.slept) = (0, false);
         true
     }
 }
@@ -64,7 +64,7 @@ impl QueuePair {
         invitation: &Invitation,
         target: &Target,
         ends: (SocketAddr, SocketAddr),
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> bool {
         if !matches!(self.phase, Phase::Idle) || self.shared.is_some() || self.machine.is_for_messages() {
             return false;
@@ -74,7 +74,7 @@ impl QueuePair {
     }
 
     /// The connection that was asked for stands; `visited`: the peer has followed the invitation.
-    pub(in super::super) fn meet(&mut self, visited: bool, sets: DataSets<'_>) {
+    pub(in super::super) fn meet(&mut self, visited: bool, sets: PollSets<'_>) {
         let Some(meeting) = self.meeting.take() else { return };
         let ends = self.local.zip(self.peer);
         if let (true, Phase::Open, Some(ends)) = (visited, &self.phase, ends) {
@@ -82,7 +82,7 @@ impl QueuePair {
         }
     }
 
-    fn share(&mut self, channel: Option<Channel>, sets: DataSets<'_>) {
+    fn share(&mut self, channel: Option<Channel>, sets: PollSets<'_>) {
         self.shared = channel.map(Shared::new);
         if let Some(attached) = sets.attached {
             self.watch_notifier(attached);
@@ -100,7 +100,7 @@ impl QueuePair {
         let (inline, position) = (self.capabilities.inline, self.machine.produced());
         let posted = shared.channel.post(requests, inline, position);
         if posted {
-            self.machine.done(requests, sink);
+            self.machine.complete(requests, sink);
         }
         posted
     }

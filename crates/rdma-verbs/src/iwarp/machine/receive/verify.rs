@@ -19,7 +19,7 @@ impl Verifier {
     }
 
     /// Gives memory back, if there is no FPDU under way and it is much.
-    pub(super) fn relax(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.part.is_empty() && self.part.capacity() > KEPT {
             self.part = Vec::new();
         }

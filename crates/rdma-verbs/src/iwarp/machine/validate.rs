@@ -9,7 +9,7 @@ use iwarp_wire::rdmap;
 
 /// Checks one request of a queue pair whose inline limit is `limit`, whose rules are `rules` and whose ORD is
 /// `initiator_depth`.
-pub(super) fn check_request(
+pub(super) fn validate_request(
     request: &SendRequest<'_>,
     (limit, rules): (usize, Rules),
     initiator_depth: u8,
@@ -38,9 +38,9 @@ pub(super) fn check_request(
             Err(Error::Unsupported("messages of registered memory"))
         }
         Payload::Segments(segments) => {
-            segments.iter().try_for_each(|segment| check_segment(segment, Access::empty(), regions))
+            segments.iter().try_for_each(|segment| validate_segment(segment, Access::empty(), regions))
         }
-        Payload::Places(places) => check_places(places),
+        Payload::Places(places) => validate_places(places),
     }
 }
 
@@ -55,8 +55,8 @@ fn check_length(value: u64) -> Result<()> {
 fn check_read(request: &SendRequest<'_>, initiator_depth: u8, regions: &mut RegionCache) -> Result<()> {
     match request.payload {
         _ if initiator_depth == 0 => Err(Error::Unsupported("RDMA Read on a connection whose ORD is 0")),
-        Payload::Segments([segment]) => check_segment(segment, Access::LOCAL_WRITE, regions),
-        Payload::Places(places) => check_places(places),
+        Payload::Segments([segment]) => validate_segment(segment, Access::LOCAL_WRITE, regions),
+        Payload::Places(places) => validate_places(places),
         Payload::Segments(_) | Payload::Inline(_) => {
             Err(Error::Unsupported("RDMA Read into anything but one segment or places"))
         }
@@ -74,7 +74,7 @@ pub(super) fn inline<'a>(request: &SendRequest<'a>) -> Option<&'a [IoSlice<'a>]>
 }
 
 /// Checks places: their number, and that they are no longer than a message.
-pub(super) fn check_places(places: &[Place]) -> Result<()> {
+pub(super) fn validate_places(places: &[Place]) -> Result<()> {
     let length = places.iter().map(|place| place.len() as u64).sum();
     let number = places.len() as u64;
     for (what, value, most) in
@@ -88,7 +88,7 @@ pub(super) fn check_places(places: &[Place]) -> Result<()> {
 }
 
 /// Checks a local segment against its region.
-pub(super) fn check_segment(segment: &Segment, needed: Access, regions: &mut RegionCache) -> Result<()> {
+pub(super) fn validate_segment(segment: &Segment, needed: Access, regions: &mut RegionCache) -> Result<()> {
     let &Segment { key, address, length } = segment;
     let bad = |why| Error::BadSegment { key, address, length, why };
     let region = regions.find(key).ok_or_else(|| bad("no such key"))?;

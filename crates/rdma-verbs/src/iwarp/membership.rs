@@ -1,44 +1,44 @@
-//! In which wait sets a queue pair's socket stands, and with what interest: the sets that tell
-//! when the completion queue has to be polled, and the one that announces connection events.
+//! The wait sets that contain a queue pair's socket, and the interest in it: the sets that report when to
+//! poll the completion queue, and the one that reports connection events.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::{EventTarget, Interest, QpId, Result, Token, WaitSet};
 
-/// The wait sets that tell when a completion queue has to be polled.
+/// The wait sets that report when to poll a completion queue.
 #[derive(Clone, Copy)]
-pub(super) struct DataSets<'s> {
+pub(super) struct PollSets<'s> {
     /// The set that the user attached.
     pub(super) attached: Option<&'s EventTarget>,
-    /// The set that finds the ready ones among many.
-    pub(super) finder: Option<&'s WaitSet>,
+    /// The queue's own set, by which it finds the ready sockets among many.
+    pub(super) own: Option<&'s WaitSet>,
 }
 
-impl<'s> DataSets<'s> {
-    /// The sets with the tokens by which they know a queue pair.
+impl<'s> PollSets<'s> {
+    /// The sets, each with the token that stands for a queue pair there.
     fn each(self, number: QpId) -> impl Iterator<Item = (&'s WaitSet, Token)> {
         let attached = self.attached.map(|target| (&*target.wait, target.token));
-        let finder = self.finder.map(|set| (set, Token(u64::from(number.0))));
-        attached.into_iter().chain(finder)
+        let own = self.own.map(|set| (set, Token(u64::from(number.0))));
+        attached.into_iter().chain(own)
     }
 }
 
-/// How one socket is watched. Every call is given that socket.
-pub(super) struct Watch {
+/// The memberships of one queue pair's socket. The caller passes the same socket to every call.
+pub(super) struct Membership {
     number: QpId,
-    /// With what interest the socket stands in the data sets; `None`: it does not.
+    /// The interest in the poll sets; `None`: the socket is in none of them.
     interest: Option<Interest>,
-    /// Where connection events are announced, and by what, while there is one to come.
+    /// The event target and the interest there, as long as a connection event may come.
     target: Option<(EventTarget, Interest)>,
 }
 
-impl Watch {
+impl Membership {
     pub(super) fn new(number: QpId) -> Self {
         Self { number, interest: None, target: None }
     }
 
-    /// From now on connection events are announced on `target`, at first by what `interest` says.
-    pub(super) fn announce_on(
+    /// From now on `target` reports connection events, at first when the socket has the state `interest`.
+    pub(super) fn set_event_target(
         &mut self,
         socket: BorrowedFd<'_>,
         interest: Interest,
@@ -49,11 +49,11 @@ impl Watch {
         Ok(())
     }
 
-    /// Changes what makes the event target report the queue pair; `None`: nothing any more.
-    pub(super) fn announce(&mut self, socket: BorrowedFd<'_>, interest: Option<Interest>) {
+    /// Changes the interest at the event target; `None`: removes the socket there.
+    pub(super) fn set_event_interest(&mut self, socket: BorrowedFd<'_>, interest: Option<Interest>) {
         let Some((target, before)) = &mut self.target else { return };
         let outcome = match interest {
-            // What is told once is told again only when it is asked for again.
+            // The set reports a hang-up once, and again only after a change.
             Some(same) if same == *before && same != Interest::HangUp => Ok(()),
             Some(interest) => target.wait.modify(socket, target.token, interest),
             None => target.wait.remove(socket),
@@ -67,9 +67,15 @@ impl Watch {
         }
     }
 
-    /// Brings the interest of the data sets in line with `wanted`. Answers whether it was another one.
+    /// Changes the interest in the poll sets, and adds the socket to them if necessary. Returns whether the
+    /// interest is new.
     #[inline]
-    pub(super) fn watch(&mut self, socket: BorrowedFd<'_>, wanted: Interest, sets: DataSets<'_>) -> bool {
+    pub(super) fn set_interest(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        wanted: Interest,
+        sets: PollSets<'_>,
+    ) -> bool {
         let changes = self.interest != Some(wanted);
         if changes {
             self.change(socket, wanted, sets);
@@ -78,7 +84,7 @@ impl Watch {
     }
 
     #[cold]
-    fn change(&mut self, socket: BorrowedFd<'_>, wanted: Interest, sets: DataSets<'_>) {
+    fn change(&mut self, socket: BorrowedFd<'_>, wanted: Interest, sets: PollSets<'_>) {
         for (set, token) in sets.each(self.number) {
             let outcome = match self.interest {
                 None => set.add(socket, token, wanted),
@@ -91,28 +97,28 @@ impl Watch {
         self.interest = Some(wanted);
     }
 
-    /// Takes the socket out of the data sets.
-    pub(super) fn leave(&mut self, socket: BorrowedFd<'_>, sets: DataSets<'_>) {
+    /// Removes the socket from the poll sets.
+    pub(super) fn remove(&mut self, socket: BorrowedFd<'_>, sets: PollSets<'_>) {
         if self.interest.take().is_some() {
             for (set, _) in sets.each(self.number) {
-                // It is there: `interest` said so.
+                // It cannot fail: `interest` says that the socket is there.
                 let _ = set.remove(socket);
             }
         }
     }
 
-    /// Adds the socket to a data set that was not there before.
-    pub(super) fn join(&self, socket: &impl AsFd, set: &WaitSet, token: Token) -> Result<()> {
+    /// Adds the socket to `set`, which becomes one of the poll sets.
+    pub(super) fn add_to(&self, socket: &impl AsFd, set: &WaitSet, token: Token) -> Result<()> {
         match self.interest {
             Some(interest) => set.add(socket.as_fd(), token, interest),
             None => Ok(()),
         }
     }
 
-    /// Takes the socket out of a data set that is one no more.
-    pub(super) fn part(&self, socket: &impl AsFd, set: &WaitSet) {
+    /// Removes the socket from `set`, which is no longer one of the poll sets.
+    pub(super) fn remove_from(&self, socket: &impl AsFd, set: &WaitSet) {
         if self.interest.is_some() {
-            // As above.
+            // As in `remove`.
             let _ = set.remove(socket.as_fd());
         }
     }

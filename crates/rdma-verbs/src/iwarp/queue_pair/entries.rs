@@ -1,38 +1,37 @@
-//! The entries of a queue pair's queues, and who holds them: a request until its completion is
-//! polled, one that completes in silence until it is done.
+//! Accounting of the entries of a queue pair's send and receive queue.
 //!
-//! The machine counts the requests that are not done. Those whose completion waits to be polled are
-//! counted here, in the completion queue itself, and only when so many wait that it matters.
+//! A request holds its entry until its completion is polled, and an unsignaled one until it is done. The
+//! machine counts the requests that are not done. Requests whose completions wait to be polled are not
+//! counted: this module finds them in the completion queue when it matters.
 
 use std::collections::VecDeque;
 
 use crate::{Completion, CompletionKind, Error, QpId, Result};
 
-/// Which queue.
+/// The kind of a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Queue {
     Send,
     Recv,
-    /// Of a queue pair for messages: the peer's writes take none of its entries.
+    /// The receive queue of a queue pair for messages. The peer's writes take none of its entries.
     MessageRecv,
 }
 
-/// One queue of a queue pair.
+/// The entries of one queue.
 pub(super) struct Entries {
     pub(super) qp: QpId,
     pub(super) queue: Queue,
-    /// Entries in all.
+    /// The number of all entries.
     pub(super) depth: u32,
-    /// Entries that no request holds which is not done.
+    /// The number of entries that are not held by a request that is not done.
     pub(super) free: usize,
 }
 
 impl Entries {
-    /// Refuses `asked` more requests, if they do not fit beside those whose completions are in
-    /// `ready`.
+    /// Checks that `asked` more requests fit. `ready` has the completions that wait to be polled.
     #[inline]
     pub(super) fn check(&self, asked: usize, ready: &VecDeque<Completion>) -> Result<()> {
-        // Seldom do so many wait that it matters whose they are.
+        // If they fit even beside all that wait, it does not matter to which queue those belong.
         if asked + ready.len() <= self.free { Ok(()) } else { self.check_exactly(asked, ready) }
     }
 
@@ -47,6 +46,7 @@ impl Entries {
         Err(Error::QueueFull { depth, room: u32::try_from(room).unwrap_or(depth), asked })
     }
 
+    /// Whether the request of `completion` holds an entry of this queue.
     fn holds(&self, completion: &Completion) -> bool {
         let holds = match completion.kind {
             CompletionKind::Send | CompletionKind::Write | CompletionKind::Read => self.queue == Queue::Send,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::begin::named;
+use super::header::checked_region;
 use super::{Effect, Receiver, completion};
 use crate::iwarp::machine::Sink;
 use crate::iwarp::machine::reads::{Reads, Served};
 use crate::iwarp::machine::receives::Receive;
 use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
 use crate::iwarp::region::RegionCache;
+use crate::shm::Message;
 use crate::{Access, Completion, CompletionKind, CompletionStatus};
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
 
@@ -28,7 +29,7 @@ impl Receiver {
             Effect::Write { length } | Effect::LastWrite { length } => {
                 self.written = Some(self.written.unwrap_or(0).saturating_add(length as u64));
             }
-            Effect::Response { length, last } => reads.arrived(length, last),
+            Effect::Response { length, last } => reads.placed(length, last),
             Effect::Send { opcode, invalidate, length, last } => {
                 // A message fits its receive, which is at most `u32::MAX` bytes.
                 self.message += length as u32;
@@ -42,10 +43,10 @@ impl Receiver {
                 self.deliver_immediate(word, sink)?;
                 self.send_sequence = self.send_sequence.wrapping_add(1);
             }
-            Effect::Data { of_write } => self.deliver_data(of_write, sink)?,
+            Effect::MessageImmediate { of_write } => self.deliver_message_immediate(of_write, sink)?,
             Effect::ReadRequest => {
                 if let Some(bytes) = self.body.bytes().first_chunk() {
-                    reads.serve(served(&ReadRequest::parse(bytes), regions)?)?;
+                    reads.serve(read_to_serve(&ReadRequest::parse(bytes), regions)?)?;
                     self.read_sequence = self.read_sequence.wrapping_add(1);
                 }
             }
@@ -72,8 +73,8 @@ impl Receiver {
         if opcode.invalidates() && !regions.invalidate(stag) {
             return Err(Violation::Invalidate(stag));
         }
-        let receive = self.delivered()?;
-        let immediate = self.data.take();
+        let receive = self.consume_receive()?;
+        let immediate = self.immediate.take();
         let in_front = if immediate.is_some() { rdmap::IMMEDIATE as u32 } else { 0 };
         let length = std::mem::take(&mut self.message) - in_front;
         let status =
@@ -85,13 +86,17 @@ impl Receiver {
 
     /// Reports immediate data by the rules for messages: with a receive or, if it came with a write, without.
     #[inline(never)]
-    fn deliver_data(&mut self, of_write: bool, sink: &mut impl Sink) -> std::result::Result<(), Violation> {
+    fn deliver_message_immediate(
+        &mut self,
+        of_write: bool,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Violation> {
         let completion = if of_write {
             let length = u32::try_from(self.written.take().unwrap_or(0)).unwrap_or(u32::MAX);
             let (qp, kind, status) = (self.qp, CompletionKind::RecvWrite, CompletionStatus::Success);
             Completion { qp, id: Completion::NO_RECEIVE, kind, status, length, ..Completion::EMPTY }
         } else {
-            completion(self.qp, &self.delivered()?, CompletionStatus::Success)
+            completion(self.qp, &self.consume_receive()?, CompletionStatus::Success)
         };
         let immediate = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
         sink.push(Completion { immediate, ..completion });
@@ -106,7 +111,7 @@ impl Receiver {
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Violation> {
         let written = self.written;
-        let receive = self.delivered()?;
+        let receive = self.consume_receive()?;
         let completion = completion(self.qp, &receive, CompletionStatus::Success);
         let completion = match written {
             Some(written) => {
@@ -121,23 +126,44 @@ impl Receiver {
 
     /// A message is complete and has taken its receive [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
     #[inline]
-    fn delivered(&mut self) -> std::result::Result<Receive, Violation> {
+    fn consume_receive(&mut self) -> std::result::Result<Receive, Violation> {
         let Some(receive) = self.receives.own.oldest() else { return Err(self.no_receive()) };
-        self.receives.own.taken();
+        self.receives.own.consume();
         self.written = None;
         Ok(receive)
+    }
+
+    /// Takes a message; writes went to the region that `key` names.
+    pub(in super::super) fn receive_message(
+        &mut self,
+        message: Message,
+        key: u32,
+        regions: &mut RegionCache,
+        sink: &mut impl Sink,
+    ) -> std::result::Result<(), Violation> {
+        self.opened = true;
+        match message {
+            Message::Write { offset, length, immediate } => {
+                let length = u64::from(length);
+                checked_region(Purpose::Write, key, Access::REMOTE_WRITE, offset, length, regions)?;
+                self.written = Some(self.written.unwrap_or(0).saturating_add(length));
+                immediate.map_or(Ok(()), |word| self.deliver_immediate(word.into(), sink))
+            }
+            Message::Send { immediate } => self.deliver_immediate(immediate.into(), sink),
+            Message::Stream(_) => Ok(()),
+        }
     }
 }
 
 /// The read that `request` asks for. A read of no bytes names no region [RFC 5040 5.2.1-10, 5.2.1-11].
-fn served(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Result<Served, Violation> {
+fn read_to_serve(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Result<Served, Violation> {
     let &ReadRequest { sink_stag, sink_offset, length: left, source_stag, source_offset } = request;
     let length = u64::from(left);
     let (source, source_offset) = if left == 0 {
         (None, 0)
     } else {
         let (region, offset) =
-            named(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)?;
+            checked_region(Purpose::Read, source_stag, Access::REMOTE_READ, source_offset, length, regions)?;
         (Some(Arc::clone(region)), offset)
     };
     Ok(Served { sink_stag, sink_offset, source, source_offset, left, started: false })

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::super::connecting::{Connecting, Outcome};
 use super::super::liveness::Liveness;
 use super::super::machine::Agreement;
-use super::super::opening::{Opening, Outcome};
+use super::super::membership::PollSets;
 use super::super::socket::Socket;
-use super::super::watch::DataSets;
 use super::{Phase, QueuePair};
 use crate::{ConnectError, ConnectionEvent, EventTarget, Interest, Result};
 
@@ -20,18 +20,18 @@ impl QueuePair {
     pub(in super::super) fn connect(
         &mut self,
         (socket, refused): (Socket, Option<Errno>),
-        opening: Opening,
+        connecting: Connecting,
         target: EventTarget,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> Result<()> {
-        let refused = refused.map(|errno| opening.error(errno));
-        self.open(socket, opening);
+        let refused = refused.map(|errno| connecting.error(errno));
+        self.open(socket, connecting);
         match refused {
             Some(error) => self.fail(error),
             // A peer that is near is connected to at once.
             None => self.advance(sets),
         }
-        self.announce_on(target)
+        self.set_event_target(target)
     }
 
     /// Ends the passive side's handshake with `peer`, which may have left: then there is no socket.
@@ -39,55 +39,55 @@ impl QueuePair {
         &mut self,
         socket: Option<Socket>,
         (local, peer): (SocketAddr, SocketAddr),
-        opening: Opening,
+        connecting: Connecting,
         target: EventTarget,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) -> Result<()> {
         (self.local, self.peer) = (Some(local), Some(peer));
         let Some(socket) = socket else {
             self.fail(ConnectError::Closed);
             return Ok(());
         };
-        self.open(socket, opening);
+        self.open(socket, connecting);
         self.advance(sets);
-        self.announce_on(target)
+        self.set_event_target(target)
     }
 
-    fn open(&mut self, socket: Socket, opening: Opening) {
+    fn open(&mut self, socket: Socket, connecting: Connecting) {
         self.socket = Some(socket);
-        self.phase = Phase::Opening(Box::new(opening));
+        self.phase = Phase::Connecting(Box::new(connecting));
     }
 
     /// Has connection events announced, one that is there already among them.
-    fn announce_on(&mut self, target: EventTarget) -> Result<()> {
+    fn set_event_target(&mut self, target: EventTarget) -> Result<()> {
         let interest = match &self.phase {
-            Phase::Opening(opening) => opening.interest(),
+            Phase::Connecting(connecting) => connecting.interest(),
             _ => Interest::ReadWrite,
         };
         match &self.socket {
-            Some(socket) => self.watch.announce_on(socket.as_fd(), interest, target),
+            Some(socket) => self.membership.set_event_target(socket.as_fd(), interest, target),
             None => Ok(()),
         }
     }
 
     /// Takes the handshake further, as far as it goes now [RFC 5044 7.1.2-10].
-    pub(super) fn advance(&mut self, sets: DataSets<'_>) {
-        let Phase::Opening(opening) = &mut self.phase else { return };
+    pub(super) fn advance(&mut self, sets: PollSets<'_>) {
+        let Phase::Connecting(connecting) = &mut self.phase else { return };
         let Some(socket) = &mut self.socket else { return };
-        let wanted = match opening.advance(socket) {
-            Ok(None) => opening.interest(),
+        let wanted = match connecting.advance(socket) {
+            Ok(None) => connecting.interest(),
             Ok(Some(Outcome::Rejected(private_data))) => {
                 self.opened = Some(ConnectionEvent::Rejected { private_data });
                 self.phase = Phase::Over;
                 return;
             }
             Ok(Some(Outcome::Accepted(agreement, private_data))) => {
-                let keepalive = opening.keepalive();
+                let keepalive = connecting.keepalive();
                 return self.establish(&agreement, private_data, keepalive, sets);
             }
             Err(error) => return self.fail(error),
         };
-        self.follow(Some(wanted));
+        self.set_event_interest(Some(wanted));
     }
 
     /// The handshake is done: full operation begins [RFC 5044 7.1.2-11].
@@ -96,7 +96,7 @@ impl QueuePair {
         agreement: &Agreement,
         private_data: Vec<u8>,
         keepalive: Duration,
-        sets: DataSets<'_>,
+        sets: PollSets<'_>,
     ) {
         let Some(socket) = &mut self.socket else { return };
         if let Err(errno) = socket.tune(keepalive) {
@@ -109,7 +109,7 @@ impl QueuePair {
         self.liveness = Some(Liveness::new(keepalive));
         self.opened = Some(ConnectionEvent::Established { private_data });
         let mut none = Vec::new();
-        self.push_out(&mut none, sets);
+        self.send_output(&mut none, sets);
     }
 
     fn fail(&mut self, error: ConnectError) {

@@ -2,18 +2,44 @@
 
 use std::sync::Arc;
 
-use super::{Effect, Landing, Part, Receiver};
+use super::{Destination, Effect, Part, Receiver};
 use crate::Access;
-use crate::iwarp::machine::partial::split_head;
 use crate::iwarp::machine::reads::Reads;
-use crate::iwarp::machine::violation::{Purpose, Violation};
+use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
 use crate::iwarp::machine::{MAX_MESSAGE, Rules, marks};
 use crate::iwarp::region::{Region, RegionCache};
-use iwarp_wire::ddp::{Header, Tagged, Untagged};
+use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, Opcode};
 
 impl Receiver {
+    /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]
+    /// [RFC 5044 3-6, 4.3-9, 4.3-10, 5.1-3, 5.2-1, 6-2, 6-4].
+    pub(super) fn feed_head<'i>(
+        &mut self,
+        input: &'i [u8],
+        reads: &Reads,
+        regions: &mut RegionCache,
+    ) -> std::result::Result<&'i [u8], Fault> {
+        if self.head.bytes().is_empty()
+            && let Some(first) = input.first_chunk()
+        {
+            // Usually all of it is there.
+            let length = wanted_head(first);
+            self.head.set(*first, length);
+            self.begin(reads, regions)?;
+            return Ok(&input[length..]);
+        }
+        let wanted = wanted_head(self.head.bytes());
+        let (piece, rest) = input.split_at((wanted - self.head.bytes().len()).min(input.len()));
+        self.head.add(piece);
+        if self.head.bytes().len() < wanted || wanted_head(self.head.bytes()) > wanted {
+            return Ok(rest);
+        }
+        self.begin(reads, regions)?;
+        Ok(rest)
+    }
+
     /// Checks the segment whose header is whole and decides what to do with its payload
     /// [RFC 5040 3.1-1, 7.2-1] [RFC 5041 4.1-1, 4.1-2] [RFC 7306 8.2-1].
     pub(super) fn begin(
@@ -57,7 +83,7 @@ impl Receiver {
                 Access::REMOTE_WRITE
             }
             Opcode::ReadResponse => {
-                reads.expect(stag, offset, length, last)?;
+                reads.check_response(stag, offset, length, last)?;
                 self.effect = Effect::Response { length, last };
                 Access::LOCAL_WRITE
             }
@@ -68,11 +94,11 @@ impl Receiver {
             return Ok(());
         }
         if needed == Access::LOCAL_WRITE && reads.has_places() {
-            self.landing = Some(Landing::Read(offset));
+            self.destination = Some(Destination::Read(offset));
             return Ok(());
         }
-        let (region, offset) = named(Purpose::Write, stag, needed, offset, length as u64, regions)?;
-        self.landing = Some(Landing::Region(Arc::clone(region), offset));
+        let (region, offset) = checked_region(Purpose::Write, stag, needed, offset, length as u64, regions)?;
+        self.destination = Some(Destination::Region(Arc::clone(region), offset));
         Ok(())
     }
 
@@ -102,7 +128,7 @@ impl Receiver {
                 match self.rules {
                     Rules::Verbs if self.receives.own.is_empty() => return Err(self.no_receive()),
                     Rules::Verbs => self.begin_body(Effect::Immediate),
-                    Rules::Messages => self.begin_data(header.ulp_word),
+                    Rules::Messages => self.begin_message_immediate(header.ulp_word),
                 }
             }
             Opcode::ReadRequest => {
@@ -153,18 +179,18 @@ impl Receiver {
             let region = regions.find(key.get()).ok_or(Violation::LocalKey(key.get()))?;
             // Within the region: the receive was checked when it was posted.
             let offset = region.offset(receive.address) + u64::from(header.offset);
-            self.landing = Some(Landing::Region(Arc::clone(region), offset));
+            self.destination = Some(Destination::Region(Arc::clone(region), offset));
         } else if receive.places() > 0 {
-            self.landing = Some(Landing::Receive(header.offset.into()));
+            self.destination = Some(Destination::Receive(header.offset.into()));
         }
         Ok(())
     }
 
     /// Begins immediate data without payload, by the rules for messages.
-    fn begin_data(&mut self, word: u32) {
+    fn begin_message_immediate(&mut self, word: u32) {
         let of_write = word == marks::OF_WRITE;
         if of_write || self.receive().is_some() {
-            self.begin_body(Effect::Data { of_write });
+            self.begin_body(Effect::MessageImmediate { of_write });
         }
     }
 
@@ -185,12 +211,12 @@ impl Receiver {
         self.part = Part::Payload;
         self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
         let mut offset = u64::from(header.offset);
-        if self.data.is_some() {
+        if self.immediate.is_some() {
             // The immediate data in front of the payload has no place.
             offset = offset.saturating_sub(rdmap::IMMEDIATE as u64);
         }
         if receive.places() > 0 {
-            self.landing = Some(Landing::Receive(offset));
+            self.destination = Some(Destination::Receive(offset));
         }
         if self.message == 0 && header.ulp_word == marks::WITH_DATA {
             let Some(behind) = length.checked_sub(rdmap::IMMEDIATE) else {
@@ -198,8 +224,8 @@ impl Receiver {
                 return Err(Violation::Length { opcode, found: length, expected });
             };
             self.body.clear();
-            self.part = Part::InFront;
-            (self.left, self.behind) = (rdmap::IMMEDIATE, behind);
+            self.part = Part::Immediate;
+            (self.left, self.payload_left) = (rdmap::IMMEDIATE, behind);
         }
         Ok(())
     }
@@ -242,7 +268,7 @@ fn check_whole(
 /// The region that a peer named, and the offset in its memory, if it has the right and the bytes
 /// [RFC 5040 7.2-7, 7.2-8] [RFC 5041 4.2-5, 7.1-8, 8.3-4].
 #[inline]
-pub(super) fn named(
+pub(super) fn checked_region(
     purpose: Purpose,
     stag: u32,
     needed: Access,
@@ -254,5 +280,65 @@ pub(super) fn named(
     match region.check(needed, offset, length) {
         Ok(offset) => Ok((region, offset)),
         Err(fault) => Err(Violation::Region { purpose, stag, offset, length, fault }),
+    }
+}
+
+/// Bytes of the longest header with its length field.
+pub(super) const HEAD: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
+
+/// Bytes that are collected until they are whole.
+#[derive(Debug)]
+pub(super) struct Partial<const N: usize> {
+    bytes: [u8; N],
+    filled: usize,
+}
+
+impl<const N: usize> Partial<N> {
+    /// None yet.
+    pub(super) fn new() -> Self {
+        Self { bytes: [0; N], filled: 0 }
+    }
+
+    /// What is there.
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+
+    /// Begins anew.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.filled = 0;
+    }
+
+    /// Takes all bytes at once, of which the first `count` matter.
+    #[inline]
+    pub(super) fn set(&mut self, bytes: [u8; N], count: usize) {
+        self.bytes = bytes;
+        self.filled = count.min(N);
+    }
+
+    /// Adds bytes; what does not fit is of no interest.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        let count = bytes.len().min(N - self.filled);
+        self.bytes[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
+        self.filled += count;
+    }
+}
+
+/// Bytes of length field and header that are needed, as far as `head` tells: the length field,
+/// then the byte that tells the kind of header, then the header, or what the FPDU has of it.
+pub(super) fn wanted_head(head: &[u8]) -> usize {
+    let Some((field, header)) = head.split_first_chunk() else { return mpa::FPDU_LENGTH_FIELD };
+    let ulpdu = usize::from(u16::from_be_bytes(*field));
+    let header = header.first().map_or(1, |&control| ddp::header_length(control));
+    mpa::FPDU_LENGTH_FIELD + header.min(ulpdu)
+}
+
+/// Length of the ULPDU, and the header as far as it is there.
+pub(super) fn split_head(head: &[u8]) -> (usize, &[u8]) {
+    match head.split_first_chunk() {
+        Some((field, header)) => (usize::from(u16::from_be_bytes(*field)), header),
+        None => (0, &[]),
     }
 }

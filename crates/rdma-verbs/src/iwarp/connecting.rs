@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::handshake::{Answer, HandshakeError, Initiator};
+use super::handshake::{HandshakeError, Initiator, Reply};
 use super::machine::{self, Agreement, Taken, Wire as _};
 use super::socket::Socket;
 use crate::{ConnectError, ConnectOptions, Interest};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
 /// A handshake that is not done.
-pub(super) struct Opening {
+pub(super) struct Connecting {
     deadline: Instant,
     timeout: Duration,
     keepalive: Duration,
@@ -38,7 +38,7 @@ pub(super) enum Outcome {
     Rejected(Vec<u8>),
 }
 
-impl Opening {
+impl Connecting {
     /// The active side, on a socket that connects.
     pub(super) fn active((initiator, request): (Initiator, Vec<u8>), options: &ConnectOptions) -> Self {
         Self::new(Role::Active(initiator), request, options)
@@ -129,10 +129,10 @@ fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Optio
         };
         match initiator.feed(&buffer[..count]) {
             Ok(None) => {}
-            Ok(Some(Answer::Accepted { agreement, private_data })) => {
+            Ok(Some(Reply::Accepted { agreement, private_data })) => {
                 return Ok(Some(Outcome::Accepted(agreement, private_data)));
             }
-            Ok(Some(Answer::Rejected { private_data })) => return Ok(Some(Outcome::Rejected(private_data))),
+            Ok(Some(Reply::Rejected { private_data })) => return Ok(Some(Outcome::Rejected(private_data))),
             Err(error) => {
                 tell(&error, socket);
                 return Err(ConnectError::Protocol(error.into()));

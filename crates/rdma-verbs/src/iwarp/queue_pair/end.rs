@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::super::machine::{Fault, Sink};
-use super::super::watch::DataSets;
+use super::super::membership::PollSets;
 use super::{Phase, QueuePair};
 use crate::{BreakReason, Cause, ConnectionEvent};
 use iwarp_wire::rdmap::Terminate;
@@ -18,18 +18,18 @@ pub(super) enum End {
 
 impl QueuePair {
     /// Nothing more is posted; the peer is told when all is out.
-    pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
+    pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         match self.phase {
             Phase::Open => {
-                self.phase = Phase::Closing { told: false };
+                self.phase = Phase::Closing { output_ended: false };
                 self.machine.close(sink);
-                if self.push_out(sink, sets) {
-                    self.announce_end();
+                if self.send_output(sink, sets) {
+                    self.notify_end();
                 }
             }
-            Phase::Opening(_) => {
-                self.leave_sets(sets);
-                self.follow(None);
+            Phase::Connecting(_) => {
+                self.remove_from_sets(sets);
+                self.set_event_interest(None);
                 self.socket = None;
                 self.phase = Phase::Over;
             }
@@ -38,12 +38,12 @@ impl QueuePair {
     }
 
     /// Ends at once.
-    pub(in super::super) fn abort(&mut self, sink: &mut impl Sink, sets: DataSets<'_>) {
-        self.leave_sets(sets);
-        self.follow(None);
-        let stood = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Draining);
+    pub(in super::super) fn abort(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
+        self.remove_from_sets(sets);
+        self.set_event_interest(None);
+        let was_established = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Draining);
         let Some(mut socket) = self.socket.take() else { return };
-        if stood {
+        if was_established {
             self.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut socket);
             self.machine.flush(None, sink);
         }
@@ -56,11 +56,11 @@ impl QueuePair {
     }
 
     /// Cuts a connection that still stands. The queue pair is dropped next.
-    pub(in super::super) fn cut(&mut self, sets: DataSets<'_>) {
+    pub(in super::super) fn destroy(&mut self, sets: PollSets<'_>) {
         self.machine.release();
-        self.leave_sets(sets);
-        self.follow(None);
-        if let (Phase::Open | Phase::Closing { told: false }, Some(socket)) =
+        self.remove_from_sets(sets);
+        self.set_event_interest(None);
+        if let (Phase::Open | Phase::Closing { output_ended: false }, Some(socket)) =
             (&self.phase, self.socket.take())
         {
             socket.reset();
@@ -68,22 +68,22 @@ impl QueuePair {
     }
 
     /// Whether the peer's host has vanished with bytes on their way to it.
-    pub(super) fn is_lost(&mut self) -> bool {
+    pub(super) fn has_vanished(&mut self) -> bool {
         let stands = matches!(self.phase, Phase::Open | Phase::Closing { .. });
         match (&mut self.liveness, &self.socket) {
-            (Some(liveness), Some(socket)) if stands => liveness.is_lost(socket),
+            (Some(liveness), Some(socket)) if stands => liveness.has_vanished(socket),
             _ => false,
         }
     }
 
     /// The input is over: settles what that means for the rest [RFC 5040 5.4-6, 7-1, 7.1-1]
     /// [RFC 5041 3-7, 6.2.1-4, 6.2.2-1, 7.1-7, 7.1-16].
-    pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: DataSets<'_>) {
+    pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: PollSets<'_>) {
         let Some(socket) = &mut self.socket else { return };
         let (event, fault) = match end {
             End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
             End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
-            End::Fault(fault) => (ConnectionEvent::Broken(self.blame(&fault)), Some(fault)),
+            End::Fault(fault) => (ConnectionEvent::Broken(self.terminate(&fault)), Some(fault)),
         };
         let orderly = event == ConnectionEvent::Disconnected;
         // What ends while draining had its event before.
@@ -93,16 +93,16 @@ impl QueuePair {
         if orderly {
             self.machine.end_input(sink);
             self.phase = Phase::Draining;
-            self.push_out(sink, sets);
+            self.send_output(sink, sets);
         } else {
             self.machine.flush(fault.as_ref(), sink);
-            self.end_over(sets);
+            self.shut_down(sets);
         }
     }
 
     /// Tells the peer what it did wrong, if it did. Answers the reason that is reported
     /// [RFC 5040 5.4-5, 6.2.1-1] [RFC 5041 6.2.2-3, 6.2.2-4, 7.1-17] [RFC 5044 8-6].
-    fn blame(&mut self, fault: &Fault) -> BreakReason {
+    fn terminate(&mut self, fault: &Fault) -> BreakReason {
         match fault {
             Fault::Violation(violation) => {
                 if let Some(socket) = &mut self.socket {
@@ -116,8 +116,8 @@ impl QueuePair {
     }
 
     /// Ends the connection in order, behind what was sent [RFC 5040 6.2.1-3, 7-2] [RFC 5041 3-9, 6.2.1-5].
-    pub(super) fn end_over(&mut self, sets: DataSets<'_>) {
-        self.leave_sets(sets);
+    pub(super) fn shut_down(&mut self, sets: PollSets<'_>) {
+        self.remove_from_sets(sets);
         if let Some(socket) = &self.socket {
             socket.end();
         }
