@@ -1,15 +1,16 @@
 //! The embedded device: iWARP in user space, over a TCP socket of the process.
 //!
-//! It implements MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040) and the immediate data
-//! of RFC 7306, and interoperates with other implementations, the Linux kernel's siw among them.
-//! There is no thread behind it: its caller's calls drive it.
+//! It implements MPA (RFC 5044, RFC 6581), DDP (RFC 5041), RDMAP (RFC 5040) and the immediate data of RFC
+//! 7306. It interoperates with other implementations, among them siw of the Linux kernel. It has no thread of
+//! its own: the calls of the application drive it.
 //!
 //! | layer | modules |
 //! |---|---|
 //! | bytes | [`iwarp_wire`]: checked parse to plain values, and `emit` |
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
-//! | sockets and glue | `socket`, `tcp`, `opening`, `watch`, `notification`, `entries`, `liveness`, `queue_pair`, `queue`, `listener`, `lobby`, `share`, `scratch` |
+//! | listeners and sockets | `listener`, `request_sockets`, `handshake_limit`, `socket`, `tcp`, `liveness` |
+//! | queues | `queue`, `queue_pair`, `connecting`, `membership`, `notification`, `scratch` |
 
 mod connecting;
 pub mod handshake;
@@ -38,24 +39,25 @@ use iwarp_wire::{ddp, mpa};
 
 use super::{ConnectOptions, DeviceAttributes, Error, EventTarget, Result, Transport};
 
-/// Most entries of a send or receive queue.
+/// Maximum depth of a send or receive queue.
 const MAX_DEPTH: u32 = 1 << 18;
-/// Most inline payload of one request, in bytes.
+/// Maximum inline payload of one request, in bytes.
 const MAX_INLINE: usize = u32::MAX as usize;
-/// Completions for which an idle queue keeps room.
+/// Number of completions for which an idle queue keeps memory.
 const KEPT_COMPLETIONS: usize = 16;
-/// Most private data that librdmacm can pass on, revision 2 parameters included.
+/// Maximum private data that librdmacm can pass on, including the parameters of revision 2.
 const PRIVATE_DATA: usize = 255;
 
-/// How the device behaves.
+/// Configuration of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// MPA revision of connection requests, 1 or 2. Replies have that of their request.
+    /// MPA revision of connection requests, 1 or 2. A reply has the revision of its request.
     pub mpa_revision: u8,
-    /// Whether CRC32c is asked for. It is used if either side asks.
+    /// Whether this side requests CRC32c. Both sides use it if either requests it.
     pub crc: bool,
-    /// Most payload of a segment, in bytes. The longest is the fastest over loopback: with 32 KiB
-    /// `benches/iwarp_vs_tcp.rs` carried up to 7 % less, with 16 KiB a fifth less.
+    /// Maximum payload of a segment, in bytes. The default is the maximum of the protocol, which is the
+    /// fastest over loopback: `benches/iwarp_vs_tcp.rs` carried up to 7 % less with 32 KiB, and a fifth less
+    /// with 16 KiB.
     pub segment: usize,
 }
 
@@ -72,10 +74,11 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device that behaves as `config` says.
+    /// A device with this configuration.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a revision that is not spoken here, or no payload.
+    /// [`Error::OutOfRange`] for an MPA revision that is not supported, or a payload of 0 or above the
+    /// maximum.
     pub fn new(config: Config) -> Result<Self> {
         let limits = [
             ("MPA revision", u64::from(config.mpa_revision), u64::from(mpa::MAX_REVISION)),
@@ -133,7 +136,7 @@ impl super::Device for Device {
     }
 }
 
-/// Most bytes of the user's private data in a frame of this revision.
+/// Maximum number of bytes of the user's private data in a frame of this revision.
 fn max_private_data(revision: u8) -> usize {
     if revision >= 2 { PRIVATE_DATA - mpa::ENHANCED } else { PRIVATE_DATA }
 }

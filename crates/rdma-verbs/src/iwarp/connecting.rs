@@ -1,5 +1,5 @@
-//! A connection in its handshake: what is sent and received on the socket until both sides agree,
-//! or one of them gives up. The rules of the handshake itself are in [`super::handshake`].
+//! A connection that is being established: the input and output of its handshake, until both sides agree or
+//! one gives up. The rules of the handshake are in [`super::handshake`].
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -12,39 +12,39 @@ use super::socket::Socket;
 use crate::{ConnectError, ConnectOptions, Interest};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
-/// A handshake that is not done.
+/// An unfinished handshake.
 pub(super) struct Connecting {
     deadline: Instant,
     timeout: Duration,
     keepalive: Duration,
     role: Role,
-    /// What this side has to send, and how much of it is sent.
+    /// The frame that this side sends, and how much of it is sent.
     output: Vec<u8>,
     sent: usize,
 }
 
 enum Role {
-    /// Sending the request, which has to wait for the connection, and waiting for the reply.
+    /// Waits for the TCP connection, sends the request, and receives the reply.
     Active(Initiator),
-    /// Done when the reply is out and, if the peer promised it, the first frame is there.
+    /// Sends the reply, and waits for the peer's first FPDU if the peer promised one.
     Passive(Agreement),
 }
 
-/// What a handshake came to.
+/// Result of a finished handshake.
 pub(super) enum Outcome {
-    /// The connection stands; the peer's private data.
+    /// The connection is established. With the peer's private data.
     Accepted(Agreement, Vec<u8>),
-    /// The peer refused; its private data.
+    /// The peer rejected the request. With its private data.
     Rejected(Vec<u8>),
 }
 
 impl Connecting {
-    /// The active side, on a socket that connects.
+    /// The active side, on a socket that is connecting.
     pub(super) fn active((initiator, request): (Initiator, Vec<u8>), options: &ConnectOptions) -> Self {
         Self::new(Role::Active(initiator), request, options)
     }
 
-    /// The passive side, which has its reply to send.
+    /// The passive side, which sends this reply.
     pub(super) fn passive((reply, agreement): (Vec<u8>, Agreement), options: &ConnectOptions) -> Self {
         Self::new(Role::Passive(agreement), reply, options)
     }
@@ -54,17 +54,18 @@ impl Connecting {
         Self { deadline: Instant::now() + timeout, timeout, keepalive, role, output, sent: 0 }
     }
 
-    /// When it fails if it is not done.
+    /// The time at which it fails if it is not finished.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// [`ConnectOptions::keepalive`] for the connection.
+    /// [`ConnectOptions::keepalive`] of the connection.
     pub(super) fn keepalive(&self) -> Duration {
         self.keepalive
     }
 
-    /// Goes on as far as possible. `None`: wait for the socket, or for the deadline [RFC 5044 7.1.2-21].
+    /// Advances the handshake as far as possible. `None`: it continues when the socket is ready, or ends at
+    /// the deadline [RFC 5044 7.1.2-21].
     pub(super) fn advance(&mut self, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
         match self.step(socket) {
             Ok(None) if Instant::now() >= self.deadline => Err(timed_out(self.timeout)),
@@ -72,7 +73,7 @@ impl Connecting {
         }
     }
 
-    /// For what the socket has to be watched meanwhile.
+    /// The socket states for which it waits.
     pub(super) fn interest(&self) -> Interest {
         if self.sent < self.output.len() { Interest::ReadWrite } else { Interest::Read }
     }
@@ -93,7 +94,7 @@ impl Connecting {
             return Ok(None);
         }
         match &mut self.role {
-            // The reply to what has just been sent takes a while.
+            // The request was sent just now, so the reply cannot be there.
             Role::Active(_) if !sent_before => Ok(None),
             Role::Passive(agreement) if agreement.rtr && !socket.has_input() => Ok(None),
             Role::Passive(agreement) => Ok(Some(Outcome::Accepted(*agreement, Vec::new()))),
@@ -101,7 +102,7 @@ impl Connecting {
         }
     }
 
-    /// Sends what is left. Answers whether all is out.
+    /// Sends the rest of the frame. Returns whether all is sent.
     fn send(&mut self, socket: &mut Socket) -> Result<bool, ConnectError> {
         while self.sent < self.output.len() {
             match socket.transmit(&[IoSlice::new(&self.output[self.sent..])], false) {
@@ -116,7 +117,7 @@ impl Connecting {
     }
 }
 
-/// Takes the reply as far as it is there [RFC 5044 7.1.1-4, 7.1.1-13, 7.1.1-15, 7.1.2-9, 7.1.2-13, 8-3].
+/// Receives what has arrived of the reply [RFC 5044 7.1.1-4, 7.1.1-13, 7.1.1-15, 7.1.2-9, 7.1.2-13, 8-3].
 fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Option<Outcome>, ConnectError> {
     let mut buffer = [0; MAX_PRIVATE_DATA];
     loop {
@@ -141,7 +142,7 @@ fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Optio
     }
 }
 
-/// Tells the peer why its reply will not do.
+/// Reports to the peer what is wrong with its reply.
 fn tell(error: &HandshakeError, socket: &mut Socket) {
     if let Some(terminate) = error.terminate() {
         machine::send_terminate(terminate, socket);

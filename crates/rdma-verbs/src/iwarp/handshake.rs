@@ -1,30 +1,30 @@
 //! The MPA handshake (RFC 5044 7.1, RFC 6581) of both sides, without input or output.
 //!
-//! Each side asks its state how many bytes it wants next and feeds it no more than those, so that
-//! what follows the handshake stays in the socket. The bytes are compared with what a frame has
-//! to begin with as they come: anything but an MPA peer is known by its first byte.
+//! Each side first asks for the number of wanted bytes and then feeds at most that many, so that the data
+//! behind the handshake stays in the socket. The start of a frame is checked as its bytes arrive: a peer that
+//! does not speak MPA is detected by its first byte.
 
 use super::machine::{Agreement, Side};
 use iwarp_wire::mpa::{self, Enhanced, FRAME_HEADER, Frame, FrameError, FrameKind};
 use iwarp_wire::rdmap::Terminate;
 
-/// What this side brings into a handshake.
+/// The parameters of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
-    /// MPA revision of a request; a reply has the revision of its request.
+    /// MPA revision of a request. A reply has the revision of its request.
     pub revision: u8,
-    /// Whether CRCs are asked for.
+    /// Whether this side requests CRCs.
     pub crc: bool,
-    /// RDMA Reads that this side wants to have outstanding (ORD).
+    /// Number of RDMA Reads that this side wants to have outstanding (ORD).
     pub initiator_depth: u8,
-    /// RDMA Reads that this side serves at a time (IRD).
+    /// Number of RDMA Reads that this side serves at a time (IRD).
     pub responder_resources: u8,
 }
 
-/// Why a handshake cannot go on.
+/// Why a handshake failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// What came is no frame that is understood.
+    /// The bytes are not an MPA frame, or not a supported one.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The peer insists on markers.
@@ -48,13 +48,13 @@ pub enum HandshakeError {
         /// Most that can be served.
         most: u8,
     },
-    /// The peer does not let the connection begin with an empty RDMA Write.
+    /// The peer chose another RTR message than the empty RDMA Write that was offered.
     #[error("the peer chose no ready-to-receive message that was offered")]
     Rtr,
 }
 
 impl HandshakeError {
-    /// What the peer is told after its reply, if there is something to tell
+    /// The Terminate message that reports the error of a reply to the peer, if there is one
     /// [RFC 6581 9.1-5, 9.1-6, 9.2-9, 9.2-10].
     #[must_use]
     pub fn terminate(&self) -> Option<Terminate> {
@@ -71,7 +71,7 @@ impl HandshakeError {
 struct Incoming {
     kind: FrameKind,
     bytes: Vec<u8>,
-    /// The fixed part, once it is there.
+    /// The header, once it is complete.
     frame: Option<Frame>,
 }
 
@@ -80,13 +80,13 @@ impl Incoming {
         Self { kind, bytes: Vec::new(), frame: None }
     }
 
-    /// Bytes wanted next; 0 when the frame is whole.
+    /// Number of bytes wanted next; 0: the frame is complete.
     fn wanted(&self) -> usize {
         let whole = FRAME_HEADER + self.frame.map_or(0, |frame| usize::from(frame.private_data));
         whole.saturating_sub(self.bytes.len())
     }
 
-    /// Takes bytes. Answers the frame and all its private data when they are whole
+    /// Takes bytes. Returns the frame with all its private data when it is complete
     /// [RFC 5044 7.1-1, 7.1.2-18, 7.1.2-19].
     fn feed(&mut self, bytes: &[u8]) -> Result<Option<(Frame, &[u8])>, FrameError> {
         self.bytes.extend_from_slice(&bytes[..bytes.len().min(self.wanted())]);
@@ -103,24 +103,24 @@ impl Incoming {
     }
 }
 
-/// The active side, after its request.
+/// The active side, waiting for the reply.
 #[derive(Debug)]
 pub struct Initiator {
     parameters: Parameters,
     incoming: Incoming,
 }
 
-/// What the passive side answered.
+/// The reply of the passive side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// The connection stands.
+    /// It accepted.
     Accepted {
-        /// How.
+        /// The parameters of the connection.
         agreement: Agreement,
         /// The user's part of the private data.
         private_data: Vec<u8>,
     },
-    /// It refused.
+    /// It rejected the request.
     Rejected {
         /// The user's part of the private data.
         private_data: Vec<u8>,
@@ -128,7 +128,7 @@ pub enum Reply {
 }
 
 impl Initiator {
-    /// Begins a handshake. The second value is the request that has to be sent [RFC 5044 7.1.1-12, 7.1.2-1]
+    /// Begins a handshake. The second value is the request to send [RFC 5044 7.1.1-12, 7.1.2-1]
     /// [RFC 6581 6-2, 9.2-1, 9.2-2, 10-3].
     #[must_use]
     pub fn new(parameters: Parameters, private_data: &[u8]) -> (Self, Vec<u8>) {
@@ -151,10 +151,10 @@ impl Initiator {
         self.incoming.wanted()
     }
 
-    /// Takes bytes of the reply. `None`: more is to come [RFC 5044 4.4-6, 7.1.1-7, 7.1.1-8, 7.1.2-8].
+    /// Takes bytes of the reply. `None`: it is not complete [RFC 5044 4.4-6, 7.1.1-7, 7.1.1-8, 7.1.2-8].
     ///
     /// # Errors
-    /// [`HandshakeError`]: there will be no connection.
+    /// [`HandshakeError`]: the connection cannot be established.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Reply>, HandshakeError> {
         let parameters = self.parameters;
         let Some((frame, private_data)) = self.incoming.feed(bytes)? else { return Ok(None) };
@@ -182,8 +182,8 @@ impl Initiator {
 }
 
 impl Parameters {
-    /// ORD and IRD of the active side after the reply. Its IRD grows to what the passive side
-    /// announced, as long as that can be served at all: siw announces more than it was offered
+    /// ORD and IRD of the active side after the reply. Its IRD is raised to the ORD of the passive side if
+    /// that is supported: siw announces a larger ORD than it was offered
     /// [RFC 6581 9.1-4, 9.1-5, 9.1-9, 9.1-11, 9.2-9, 9.2-13].
     fn negotiate(&self, reply: &Enhanced) -> Result<(u8, u8), HandshakeError> {
         if reply.peer_to_peer && !reply.rtr_write {
@@ -200,7 +200,7 @@ impl Parameters {
     }
 }
 
-/// The passive side, before its reply.
+/// The passive side, receiving the request.
 #[derive(Debug)]
 pub struct Responder {
     incoming: Incoming,
@@ -212,7 +212,7 @@ impl Default for Responder {
     }
 }
 
-/// A request that can be answered.
+/// A complete request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     frame: Frame,
@@ -228,11 +228,10 @@ impl Responder {
         self.incoming.wanted()
     }
 
-    /// Takes bytes of the request. `None`: more is to come [RFC 5044 7.1.2-2] [RFC 6581 6-3, 10-4].
+    /// Takes bytes of the request. `None`: it is not complete [RFC 5044 7.1.2-2] [RFC 6581 6-3, 10-4].
     ///
     /// # Errors
-    /// [`HandshakeError`]: there will be no connection; [`Responder::refusal`] is what the peer is
-    /// told before the end.
+    /// [`HandshakeError`]: the connection cannot be established. Send [`Responder::refusal`] then.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Request>, HandshakeError> {
         let Some((frame, private_data)) = self.incoming.feed(bytes)? else { return Ok(None) };
         if frame.markers {
@@ -242,7 +241,8 @@ impl Responder {
         Ok(Some(Request { frame, enhanced, private_data: private_data.to_vec() }))
     }
 
-    /// The reply to a request that cannot be granted; `None` for what is no request [RFC 6581 10-1].
+    /// The reply that rejects an unsupported request; `None` if the bytes are not an MPA request
+    /// [RFC 6581 10-1].
     #[must_use]
     pub fn refusal(&self) -> Option<Vec<u8>> {
         let frame = self.incoming.frame?;
@@ -252,13 +252,13 @@ impl Responder {
 }
 
 impl Request {
-    /// MPA revision of the request, and so of the reply.
+    /// MPA revision of the request and of its reply.
     #[must_use]
     pub fn revision(&self) -> u8 {
         self.frame.revision
     }
 
-    /// The reply that accepts, and what is agreed by it [RFC 5044 4.4-6, 7.1.1-7, 7.1.1-8, 7.1.2-6]
+    /// The reply that accepts, and the agreement of both sides [RFC 5044 4.4-6, 7.1.1-7, 7.1.1-8, 7.1.2-6]
     /// [RFC 6581 9.1-2, 9.1-3, 9.1-8, 9.1-10, 9.2-3, 9.2-4, 9.2-5, 9.2-6, 9.2-7, 9.2-11, 9.2-12, 9.2-13]
     /// [RFC 6581 10-1, 10-2].
     #[must_use]
@@ -268,7 +268,7 @@ impl Request {
             .enhanced
             .map_or(parameters.initiator_depth, |peer| limit(parameters.initiator_depth, peer.ird));
         let responder_resources = parameters.responder_resources;
-        // A depth that the peer did not state is answered in kind.
+        // A depth that the peer did not state is not stated in the reply either.
         let answered = |stated: u16, depth: u8| match stated {
             Enhanced::UNSTATED => Enhanced::UNSTATED,
             _ => u16::from(depth),
@@ -276,8 +276,8 @@ impl Request {
         let enhanced = self.enhanced.map(|peer| Enhanced {
             peer_to_peer: peer.peer_to_peer,
             rtr_send: false,
-            // An empty Write is the best that can be asked for, also if the peer named nothing
-            // of use; an empty Read is answered.
+            // An empty Write is preferred, even if the peer offered neither. An empty Read is chosen if the
+            // peer offered only that.
             rtr_write: peer.peer_to_peer && (peer.rtr_write || !peer.rtr_read),
             rtr_read: peer.peer_to_peer && peer.rtr_read && !peer.rtr_write,
             ird: answered(peer.ord, responder_resources),
@@ -288,14 +288,14 @@ impl Request {
         (reply, Agreement { crc, initiator_depth, responder_resources, side: Side::Passive, rtr })
     }
 
-    /// The reply that refuses [RFC 5044 7.1.2-4, 7.1.2-14] [RFC 6581 10-1].
+    /// The reply that rejects [RFC 5044 7.1.2-4, 7.1.2-14] [RFC 6581 10-1].
     #[must_use]
     pub fn reject(&self, private_data: &[u8]) -> Vec<u8> {
         emit(FrameKind::Reply, self.frame.revision, self.frame.crc, true, self.enhanced, private_data)
     }
 }
 
-/// A depth, limited by what the peer serves [RFC 6581 9.1-2, 9.1-3].
+/// `depth`, limited by the peer's IRD [RFC 6581 9.1-2, 9.1-3].
 fn limit(depth: u8, ird: u16) -> u8 {
     match ird {
         Enhanced::UNSTATED => depth,
@@ -303,7 +303,7 @@ fn limit(depth: u8, ird: u16) -> u8 {
     }
 }
 
-/// The parameters of revision 2 and the user's part of private data.
+/// Splits private data into the parameters of revision 2 and the user's part.
 fn split<'d>(frame: &Frame, private_data: &'d [u8]) -> (Option<Enhanced>, &'d [u8]) {
     match private_data.split_first_chunk() {
         Some((enhanced, rest)) if frame.enhanced => (Some(Enhanced::parse(*enhanced)), rest),
@@ -311,7 +311,7 @@ fn split<'d>(frame: &Frame, private_data: &'d [u8]) -> (Option<Enhanced>, &'d [u
     }
 }
 
-/// A whole frame; private data beyond what a frame can carry is cut, callers check it before
+/// A complete frame. Private data that does not fit is cut; callers check the length before
 /// [RFC 5044 7.1.1-14, 7.1.1-16] [RFC 6581 6-4].
 fn emit(
     kind: FrameKind,
@@ -347,7 +347,8 @@ mod tests {
         Parameters { revision, crc, initiator_depth: 3, responder_resources: 5 }
     }
 
-    /// Feeds `bytes` in pieces of `size`, never more than is wanted; what is left over.
+    /// Feeds `bytes` in pieces of `size`, never more than is wanted. Returns the number of bytes that are
+    /// left.
     fn ask(bytes: &[u8], size: usize) -> (Result<Option<Request>, HandshakeError>, usize) {
         let mut responder = Responder::default();
         let mut rest = bytes;
@@ -362,7 +363,7 @@ mod tests {
         (Ok(None), 0)
     }
 
-    /// The same for a whole reply.
+    /// The same for a complete reply.
     fn hear(initiator: &mut Initiator, mut reply: &[u8], size: usize) -> Reply {
         loop {
             let (now, later) = reply.split_at(size.min(initiator.wanted()));
@@ -394,7 +395,7 @@ mod tests {
                     assert_eq!(private_data, b"reply");
                     assert_eq!((agreement.side, passive.side), (Side::Active, Side::Passive));
                     assert_eq!((agreement.crc, passive.crc), (crc || crc_of_peer, crc || crc_of_peer));
-                    // Revision 2 settles how many reads there may be, revision 1 leaves it.
+                    // Revision 2 negotiates the number of reads, revision 1 does not.
                     let reads =
                         |agreement: &Agreement| (agreement.initiator_depth, agreement.responder_resources);
                     assert_eq!(reads(&agreement), (3, 5));
@@ -428,7 +429,7 @@ mod tests {
     #[test]
     fn ready_to_receive_is_chosen_from_what_was_offered() {
         let flags = |bits: u16| [(bits >> 8) as u8, bits as u8];
-        // A, then B with it, C, D: what the reply says of A, B, C, D.
+        // Flags A and B, then C and D, of the request; flags A, B, C, D of the reply.
         for (first, second, expected) in [
             (0x0000, 0xc000, (false, false, false, false)),
             (0x8000, 0x8000, (true, false, true, false)),
@@ -448,7 +449,7 @@ mod tests {
         }
     }
 
-    /// What an active side makes of a reply with these parameters.
+    /// Depths that an active side negotiates from this reply.
     fn negotiated(reply: Enhanced) -> Result<(u8, u8), HandshakeError> {
         let (mut initiator, _) = Initiator::new(parameters(2, false), b"");
         let reply = emit(FrameKind::Reply, 2, false, false, Some(reply), b"");

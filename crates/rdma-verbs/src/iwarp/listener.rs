@@ -1,13 +1,14 @@
-//! The passive endpoint: accepts TCP connections and takes each through its MPA request.
+//! The listener: accepts TCP connections and reads the MPA request of each.
 //!
-//! Handshakes run side by side in the listener's own wait set, so that a slow peer costs one entry and its
-//! deadline. There are as many at a time as the listener's [`Share`] says, and while `backlog` requests wait
-//! for [`verbs::Listener::poll`] none begins. Where there is no place for another, or no descriptor, the
-//! oldest handshake gives its own up, once it had its time ([`share::grace`]): silent peers keep nobody out.
-//! Until then the listening socket is not watched, and further peers wait in the system's queue.
+//! Handshakes run concurrently in the listener's own wait set, so a slow peer delays no other.
+//! [`HandshakeLimit`] bounds their number, and none begins while `backlog` requests wait for
+//! [`verbs::Listener::poll`]. If the limit is reached, or the process has no descriptor left, a further peer
+//! replaces the oldest handshake, provided that its grace period ([`handshake_limit::grace`]) is over: silent
+//! peers keep nobody out. Until then the listening socket is not watched, and further peers wait in the
+//! system's queue.
 //!
-//! A call accepts a few peers and leaves the rest there: the listening socket stays readable, and the next
-//! call goes on.
+//! One call accepts a bounded number of peers. The listening socket then stays readable, and the next call
+//! continues.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -26,12 +27,12 @@ use super::socket::{self, Socket};
 use crate::{self as verbs, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
-/// Most peers that one call accepts.
+/// Maximum number of peers that one call accepts.
 const MAX_ACCEPTS: usize = 16;
-/// How long accepting pauses when the system has no descriptor or memory for it.
+/// Pause after the system had no descriptor or memory for another connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A listening endpoint of the embedded device.
+/// A listener of the embedded device.
 pub struct Listener {
     socket: OwnedFd,
     address: SocketAddr,
@@ -40,10 +41,10 @@ pub struct Listener {
     wait: Arc<WaitSet>,
     events: EventTarget,
     limit: HandshakeLimit,
-    /// In the order of their tokens, and so of their age.
+    /// In the order of their tokens, which is that of their age.
     handshakes: VecDeque<Handshake>,
     requests: Arc<RequestSockets>,
-    /// On while requests are ready.
+    /// Is on while requests are ready.
     ready_signal: Signal,
     ready: VecDeque<ConnectionRequest>,
     watching: bool,
@@ -59,7 +60,7 @@ struct Handshake {
     responder: Responder,
 }
 
-/// A connection that a peer asked for, its request read.
+/// A peer's connection request that has been read.
 pub struct ConnectionRequest {
     socket: RequestSocket,
     request: Request,
@@ -98,7 +99,7 @@ impl Listener {
         })
     }
 
-    /// Takes handshakes further and new connections in, and closes what peers have left.
+    /// Advances handshakes, accepts connections, and closes requests whose peer hung up.
     fn drive(&mut self) {
         let now = Instant::now();
         self.expire(now);
@@ -117,7 +118,7 @@ impl Listener {
         self.accept(now);
     }
 
-    /// Accepts some of those who wait, as far as there is room.
+    /// Accepts waiting connections, as far as there is room.
     fn accept(&mut self, now: Instant) {
         let limit = self.limit.current();
         let grace = handshake_limit::grace(limit);
@@ -129,12 +130,12 @@ impl Listener {
                 return;
             }
             match socket::accept(self.socket.as_fd(), self.options.keepalive) {
-                // A peer that is gone again has no address; nothing is lost with it.
+                // A peer that has already closed has no address.
                 Ok((_, None)) => {}
                 Ok((socket, Some(peer))) => self.begin(socket, peer, now),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
-                // No descriptor is said also where nobody needs one.
+                // The system reports this even if no connection waits.
                 Err(Errno::MFILE | Errno::NFILE) if !self.has_waiting_peer() => return,
                 Err(errno) => {
                     log::warn!("iwarp: cannot accept on {}: {errno}", self.address);
@@ -148,7 +149,7 @@ impl Listener {
         }
     }
 
-    /// Whether another connection may be accepted now.
+    /// Whether another connection may be accepted now, apart from the limit of handshakes.
     fn may_accept(&self) -> bool {
         self.resume.is_none() && self.ready.len() < self.backlog
     }
@@ -158,8 +159,8 @@ impl Listener {
         socket::has_waiting_peer(self.socket.as_fd())
     }
 
-    /// Drops the oldest handshake in favour of another peer, if it had its `grace`; otherwise pauses
-    /// accepting until it has, for at most `longest`. Answers whether one was dropped.
+    /// Drops the oldest handshake in favour of another peer, if its `grace` period is over. Otherwise pauses
+    /// accepting until then, but at most for `longest`. Returns whether one was dropped.
     fn free_handshake(&mut self, now: Instant, grace: Duration, longest: Duration) -> bool {
         let left = |oldest: &Handshake| (oldest.begun + grace).saturating_duration_since(now);
         let pause = self.handshakes.front().map_or(longest, left).min(longest);
@@ -174,14 +175,14 @@ impl Listener {
     fn drop_oldest(&mut self, why: &str) {
         let Some(oldest) = self.handshakes.pop_front() else { return };
         log::info!("iwarp: no whole request from {}: {why}", oldest.peer);
-        // As in `advance`.
+        // It cannot fail, as in `advance`.
         let _ = self.wait.remove(oldest.socket.as_fd());
     }
 
     fn begin(&mut self, socket: Socket, peer: SocketAddr, now: Instant) {
         let token = self.wait.token();
         let mut handshake = Handshake { token, begun: now, socket, peer, responder: Responder::default() };
-        // Its request may be there already.
+        // Its request may have arrived already.
         if let Some(outcome) = handshake.advance() {
             return self.end(handshake, outcome);
         }
@@ -192,8 +193,8 @@ impl Listener {
         self.handshakes.push_back(handshake);
     }
 
-    /// Takes one handshake further, or closes what its peer has left behind; other tokens are the listening
-    /// socket's.
+    /// Handles a token that the wait set reported: advances a handshake, or closes a request whose peer hung
+    /// up. The listening socket and the signal need no handling.
     fn advance(&mut self, token: Token) {
         let Ok(at) = self.handshakes.binary_search_by_key(&token, |handshake| handshake.token) else {
             if self.requests.take(token).is_some() {
@@ -203,12 +204,13 @@ impl Listener {
         };
         let Some(outcome) = self.handshakes[at].advance() else { return };
         let Some(handshake) = self.handshakes.remove(at) else { return };
-        // It is there: it was added when the handshake began.
+        // It cannot fail: `begin` added the socket.
         let _ = self.wait.remove(handshake.socket.as_fd());
         self.end(handshake, outcome);
     }
 
-    /// Takes the outcome of a handshake [RFC 5044 7.1.1-2, 7.1.1-13, 7.1.1-15, 7.1.2-3, 8-3].
+    /// Handles the outcome of a handshake: a request, or the reason of its failure
+    /// [RFC 5044 7.1.1-2, 7.1.1-13, 7.1.1-15, 7.1.2-3, 8-3].
     fn end(&mut self, handshake: Handshake, outcome: std::result::Result<Request, String>) {
         let Handshake { token, socket, peer, responder, .. } = handshake;
         match outcome {
@@ -228,7 +230,7 @@ impl Listener {
         }
     }
 
-    /// Drops handshakes whose time is over [RFC 5044 7.1.2-16, 7.1.2-21].
+    /// Drops handshakes that have exceeded their time-out [RFC 5044 7.1.2-16, 7.1.2-21].
     fn expire(&mut self, now: Instant) {
         while let Some(oldest) = self.handshakes.front()
             && oldest.begun + self.options.timeout <= now
@@ -237,7 +239,7 @@ impl Listener {
         }
     }
 
-    /// Watches the listening socket while there is room, and tells of requests that are ready.
+    /// Watches the listening socket while it may accept, and signals requests that are ready.
     fn update_readiness(&mut self) {
         let watch = self.may_accept();
         if watch != self.watching {
@@ -279,7 +281,7 @@ impl verbs::Listener for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // It is there: `new` added it.
+        // It cannot fail: `new` added the set.
         let _ = self.events.wait.remove(self.wait.as_fd());
         if !self.wait.is_inherited() {
             socket::stop_listening(self.socket.as_fd());
@@ -288,7 +290,7 @@ impl Drop for Listener {
 }
 
 impl Handshake {
-    /// Receives what is there. `None`: more is to come.
+    /// Receives what has arrived. `None`: the request is not complete.
     fn advance(&mut self) -> Option<std::result::Result<Request, String>> {
         let mut buffer = [0; MAX_PRIVATE_DATA];
         loop {
@@ -313,7 +315,7 @@ impl ConnectionRequest {
         self.request.revision()
     }
 
-    /// The socket, unless the peer has left, and the reply that accepts with what it agrees to.
+    /// The socket, unless it is closed, the reply that accepts, and the agreement of both sides.
     pub(super) fn accept(
         self,
         offer: &Parameters,
@@ -348,8 +350,8 @@ impl verbs::ConnectionRequest for ConnectionRequest {
     }
 }
 
-/// Sends `bytes` and ends the connection after them. A new socket has room for a frame; a peer
-/// that is gone misses nothing.
+/// Sends `bytes` and ends the connection after them. A new socket has room for a frame, and a peer that has
+/// closed needs none.
 fn send_last(mut socket: Socket, bytes: &[u8]) {
     let _ = socket.transmit(&[IoSlice::new(bytes)], false);
     socket.end_output();

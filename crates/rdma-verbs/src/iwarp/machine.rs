@@ -1,10 +1,11 @@
-//! The protocol of an established connection as a machine that does no input or output.
+//! The protocol of an established connection, as a state machine without input or output.
 //!
-//! Received bytes go in through [`Machine::feed`], in pieces of any size. For the bulk of a
-//! payload [`Machine::target`] tells where it belongs, so that it can be received straight to its
-//! place; [`Machine::placed`] says that it was. Bytes for the peer go out through a [`Wire`], and
-//! completions into a [`Sink`]. After a [`Fault`] the machine takes nothing more; the caller sends
-//! [`Machine::terminate`] if it was a violation, and [`Machine::flush`] ends what is outstanding.
+//! The caller passes received bytes to [`Machine::feed`], in pieces of any size. For the bulk of a payload,
+//! [`Machine::target`] returns the place where it belongs, so that the caller can receive it straight into
+//! that place, and then call [`Machine::placed`]. The machine passes bytes for the peer to a [`Wire`] and
+//! completions to a [`Sink`]. After a [`Fault`] the machine takes nothing more. The caller sends
+//! [`Machine::terminate`] if the fault was a violation, and calls [`Machine::flush`] to complete what is
+//! outstanding.
 
 mod encode;
 mod marks;
@@ -43,13 +44,13 @@ use crate::{
 };
 use iwarp_wire::rdmap::{About, Terminate};
 
-/// Longest message, in bytes: a send's offset has 32 bits [RFC 5041 5.2-2].
+/// Longest message, in bytes: the offset in a Send has 32 bits [RFC 5041 5.2-2].
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
 
-/// Most places of one request.
+/// Maximum number of places of one request.
 pub const MAX_PLACES: usize = 4;
 
-/// What a queue pair asks of messages and receives.
+/// The rules of a queue pair for messages and receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rules {
     /// Those of the specifications.
@@ -60,7 +61,7 @@ pub enum Rules {
 
 /// Takes completions.
 pub trait Sink {
-    /// Takes one, after those before it.
+    /// Takes a completion. Calls are in the order of completion.
     fn push(&mut self, completion: Completion);
 }
 
@@ -70,19 +71,19 @@ impl Sink for Vec<Completion> {
     }
 }
 
-/// What the machine works with during one call.
+/// What the machine uses during one call.
 #[derive(Debug)]
 pub struct Port<'p, W: Wire, S: Sink> {
     /// Takes bytes for the peer.
     pub wire: &'p mut W,
     /// Takes completions.
     pub sink: &'p mut S,
-    /// Room to build FPDUs in, [`SCRATCH`] bytes, used only during the call. A call that has
-    /// nothing to send but what is staged needs none.
+    /// A buffer of [`SCRATCH`] bytes to build FPDUs in, used only during the call. It may be empty if nothing
+    /// but staged output is to be sent.
     pub scratch: &'p mut [u8],
 }
 
-/// What the handshake settled.
+/// The outcome of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
     /// Whether CRCs are sent and checked.
@@ -93,26 +94,26 @@ pub struct Agreement {
     pub responder_resources: u8,
     /// Which side this is.
     pub side: Side,
-    /// Whether the peer promised a first frame (RTR, RFC 6581 4.3), for which this side waits
-    /// before it calls the connection established.
+    /// Whether the peer promised a first FPDU (RTR, RFC 6581 4.3). Then this side waits for it before it
+    /// reports the connection as established.
     pub rtr: bool,
 }
 
 /// The two sides of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// It asked for the connection, and its first FPDU opens it.
+    /// It requested the connection, and sends the first FPDU.
     Active,
-    /// It holds its FPDUs back until the first one arrives (RFC 5044 7.1.2).
+    /// It sends no FPDU until the first one arrives (RFC 5044 7.1.2).
     Passive,
 }
 
-/// Where the payload that comes next belongs.
+/// Where the next bytes of payload belong.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'m> {
     /// Where it goes.
     pub target: Target<'m>,
-    /// How many bytes, more than 0.
+    /// Number of bytes, more than 0.
     pub length: usize,
 }
 
@@ -126,17 +127,17 @@ pub enum Target<'m> {
 }
 
 impl Placement<'_> {
-    /// Copies the first of `bytes` there, as many as belong there. Answers how many.
+    /// Copies bytes there, up to `length`. Returns their number.
     pub fn fill(&self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.length);
         match self.target {
-            // Within the region: it was checked.
+            // It cannot fail: the segment was checked against the region.
             Target::Memory(memory, offset) => memory.write(offset, &bytes[..count]).map_or(0, |()| count),
             Target::Place(place) => place.fill(&bytes[..count]),
         }
     }
 
-    /// Receives from `socket` without waiting: payload to its place, and what comes beyond it into `rest`.
+    /// Receives from `socket` without waiting: payload into its place, and what follows into `rest`.
     ///
     /// # Errors
     /// As for [`Memory::receive`].
@@ -148,7 +149,7 @@ impl Placement<'_> {
     }
 }
 
-/// The bytes of `places`, seen as one stretch, that are at `offset` and in one piece; `None` behind the last.
+/// The contiguous bytes at `offset` of the concatenated `places`; `None` at the end.
 fn place_at<'p>(places: impl IntoIterator<Item = &'p Place>, mut offset: u64) -> Option<Place> {
     for place in places {
         match offset.checked_sub(place.len() as u64) {
@@ -168,15 +169,15 @@ pub struct Machine {
     receiver: Receiver,
     transmitter: Transmitter,
     established: bool,
-    /// Whether the machine stopped at a segment of the peer's.
+    /// Whether a segment of the peer caused the fault.
     failed_segment: bool,
-    /// Bytes taken of the peer's stream.
+    /// Number of bytes taken of the peer's stream.
     consumed: u64,
 }
 
 impl Machine {
-    /// A machine whose connection is not there yet; receives can be posted. `max_payload` bounds
-    /// the payload of the segments that it sends.
+    /// A machine without a connection. Receives can be posted. `max_payload` bounds the payload of the
+    /// segments that it sends.
     #[must_use]
     pub fn new(
         qp: QpId,
@@ -188,7 +189,7 @@ impl Machine {
         Self::with(qp, domain, (capabilities, Rules::Verbs), max_payload, receives)
     }
 
-    /// A machine for messages, which takes its receives from `shared`, if given.
+    /// A machine for messages. It takes its receives from `shared`, if given.
     #[must_use]
     pub fn for_messages(
         qp: QpId,
@@ -219,8 +220,8 @@ impl Machine {
         }
     }
 
-    /// The handshake is done. The active side has its opening message staged: call
-    /// [`Machine::pump`] [RFC 5040 6.1-1] [RFC 5044 7.1-2, 7.1.2-7] [RFC 6581 5-1].
+    /// Begins the connection. On the active side this stages the opening message: call [`Machine::pump`]
+    /// [RFC 5040 6.1-1] [RFC 5044 7.1-2, 7.1.2-7] [RFC 6581 5-1].
     pub fn establish(&mut self, agreement: &Agreement) {
         self.receiver.set_crc(agreement.crc);
         self.transmitter.set_crc(agreement.crc);
@@ -233,19 +234,19 @@ impl Machine {
         }
     }
 
-    /// Entries of the send queue that no outstanding request holds.
+    /// Number of free entries of the send queue.
     #[must_use]
     pub fn send_room(&self) -> usize {
         self.transmitter.room()
     }
 
-    /// Entries of the receive queue that no posted receive holds.
+    /// Number of free entries of the receive queue.
     #[must_use]
     pub fn recv_room(&self) -> usize {
         self.receiver.room()
     }
 
-    /// Posts receives, in order, all or none.
+    /// Posts receives in order: all of them or none.
     ///
     /// # Errors
     /// [`Error::QueueFull`], [`Error::BadSegment`].
@@ -253,15 +254,15 @@ impl Machine {
         self.receiver.post(requests, &mut self.regions)
     }
 
-    /// Posts sends, in order, all or none, and sends what goes out at once; with `more` they wait
-    /// for the next call.
+    /// Posts sends in order, all of them or none, and sends what the wire takes. With `more` they wait for
+    /// the next call.
     ///
     /// # Errors
-    /// [`Error::QueueFull`] (also if inline payload does not fit staging), [`Error::BadSegment`],
-    /// [`Error::InlineTooLong`], [`Error::OutOfRange`], [`Error::Unsupported`]; nothing is posted then.
-    /// [`Error::BadState`] before [`Machine::establish`]. [`Error::Io`] when there is no memory for what the
-    /// wire does not take, or a place cannot be read: the requests are posted, and the connection is over
-    /// ([`Machine::fault`]).
+    /// [`Error::QueueFull`] (also if staging has no room for inline payload), [`Error::BadSegment`],
+    /// [`Error::InlineTooLong`], [`Error::OutOfRange`], [`Error::Unsupported`]: nothing is posted.
+    /// [`Error::BadState`] before [`Machine::establish`]. [`Error::Io`] if there is no memory for output that
+    /// the wire does not take, or a place cannot be read: the requests are posted, and the connection has
+    /// failed ([`Machine::fault`]).
     pub fn post_send<W: Wire, S: Sink>(
         &mut self,
         requests: &[SendRequest<'_>],
@@ -274,38 +275,38 @@ impl Machine {
         self.transmitter.post(requests, more, &mut self.reads, &mut self.regions, port)
     }
 
-    /// Where the next bytes of the input belong, if they are payload that can be received straight
-    /// into a region. Ask again after every [`Machine::feed`] and [`Machine::placed`].
+    /// Where the next bytes of the input belong, if they are payload that can be received straight into
+    /// memory. Call it again after every [`Machine::feed`] and [`Machine::placed`].
     #[must_use]
     #[inline]
     pub fn target(&self) -> Option<Placement<'_>> {
         self.receiver.target(&self.reads)
     }
 
-    /// Whether CRCs are checked: then every byte has to be fed, and there is no target.
+    /// Whether CRCs are checked. Then every byte has to be fed, and there is no target.
     #[must_use]
     pub fn checks_crc(&self) -> bool {
         self.receiver.checks_crc()
     }
 
-    /// Says that the first `count` bytes of [`Machine::target`] are in their place.
+    /// Reports that the first `count` bytes of [`Machine::target`] are in their place.
     pub fn placed(&mut self, count: usize) {
         self.receiver.placed(count);
         self.consumed += count as u64;
     }
 
-    /// Whether a message waits for a receive: then nothing more is to be fed until [`Machine::resume`] has
-    /// been called and it does not any more.
+    /// Whether a message waits for a receive. Then feed nothing more until [`Machine::resume`] has succeeded
+    /// in resuming it.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.receiver.is_stalled()
     }
 
-    /// Goes on with a message that waited for a receive, if there is one now, and with what was fed behind
+    /// Resumes a message that waited for a receive, if there is one now, and then takes what was fed after
     /// it.
     ///
     /// # Errors
-    /// [`Fault`]: the connection is over.
+    /// [`Fault`]: the connection has failed.
     pub fn resume(&mut self, sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         let resumed = self.receiver.resume(&mut self.reads, &mut self.regions, sink);
         self.failed_segment = resumed.is_err();
@@ -315,24 +316,24 @@ impl Machine {
         resumed
     }
 
-    /// This side ends the connection. By the rules for messages it takes nothing more: completes the
-    /// receives, and drops what is fed from now on.
+    /// Begins the end of the connection on this side. By the rules for messages, this flushes the receives,
+    /// and drops what is fed from now on.
     pub fn close(&mut self, sink: &mut impl Sink) {
         self.receiver.close(sink);
     }
 
-    /// Whether its rules are those for messages.
+    /// Whether it follows the rules for messages.
     #[must_use]
     pub fn is_for_messages(&self) -> bool {
         self.receiver.is_for_messages()
     }
 
-    /// Gives a receive back to the shared queue that it was taken from, because the queue pair is destroyed.
+    /// Returns a receive to the shared queue that it was taken from, because the queue pair is destroyed.
     pub fn release(&mut self) {
         self.receiver.release();
     }
 
-    /// Takes back a receive; see [`crate::MessageQueues::cancel_recv`].
+    /// Cancels a receive; see [`crate::MessageQueues::cancel_recv`].
     pub fn cancel_recv(&mut self, id: u64) -> bool {
         self.receiver.cancel(id)
     }
@@ -340,7 +341,7 @@ impl Machine {
     /// Takes received bytes [RFC 5040 7.1-5] [RFC 5041 6.2-1, 7.1-13, 7.1-14] [RFC 5044 8-5].
     ///
     /// # Errors
-    /// [`Fault`]: the connection is over.
+    /// [`Fault`]: the connection has failed.
     pub fn feed(&mut self, input: &[u8], sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         let fed = self.receiver.feed(input, &mut self.reads, &mut self.regions, sink);
         self.failed_segment = fed.is_err();
@@ -352,10 +353,10 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes a message that came by shared memory; what it wrote is in the region that `key` names.
+    /// Takes a message from shared memory. It wrote to the region with this key.
     ///
     /// # Errors
-    /// [`Fault`]: the connection is over.
+    /// [`Fault`]: the connection has failed.
     pub fn receive_message(
         &mut self,
         message: Message,
@@ -367,42 +368,42 @@ impl Machine {
         Ok(())
     }
 
-    /// Bytes of the peer's stream that were taken: its position.
+    /// Number of bytes taken of the peer's stream.
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// Bytes of the stream to the peer that were given out, sent or staged: its position.
+    /// Number of bytes added to the stream towards the peer, sent or staged.
     #[must_use]
     pub fn produced(&self) -> u64 {
         self.transmitter.produced()
     }
 
-    /// Whether what is posted next may go to the peer by another way than the stream: this side may
-    /// send, and nothing that was posted before is outstanding.
+    /// Whether the next request may bypass the stream: this side may send, and no earlier request is
+    /// outstanding.
     #[must_use]
     pub fn is_sent(&self) -> bool {
         self.transmitter.is_sent()
     }
 
-    /// Whether only the stream can bring what this side waits for: the rest of a message, or the
-    /// answer to a read.
+    /// Whether this side waits for something that arrives only by the stream: the rest of a message, or the
+    /// response to a read.
     #[must_use]
     pub fn awaits_stream(&self) -> bool {
         self.transmitter.awaits_read() || !self.receiver.is_between_messages()
     }
 
-    /// Completes requests that went to the peer by another way.
+    /// Completes requests that bypassed the stream.
     pub fn complete(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
         self.transmitter.complete_requests(requests, sink);
     }
 
-    /// Sends what waits, as far as the wire takes it. Call it after [`Machine::feed`], and when
-    /// the wire takes bytes again while [`Machine::wants_wire`].
+    /// Sends waiting output, as far as the wire takes it. Call it after [`Machine::feed`], and when the wire
+    /// takes bytes again while [`Machine::wants_wire`].
     ///
     /// # Errors
-    /// [`Violation`], if the memory under a message has died or there is none for staging.
+    /// [`Violation`] if the memory of a message is no longer registered, or there is no memory for staging.
     pub fn pump<W: Wire, S: Sink>(
         &mut self,
         port: &mut Port<'_, W, S>,
@@ -411,20 +412,20 @@ impl Machine {
         self.transmitter.fault().map_or(Ok(()), Err)
     }
 
-    /// Whether this side may send: the active one from the start, the other from the first FPDU on
+    /// Whether this side may send: the active side from the start, the passive side from the first FPDU on
     /// [RFC 5044 7.1.2-12].
     #[must_use]
     pub fn may_send(&self) -> bool {
         self.transmitter.is_open()
     }
 
-    /// Whether [`Machine::pump`] has something to do; cheap.
+    /// Whether [`Machine::pump`] has something to do. This call is cheap.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.transmitter.has_output(&self.reads)
     }
 
-    /// Why the connection cannot go on, if it cannot: [`Machine::pump`] says the same.
+    /// Why the connection cannot continue, if it cannot. [`Machine::pump`] returns the same.
     #[must_use]
     pub fn fault(&self) -> Option<Violation> {
         self.transmitter.fault()
@@ -436,48 +437,50 @@ impl Machine {
         self.transmitter.wants_socket(&self.reads)
     }
 
-    /// Whether all that was posted is with the wire, or never will be.
+    /// Whether the wire has taken all that was posted, or never will.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.transmitter.is_drained(&self.reads)
     }
 
-    /// How many of the last bytes that the wire took belong to nothing that was posted: openings,
-    /// responses to the peer's reads. All of them if nothing was posted, the handshake's included.
+    /// Number of the last bytes taken by the wire that belong to no posted request but to an opening message
+    /// or to responses to the peer's reads. If nothing was posted, all bytes count, including those of the
+    /// handshake.
     #[must_use]
     pub fn sent_after_posted(&self) -> u64 {
         self.transmitter.sent_after_posted()
     }
 
-    /// Whether the input may end here without anything being cut.
+    /// Whether the input may end here without cutting a message.
     #[must_use]
     pub fn is_between_messages(&self) -> bool {
         self.receiver.is_between_messages()
     }
 
-    /// Gives memory back that only a burst needed. Call it when there is nothing to do.
+    /// Frees memory that only a burst needed. Call it when there is nothing to do.
     pub fn shrink(&mut self) {
         self.transmitter.shrink();
         self.receiver.shrink();
     }
 
-    /// Tells the peer why the connection ends, as the last message, as far as the wire takes it, and if it
-    /// has sent something [RFC 5040 7.1-2, 7.1-3, 7.1-4] [RFC 5044 7.1.2-12] [RFC 7306 8.1-1, 8.1-2].
+    /// Sends a Terminate message with the reason as the last message, as far as the wire takes it, and only
+    /// if the peer is ready to receive it [RFC 5040 7.1-2, 7.1-3, 7.1-4] [RFC 5044 7.1.2-12]
+    /// [RFC 7306 8.1-1, 8.1-2].
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
         if !self.failed_segment && !self.may_send() {
-            // The peer's first FPDU has to come before any of this side's (RFC 5044 7.1.2).
+            // The peer's first FPDU must arrive before this side sends any (RFC 5044 7.1.2).
             return;
         }
         let about = if self.failed_segment { self.receiver.about(&terminate) } else { About::default() };
         self.transmitter.terminate(terminate, &about, wire);
     }
 
-    /// No more input comes: completes the receives. What waits for the wire still goes out.
+    /// Ends the input and flushes the receives. Waiting output is still sent.
     pub fn end_input(&mut self, sink: &mut impl Sink) {
         self.receiver.flush(CompletionStatus::Flushed, sink);
     }
 
-    /// The connection is over because of `fault`, or in order: completes all that is outstanding
+    /// Completes all that is outstanding, because the connection ended by `fault` or in order
     /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2].
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
         let refused = matches!(fault, Some(Fault::Terminated(terminate)) if terminate.is_protection());
@@ -494,7 +497,7 @@ impl Machine {
     }
 }
 
-/// Sends a Terminate on a connection that did not come to stand; best effort.
+/// Sends a Terminate on a connection that was not established, as far as the wire takes it.
 pub fn send_terminate(terminate: Terminate, wire: &mut impl Wire) {
     Transmitter::for_terminate().terminate(terminate, &About::default(), wire);
 }

@@ -1,10 +1,11 @@
 //! Signals the attached wait set for completions that wait in the queue, and for input that a poll left in a
 //! socket.
 //!
-//! Sockets make the attached wait set readable by themselves. But other calls than `poll` also find
-//! completions, and a poll may leave some in the queue. No socket is readable for those. So after the
+//! Sockets make the attached wait set readable by themselves. But calls other than `poll` also find
+//! completions, and a poll may leave some in the queue; no socket is readable for those. So after the
 //! consumer has armed the queue, the first call that leaves completions in the queue signals the attached
-//! set. The signal is off again when they are polled. A consumer that never sleeps pays nothing for it.
+//! set. The signal is switched off when they have been polled. A consumer that never sleeps pays nothing for
+//! it.
 //!
 //! A socket with input left in it keeps the set readable, but an edge-triggered consumer gets no new event.
 //! So a consumer that arms the queue in this state is signaled at once.
@@ -16,7 +17,7 @@ use crate::{EventTarget, Signal};
 pub(super) struct Notification {
     /// In the attached set.
     signal: Option<Signal>,
-    /// Armed, and not signaled since.
+    /// Whether the queue was armed and has not been signaled since.
     armed: bool,
     signaled: bool,
 }
@@ -36,12 +37,12 @@ impl Notification {
         }
     }
 
-    /// Signals this set from now on, and arms it.
+    /// Attaches this set in place of the former one, and arms the queue.
     pub(super) fn attach(&mut self, target: &EventTarget) {
         *self = Self { signal: Some(target.wait.signal(target.token)), armed: true, signaled: false };
     }
 
-    /// Called after every call, with whether completions wait in the queue or input in a socket.
+    /// Called at the end of every call. `waiting`: completions wait in the queue, or input in a socket.
     #[inline]
     pub(super) fn update(&mut self, waiting: bool) {
         let late = if waiting { self.armed && !self.signaled } else { self.signaled };

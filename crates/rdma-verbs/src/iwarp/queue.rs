@@ -1,8 +1,7 @@
-//! The completion queue, which owns its queue pairs and drives them.
+//! The completion queue. It owns its queue pairs and drives them.
 //!
-//! With one queue pair a poll tries its socket at once. With more, an epoll set of the queue's own
-//! tells which sockets are ready, so that the cost follows the traffic and not the number of
-//! connections.
+//! With one queue pair, a poll tries its socket at once. With more, an epoll set of the queue tells which
+//! sockets are ready, so the cost depends on the traffic and not on the number of connections.
 
 mod connections;
 
@@ -28,26 +27,26 @@ const EXHAUSTED: Error = Error::BadState { state: "out of numbers", what: "a new
 /// A completion queue of the embedded device.
 pub struct CompletionQueue {
     config: Config,
-    /// At least the sum of the depths of its pairs' queues.
+    /// At least the sum of the depths of its queue pairs' queues.
     depth: u32,
-    /// In the order of their numbers.
+    /// Sorted by number.
     #[expect(clippy::vec_box, reason = "a queue of one queue pair has no room for four of them")]
     pairs: Vec<Box<QueuePair>>,
     next: u32,
     shared: BTreeMap<SrqId, Arc<Mutex<SharedReceives>>>,
     next_srq: u32,
-    /// Completions that were not polled. Each has its entry in a queue of its pair or in a shared one until
-    /// it is, but for those of the peers' writes to queue pairs for messages.
+    /// Completions that wait to be polled. Until then, each holds an entry of a queue of its queue pair or of
+    /// a shared receive queue, except completions of the peer's writes on queue pairs for messages.
     ready: VecDeque<Completion>,
     attached: Option<EventTarget>,
     notification: Notification,
-    /// Whether the last look at the sockets has left input there.
+    /// Whether the last poll left input in a socket.
     unread: bool,
     own_set: Option<WaitSet>,
     found: Vec<Token>,
 }
 
-/// Completions go to the caller's array while it has room, and wait otherwise.
+/// Puts completions into the caller's array while it has room, and then into the queue.
 struct Delivery<'d> {
     out: &'d mut [Completion],
     filled: usize,
@@ -100,7 +99,7 @@ impl CompletionQueue {
         self.position(qp).ok().map(|at| &*self.pairs[at])
     }
 
-    /// Calls `body` with a queue pair, where completions go, and the wait sets.
+    /// Calls `body` with a queue pair, the queue for its completions, and the poll sets.
     fn with<R>(
         &mut self,
         qp: QpId,
@@ -113,8 +112,8 @@ impl CompletionQueue {
         Ok(returned)
     }
 
-    /// Called at the end of every call: serves messages that wait, for a receive may have come back from a
-    /// queue pair that has ended, and updates the signal for completions and input that wait.
+    /// Called at the end of every call. Resumes messages that wait for a shared receive, because a queue pair
+    /// that ended may have returned one. Updates the signal for completions and input that wait.
     #[inline]
     fn finish_call(&mut self) {
         if !self.shared.is_empty() {
@@ -123,7 +122,7 @@ impl CompletionQueue {
         self.notification.update(self.unread || !self.ready.is_empty());
     }
 
-    /// Gives out completions that are there already.
+    /// Moves waiting completions to `out`.
     fn take_ready(&mut self, out: &mut [Completion]) -> usize {
         let count = out.len().min(self.ready.len());
         for (place, completion) in out.iter_mut().zip(self.ready.drain(..count)) {
@@ -132,7 +131,7 @@ impl CompletionQueue {
         count
     }
 
-    /// Drives the queue pairs that have something to do.
+    /// Drives the queue pairs that may have something to do.
     fn drive(&mut self, out: &mut [Completion]) -> usize {
         let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
         let mut delivery = Delivery { out, filled: 0, rest: &mut self.ready };
@@ -163,7 +162,7 @@ impl CompletionQueue {
         delivery.filled
     }
 
-    /// The set that finds ready ones, once there are several queue pairs.
+    /// Creates the queue's own set when there are several queue pairs.
     fn ensure_own_set(&mut self) -> Result<()> {
         if self.own_set.is_none() && self.pairs.len() > 1 {
             let own_set = WaitSet::new()?;
@@ -223,7 +222,7 @@ impl verbs::MessageQueues for CompletionQueue {
     }
 
     fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
-        // Each queue pair of it has a reference.
+        // Each queue pair that uses it has a reference.
         if Arc::strong_count(self.srq(srq)?) > 1 {
             return Err(Error::BadState { state: "using it", what: "destroying a shared receive queue" });
         }
@@ -252,7 +251,7 @@ impl CompletionQueue {
         self.shared.get(&srq).ok_or(Error::BadState { state: "unknown", what: "any call" })
     }
 
-    /// Lets the queue pairs go on whose messages wait for shared receives, as far as there are some.
+    /// Resumes queue pairs whose messages wait for shared receives, as long as there are receives.
     #[inline(never)]
     fn serve_waiting(&mut self) {
         let sets = PollSets { attached: self.attached.as_ref(), own: self.own_set.as_ref() };
@@ -266,7 +265,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Adds a queue pair with the machine that `make` makes for its number and what it was granted.
+    /// Adds a queue pair. `make` creates its machine from its number and the granted capabilities.
     fn add(
         &mut self,
         wanted: QpCapabilities,
@@ -274,7 +273,7 @@ impl CompletionQueue {
     ) -> Result<(QpId, QpCapabilities)> {
         check_depth("send depth", wanted.send_depth)?;
         check_depth("receive depth", wanted.recv_depth)?;
-        // A queue that has room for all entries cannot overflow [RFC 5040 8.1.1-11].
+        // A completion queue that has room for all entries cannot overflow [RFC 5040 8.1.1-11].
         let depths = |of: &QpCapabilities| u64::from(of.send_depth) + u64::from(of.recv_depth);
         let taken: u64 = self.pairs.iter().map(|pair| depths(&pair.capabilities())).sum();
         let (value, most) = (taken + depths(&wanted), u64::from(self.depth));
@@ -297,7 +296,7 @@ impl CompletionQueue {
     }
 }
 
-/// Refuses queues that are too deep.
+/// Checks the depth of a queue.
 fn check_depth(what: &'static str, depth: u32) -> Result<()> {
     if depth > MAX_DEPTH {
         let (value, most) = (u64::from(depth), u64::from(MAX_DEPTH));
@@ -337,7 +336,7 @@ impl verbs::CompletionQueue for CompletionQueue {
     }
 
     fn arm(&mut self) -> Result<bool> {
-        // If some are waiting, the poll that follows signals what it leaves.
+        // If completions wait, the poll that follows signals those that it leaves.
         self.notification.arm();
         if self.unread {
             self.notification.notify_again();

@@ -1,14 +1,14 @@
-//! A queue pair: its protocol machine, its socket, and the life of its connection.
+//! A queue pair: its protocol machine, its socket, and the state of its connection.
 //!
 //! ```text
 //! Idle ── connect, accept ──▶ Connecting ── handshake done ──▶ Open ── disconnect ──▶ Closing
-//!                               │ failed                     │ end of input         │
-//!                               ▼                            ▼                      ▼
-//!                             Over ◀── all is out ──────── Draining ◀───────────────┘
+//!                                 │ failed                      │ end of input         │
+//!                                 ▼                             ▼                      ▼
+//!                               Over ◀─── all is sent ──────── Draining ◀──────────────┘
 //! ```
 //!
-//! Any failure leads to `Over` as well. The socket stays open there until the queue pair is
-//! destroyed, for its descriptor is what announces the last event.
+//! Any failure leads to `Over` as well. The socket stays open in that state until the queue pair is
+//! destroyed, because its descriptor reports the last event.
 
 mod connect;
 mod end;
@@ -38,10 +38,10 @@ use end::End;
 use entries::{Entries, Queue};
 use shared::Shared;
 
-/// Receive calls of one drive, so that a peer that never pauses does not hold its caller. The drive notes
-/// that it left input in the socket.
+/// Maximum number of receive calls of one `drive`, so that a peer that sends without pause does not hold the
+/// caller. `unread` records that input is left.
 const ROUNDS: usize = 16;
-/// Receive calls of one drive that looks for the end of the connection.
+/// The same for a call that looks for the end of the connection.
 const THOROUGH_ROUNDS: usize = 256;
 
 /// See the module.
@@ -52,19 +52,19 @@ pub(super) struct QueuePair {
     phase: Phase,
     socket: Option<Socket>,
     membership: Membership,
-    /// Whether large payloads come one after the other: then only headers are read where no
-    /// payload is expected, and the rest goes straight to its place.
+    /// Whether large payloads follow each other. Then, where no payload is expected, only headers are read,
+    /// and the next payload is received straight into its place.
     bulk: bool,
-    /// Whether the last drive has left input in the socket.
+    /// Whether the last drive left input in the socket.
     unread: bool,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
-    /// Once it is known for good; until then the socket is asked.
+    /// Set once it is final; until then the socket is asked.
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
-    /// Of a connection that stands or stood.
+    /// Set once the connection is established.
     liveness: Option<Liveness>,
-    /// Where a peer on this host can be met, until the connection stands.
+    /// The rendezvous for a peer on this host, until the connection is established.
     meeting: Option<Box<Meeting>>,
     /// Memory shared with the peer.
     shared: Option<Box<Shared>>,
@@ -114,7 +114,7 @@ impl QueuePair {
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.opened.is_some() && self.socket.is_none() {
-            // Nothing else tells of it.
+            // There is no socket that could report it.
             return Some(Instant::now());
         }
         match &self.phase {
@@ -124,7 +124,7 @@ impl QueuePair {
         }
     }
 
-    /// Refuses a call that needs an unused queue pair.
+    /// Checks that the queue pair is unused.
     pub(super) fn check_idle(&self, what: &'static str) -> Result<()> {
         match self.phase {
             Phase::Idle => Ok(()),
@@ -132,7 +132,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts receives; `ready` are the completions that were not polled.
+    /// Posts receives. `ready` has the completions that wait to be polled.
     pub(super) fn post_recv(
         &mut self,
         requests: &[RecvRequest<'_>],
@@ -158,7 +158,7 @@ impl QueuePair {
         }
     }
 
-    /// Goes on with a message that waited for a receive.
+    /// Resumes a message that waited for a receive.
     pub(super) fn resume(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if !self.machine.is_stalled() {
             return;
@@ -173,13 +173,12 @@ impl QueuePair {
         }
     }
 
-    /// Takes back a receive; see [`crate::MessageQueues::cancel_recv`].
+    /// Cancels a receive; see [`crate::MessageQueues::cancel_recv`].
     pub(super) fn cancel_recv(&mut self, id: u64) -> bool {
         self.machine.cancel_recv(id)
     }
 
-    /// Posts sends; `ready` are the completions that were not polled, to which others are added
-    /// [RFC 5041 6.2.1-2].
+    /// Posts sends. `ready` has the completions that wait to be polled; others are added [RFC 5041 6.2.1-2].
     pub(super) fn post_send(
         &mut self,
         requests: &[SendRequest<'_>],
@@ -206,16 +205,16 @@ impl QueuePair {
             let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
             self.machine.post_send(requests, more, &mut port)
         };
-        // Held back for a caller who goes on at once: no need to watch for room meanwhile, unless
-        // that watch is how this queue pair is found among others.
+        // A caller with `more` continues at once, so there is no need to wait for room in the socket
+        // meanwhile, unless the completion queue finds its ready sockets by its own set.
         if (!more || sets.own.is_some()) && self.update_interest(sets) && self.send_output(ready, sets) {
             self.notify_end();
         }
         posted.or_else(|error| self.post_failed(error, ready, sets))
     }
 
-    /// Ends the connection if that is why a post failed. The completion of a request that could not be read
-    /// tells so.
+    /// Ends the connection if a fault made the post fail. If the fault is a place that cannot be read, the
+    /// completion of the request reports it, and the post succeeds.
     #[cold]
     fn post_failed(
         &mut self,
@@ -230,7 +229,7 @@ impl QueuePair {
         if let Some(Violation::LocalPlace) = fault { Ok(()) } else { Err(error) }
     }
 
-    /// Takes what arrived and sends what waits.
+    /// Receives what arrived and sends what waits.
     #[inline]
     pub(super) fn drive(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if self.drive_for(ROUNDS, false, sink, sets) {
@@ -238,8 +237,8 @@ impl QueuePair {
         }
     }
 
-    /// The next connection event; takes what arrived up to the end of the connection, unless the completion
-    /// queue `is_full`.
+    /// Returns the next connection event. Receives what arrived up to the end of the connection, unless the
+    /// completion queue `is_full`.
     pub(super) fn poll_event(
         &mut self,
         is_full: bool,
@@ -249,7 +248,7 @@ impl QueuePair {
         if matches!(self.phase, Phase::Connecting(_)) {
             self.advance(sets);
             if !self.machine.may_send() {
-                // A promised first frame is there now; with it this side may.
+                // The peer's promised first FPDU has arrived; this side may send once it is taken.
                 self.drive_for(ROUNDS, false, sink, sets);
             }
         }
@@ -264,7 +263,8 @@ impl QueuePair {
         }
         if self.ended.is_none() {
             if is_full {
-                // The end is behind what is to be polled first, and was told once: have it told again.
+                // The end follows input that cannot be taken yet. The set reported it once: request another
+                // report.
                 self.notify_hang_up();
             } else {
                 self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
@@ -278,7 +278,7 @@ impl QueuePair {
         self.ended.take()
     }
 
-    /// Whether the last drive has left input in the socket, of which nothing else tells.
+    /// Whether the last drive left input in the socket. An edge-triggered waiter gets no event for that.
     pub(super) fn has_unread(&self) -> bool {
         self.unread
     }
@@ -292,12 +292,12 @@ impl QueuePair {
         matches!(self.phase, Phase::Over) || self.machine.is_drained() && acknowledged
     }
 
-    /// Adds the socket to a data set that was not there before.
+    /// Adds the socket to `set`, which becomes one of the poll sets.
     pub(super) fn add_to(&self, set: &WaitSet, token: Token) -> Result<()> {
         self.socket.as_ref().map_or(Ok(()), |socket| self.membership.add_to(socket, set, token))
     }
 
-    /// Takes the socket out of a data set that is one no more.
+    /// Removes the socket from `set`, which is no longer one of the poll sets.
     pub(super) fn remove_from(&mut self, set: &WaitSet) {
         self.unwatch_notifier(set);
         if let Some(socket) = &self.socket {
@@ -305,7 +305,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes what arrived and sends what waits. Answers whether that ended the connection.
+    /// Receives what arrived and sends what waits. Returns whether that ended the connection.
     fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
         let end = match self.phase {
             Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
@@ -319,7 +319,7 @@ impl QueuePair {
         self.send_output(sink, sets)
     }
 
-    /// Sends what waits. Answers whether that ended the connection.
+    /// Sends what waits. Returns whether that ended the connection.
     fn send_output(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
         let Some(wire) = &mut self.socket else { return false };
         if self.machine.has_output()
@@ -332,12 +332,13 @@ impl QueuePair {
             self.machine.flush(None, sink);
             self.shut_down(sets);
         }
-        // Room that came before the socket was watched for it is told to nobody.
+        // If the socket is watched for room from now on, room that appeared before is not reported: try
+        // again.
         self.finish_sending(sets) && self.send_output(sink, sets)
     }
 
-    /// Ends the sending side when all is out, if nothing more can come. Answers whether the socket is watched
-    /// for room from now on [RFC 5041 6.2.1-1, 6.2.1-6].
+    /// Ends the output of a closing connection when everything is sent, and updates the interest in the
+    /// socket. Returns whether it is watched for room from now on [RFC 5041 6.2.1-1, 6.2.1-6].
     fn finish_sending(&mut self, sets: PollSets<'_>) -> bool {
         if let (Phase::Closing { output_ended }, Some(socket)) = (&mut self.phase, &self.socket)
             && !*output_ended
@@ -359,7 +360,7 @@ impl QueuePair {
         }
     }
 
-    /// Watches the socket for what there is to wait for. Answers whether that is room from now on.
+    /// Updates the interest in the socket. Returns whether it is watched for room from now on.
     #[inline]
     fn update_interest(&mut self, sets: PollSets<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
@@ -368,7 +369,7 @@ impl QueuePair {
             Phase::Open | Phase::Closing { .. } => match (self.machine.is_stalled(), output) {
                 (false, false) => Interest::Read,
                 (false, true) => Interest::ReadWrite,
-                // What the peer sends waits in the socket, of which nothing has to tell meanwhile.
+                // Nothing is received meanwhile, so input need not be reported.
                 (true, false) => Interest::HangUp,
                 (true, true) => Interest::Write,
             },
@@ -387,18 +388,18 @@ impl QueuePair {
         }
     }
 
-    /// Makes the event target report an end that `poll_event` has not met itself: the socket is
-    /// readable then, by its end.
+    /// Makes the event target report an end that a call other than `poll_event` found: the socket is then
+    /// readable.
     fn notify_end(&mut self) {
         self.set_event_interest(Some(Interest::Read));
     }
 
-    /// Has the peer's end told once more.
+    /// Makes the event target report again that the peer hung up.
     fn notify_hang_up(&mut self) {
         self.set_event_interest(Some(Interest::HangUp));
     }
 
-    /// Changes for what the event target watches the socket; `None`: for nothing any more.
+    /// Changes the interest in the socket at the event target; `None`: removes it.
     fn set_event_interest(&mut self, interest: Option<Interest>) {
         if let Some(socket) = &self.socket {
             self.membership.set_event_interest(socket.as_fd(), interest);

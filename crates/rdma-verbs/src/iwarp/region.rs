@@ -1,9 +1,9 @@
-//! Protection domains and memory regions: what a key (STag) stands for, and for how long.
+//! Protection domains and memory regions: what a key (STag) refers to, and how long it is valid.
 //!
-//! A key is random, so that a peer cannot guess one that it was not told; it is dead from the
-//! moment its [`MemoryRegion`] is dropped or a peer gives it up, and is not drawn again soon.
-//! Queue pairs keep the regions that they met last in a [`RegionCache`], whose entries show
-//! through [`Region::is_valid`] that they have died.
+//! A key is random, so a peer cannot guess one that it was not told. It is invalid from the moment its
+//! [`MemoryRegion`] is dropped or a peer invalidates it, and is not drawn again soon. Queue pairs keep the
+//! regions that they used last in a [`RegionCache`], and check with [`Region::is_valid`] that an entry is
+//! still valid.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU32;
@@ -14,12 +14,13 @@ use parking_lot::RwLock;
 
 use crate::{self as verbs, Access, Error, Memory, RegionName, Result};
 
-/// Keys that died last and are not drawn again while they are here.
+/// Number of recently invalidated keys that are not drawn again.
 const QUARANTINE: usize = 1024;
-/// Regions that a queue pair remembers: its ring, its receive buffers, what it sends from.
+/// Number of regions in the cache of a queue pair: its ring, its receive buffers, and the memory that it
+/// sends from.
 const CACHED: usize = 3;
 
-/// A protection domain of the embedded device. Clones are the same domain [RFC 5040 8.1.1-1]
+/// A protection domain of the embedded device. Its clones are the same domain [RFC 5040 8.1.1-1]
 /// [RFC 5041 8.2-1, 8.2-4, 8.3.1-1].
 #[derive(Debug, Clone, Default)]
 pub struct ProtectionDomain {
@@ -30,11 +31,11 @@ pub struct ProtectionDomain {
 struct Table {
     regions: HashMap<u32, Arc<Region>>,
     retired: VecDeque<u32>,
-    /// Queue pairs of the domain.
+    /// Number of queue pairs of the domain.
     queue_pairs: usize,
 }
 
-/// Registered memory as queue pairs see it.
+/// Registered memory, as queue pairs use it.
 #[derive(Debug)]
 pub struct Region {
     stag: u32,
@@ -43,30 +44,30 @@ pub struct Region {
     address: u64,
     memory: Arc<Memory>,
     valid: AtomicBool,
-    /// RDMA writes that were placed in it.
+    /// Number of RDMA Writes that were placed in it.
     writes: AtomicU64,
 }
 
-/// The owner's handle of a region; dropping it ends the key [RFC 5040 8.1.1-4, 8.1.1-5]
+/// The owner's handle of a region. Dropping it invalidates the key [RFC 5040 8.1.1-4, 8.1.1-5]
 /// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
 #[derive(Debug)]
 pub struct MemoryRegion {
     region: Arc<Region>,
     domain: ProtectionDomain,
-    /// Whether its key was drawn by chance.
+    /// Whether its key is random.
     is_drawn: bool,
 }
 
-/// Why a region does not serve a request.
+/// Why a region cannot serve a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RegionFault {
-    /// The region lacks the right.
+    /// The region does not grant the access.
     #[error("no right")]
     Access,
-    /// Offset and length exceed 64 bits.
+    /// The sum of offset and length exceeds 64 bits.
     #[error("the end exceeds 64 bits")]
     Wrap,
-    /// They end beyond the region, which has this many bytes.
+    /// The range is not within the region, which has this many bytes.
     #[error("the region has {size}")]
     Bounds {
         /// Bytes of the region.
@@ -75,14 +76,14 @@ pub enum RegionFault {
 }
 
 impl ProtectionDomain {
-    /// The living region with this key.
+    /// The valid region with this key.
     #[must_use]
     pub fn find(&self, stag: u32) -> Option<Arc<Region>> {
         self.table.read().regions.get(&stag).cloned()
     }
 
-    /// Ends the key that a peer gives up. Answers whether there was one that this peer could use, and no
-    /// other: all queue pairs of a domain share its keys [RFC 5040 5.3-8, 7.2-5, 8.1.1-7].
+    /// Invalidates a key for a peer. Returns whether it was a valid key that this peer, and no other, could
+    /// use: all queue pairs of a domain share its keys [RFC 5040 5.3-8, 7.2-5, 8.1.1-7].
     #[must_use]
     pub fn invalidate(&self, stag: u32) -> bool {
         let mut table = self.table.write();
@@ -100,7 +101,7 @@ impl ProtectionDomain {
 impl verbs::ProtectionDomain for ProtectionDomain {
     type Mr = MemoryRegion;
 
-    /// Gives memory a key, with these rights [RFC 5040 8.1.1-4, 8.1.1-5]
+    /// Registers memory with these rights [RFC 5040 8.1.1-4, 8.1.1-5]
     /// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
         self.register_as(memory, access, RegionName::default())
@@ -128,7 +129,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
 }
 
 impl Table {
-    /// A key that is neither 0 nor in use nor recently dead [RFC 5040 8.1.1-8, 8.1.1-9].
+    /// A random key that is not 0, not in use, and not recently invalidated [RFC 5040 8.1.1-8, 8.1.1-9].
     fn draw(&self) -> Result<u32> {
         loop {
             let stag = getrandom::u32().map_err(|error| Error::Io {
@@ -141,7 +142,7 @@ impl Table {
         }
     }
 
-    /// Ends a region, if it has not ended. Its key is not drawn again soon if it `is_drawn`.
+    /// Invalidates a region, if it is valid. If its key `is_drawn`, it is not drawn again soon.
     fn retire(&mut self, region: &Region, is_drawn: bool) {
         if !region.valid.swap(false, Ordering::AcqRel) {
             return;
@@ -186,14 +187,14 @@ impl Drop for MemoryRegion {
 }
 
 impl Region {
-    /// Its key, never 0.
+    /// Its key, which is never 0.
     #[must_use]
     #[inline]
     pub fn stag(&self) -> u32 {
         self.stag
     }
 
-    /// An RDMA write is complete in it.
+    /// Counts an RDMA Write that is complete.
     pub fn count_write(&self) {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
@@ -205,18 +206,19 @@ impl Region {
         &self.memory
     }
 
-    /// Whether its key is still good.
+    /// Whether its key is still valid.
     #[must_use]
     #[inline]
     pub fn is_valid(&self) -> bool {
         self.valid.load(Ordering::Acquire)
     }
 
-    /// Checks `length` bytes at `address` against its rights and bounds, and answers their offset in its
-    /// memory [RFC 5040 7.2-9, 7.2-10, 7.2-11, 8.1.1-3] [RFC 5041 7.1-9, 7.1-10, 7.1-11, 7.1-12, 8.3.1-3].
+    /// Checks the access to `length` bytes at `address` against its rights and bounds. Returns their offset
+    /// in its memory [RFC 5040 7.2-9, 7.2-10, 7.2-11, 8.1.1-3]
+    /// [RFC 5041 7.1-9, 7.1-10, 7.1-11, 7.1-12, 8.3.1-3].
     ///
     /// # Errors
-    /// [`RegionFault`], the first that applies.
+    /// The first [`RegionFault`] that applies.
     #[inline]
     pub fn check(&self, needed: Access, address: u64, length: u64) -> std::result::Result<u64, RegionFault> {
         if !self.access.contains(needed) {
@@ -226,7 +228,7 @@ impl Region {
         if address.checked_add(length).is_none() {
             return Err(RegionFault::Wrap);
         }
-        // Below the region it wraps to more than any region has.
+        // For an address below the region, the offset wraps around and exceeds the size of any region.
         let offset = self.offset(address);
         match offset.checked_add(length) {
             Some(end) if end <= size => Ok(offset),
@@ -241,8 +243,8 @@ impl Region {
     }
 }
 
-/// The regions that one queue pair met last, so that the usual look-up takes no lock. It stands for its queue
-/// pair in the domain's count.
+/// The regions that one queue pair used last, so that the usual look-up takes no lock. The domain counts its
+/// caches as its queue pairs.
 #[derive(Debug)]
 pub struct RegionCache {
     domain: ProtectionDomain,
@@ -257,7 +259,7 @@ impl RegionCache {
         Self { domain, recent: [const { None }; CACHED] }
     }
 
-    /// The living region with this key.
+    /// The valid region with this key.
     #[inline]
     pub fn find(&mut self, stag: u32) -> Option<&Arc<Region>> {
         let known = |slot: &Option<Arc<Region>>| slot.as_ref().is_some_and(|region| region.stag == stag);
@@ -266,18 +268,18 @@ impl RegionCache {
             Some(at) if self.recent[at].as_ref().is_some_and(|region| region.is_valid()) => {
                 self.recent[at].as_ref()
             }
-            // Another region may have the key of one that has died.
+            // An invalid region's key may have been given to another region.
             _ => self.fetch(stag),
         }
     }
 
-    /// Ends a key that a peer gives up; see [`ProtectionDomain::invalidate`].
+    /// Invalidates a key for a peer; see [`ProtectionDomain::invalidate`].
     #[must_use]
     pub fn invalidate(&self, stag: u32) -> bool {
         self.domain.invalidate(stag)
     }
 
-    /// Looks the region up and keeps it in place of the oldest or a dead one.
+    /// Looks the region up and caches it in place of an invalid region or the oldest one.
     #[cold]
     fn fetch(&mut self, stag: u32) -> Option<&Arc<Region>> {
         let found = self.domain.find(stag)?;
@@ -320,8 +322,8 @@ mod tests {
         }
     }
 
-    /// Chance alone gives each bit of 256 keys a share within eight standard deviations
-    /// [RFC 5040 8.1.1-8, 8.1.1-9].
+    /// Random keys give each bit of 256 keys a share within eight standard deviations
+    /// [RFC 5040 8.1.1-8, 8.1.1-9]
     #[test]
     fn keys_are_spread_over_their_whole_range() {
         let domain = ProtectionDomain::default();

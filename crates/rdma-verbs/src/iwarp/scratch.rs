@@ -1,7 +1,8 @@
-//! Room for one call: bytes received that have no place yet, FPDUs built from registered memory.
+//! A scratch buffer for one call: for received bytes whose place is not known yet, and for FPDUs that are
+//! built from registered memory.
 //!
-//! Nothing in it outlives the call that uses it, so one per thread serves any number of queue
-//! pairs: none of them owns such memory while it is idle, and what is used is warm in the cache.
+//! Nothing in it outlives the call that uses it. So one buffer for each thread serves any number of queue
+//! pairs: an idle queue pair owns no such memory, and the buffer stays in the processor's cache.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -9,15 +10,15 @@ use std::ops::{Deref, DerefMut};
 use super::machine::SCRATCH;
 
 thread_local! {
-    /// Of no bytes while it is borrowed.
+    /// Empty while it is borrowed.
     static SPARE: Cell<Box<[u8]>> = Cell::default();
 }
 
-/// [`SCRATCH`] bytes of anything, borrowed from the thread.
+/// [`SCRATCH`] bytes of arbitrary content, borrowed from the thread.
 pub(super) struct Scratch(Box<[u8]>);
 
 impl Scratch {
-    /// Takes the thread's room, or makes some: at the first use, and while a thread ends.
+    /// Takes the thread's buffer. Allocates one at the first use, and while a thread ends.
     pub(super) fn take() -> Self {
         let bytes = SPARE.try_with(Cell::take).unwrap_or_default();
         if bytes.is_empty() { Self::new() } else { Self(bytes) }
@@ -32,7 +33,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.0);
-        // A thread that ends has no place for it any more: then it is freed here.
+        // A thread that ends keeps no buffer: then it is freed here.
         let _ = SPARE.try_with(|spare| spare.set(bytes));
     }
 }

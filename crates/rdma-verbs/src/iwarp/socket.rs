@@ -21,20 +21,20 @@ const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 pub(super) struct Socket {
     descriptor: OwnedFd,
     maker: Maker,
-    /// What ended the sending side. Input is taken until its own end all the same.
+    /// The error that ended the sending side. Input is still received until it ends.
     send_error: Option<Errno>,
-    /// The keep-alive time that is set, and no delay with it.
+    /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
 }
 
 impl Socket {
-    /// Begins to connect to `remote`, from `local` if given. What comes of it is told by sending;
-    /// the second value is an error that is there at once, of which sending tells nothing.
+    /// Starts to connect to `remote`, from `local` if given. The outcome shows when the socket sends. The
+    /// second value is an immediate error, which sending would not report.
     pub(super) fn connect(remote: SocketAddr, local: Option<SocketAddr>) -> Result<(Self, Option<Errno>)> {
         let descriptor = open(remote)?;
         if let Some(local) = local {
             if local.port() == 0 {
-                // A system that does not know it chooses the port here, as good but slower.
+                // A system without this option chooses the port now, which is slower.
                 let _ = tcp::choose_port_late(descriptor.as_fd());
             }
             net::bind(&descriptor, &local).map_err(Error::io("bind"))?;
@@ -46,11 +46,11 @@ impl Socket {
         Ok((Self { descriptor, maker: Maker::this_process(), send_error: None, tuned: None }, refused))
     }
 
-    /// Sees to what every connection wants: no delay, and notice of a host that vanished while nothing
-    /// was on its way (what was is [`super::liveness`]'s affair).
+    /// Sets the options of every connection: no delay, and keep-alive probes. These detect that the peer's
+    /// host has vanished while all data is acknowledged; [`super::liveness`] covers the rest.
     ///
-    /// The peer is asked for a sign of life after half of `keepalive` without input, several times,
-    /// and given up before `keepalive` has passed. The system counts idle time in seconds.
+    /// The system probes the peer after half of `keepalive` without input, several times, and ends the
+    /// connection before `keepalive` has passed. It counts idle time in seconds.
     pub(super) fn tune(&mut self, keepalive: Duration) -> rustix::io::Result<()> {
         if self.tuned != Some(keepalive) {
             tune(self.as_fd(), keepalive)?;
@@ -77,16 +77,16 @@ impl Socket {
         }
     }
 
-    /// Whether there is something to receive, the end of the input or an error included.
+    /// Whether there is something to receive: data, the end of the input, or an error.
     pub(super) fn has_input(&self) -> bool {
         let peeked = net::recv(&self.descriptor, &mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
     }
 
-    /// What has ended the connection, if it did not end in order.
+    /// The error that ended the connection, if it did not end in order.
     pub(super) fn failure(&self) -> Option<Errno> {
         if self.send_error.is_some() {
-            // The socket has told it, and does not tell it again.
+            // The socket reports it only once.
             return self.send_error;
         }
         let mut watched = [PollFd::new(&self.descriptor, PollFlags::empty())];
@@ -97,7 +97,7 @@ impl Socket {
             .flatten()
     }
 
-    /// Receives into `place`, and what comes beyond it into `rest`; 0 is the end of the input.
+    /// Receives into `place`, and what follows its payload into `rest`; 0 is the end of the input.
     pub(super) fn receive_at(
         &self,
         place: &Placement<'_>,
@@ -111,17 +111,17 @@ impl Socket {
         }
     }
 
-    /// What ended the sending side, if something did.
+    /// The error that ended the sending side.
     pub(super) fn send_error(&self) -> Option<Errno> {
         self.send_error
     }
 
-    /// Whether the peer's host has acknowledged all that was sent but the last `spared` bytes.
+    /// Whether the peer's host has acknowledged everything that was sent except the last `spared` bytes.
     pub(super) fn is_acknowledged(&self, spared: u64) -> bool {
         self.send_error.is_some() || tcp::unacknowledged(self.as_fd()).unwrap_or(0) as u64 <= spared
     }
 
-    /// Tells the peer that nothing more comes, after what was sent.
+    /// Ends the output, after what was sent.
     pub(super) fn end_output(&self) {
         self.shut(Shutdown::Write);
     }
@@ -133,24 +133,24 @@ impl Socket {
 
     fn shut(&self, how: Shutdown) {
         if self.maker.is_this_process() {
-            // A socket that is not connected any more has nobody to tell.
+            // It fails if the socket is no longer connected; then the peer needs no notice.
             let _ = net::shutdown(&self.descriptor, how);
         }
     }
 
-    /// Closes with a reset instead of an orderly end. In a child of the process that opened it, the
-    /// descriptor is closed and the connection stays.
+    /// Closes the connection with a reset instead of an orderly end. A child of the process that opened the
+    /// socket closes the descriptor only, and the connection remains.
     pub(super) fn reset(self) {
         if self.maker.is_this_process() {
-            // At once, and not when the last copy of the descriptor is closed: a child may have one. If it
-            // fails, the end is an orderly one, after the Terminate that says otherwise.
+            // This resets at once, and not when the last copy of the descriptor is closed: a child may have
+            // one. If it fails, the connection ends in order, after a Terminate that gives the reason.
             let _ = net::connect_unspec(&self.descriptor);
         }
     }
 }
 
 impl Drop for Socket {
-    /// Closing alone would tell the peer nothing while a child of this process has a copy.
+    /// Closing alone would not inform the peer while a child of this process has a copy of the descriptor.
     fn drop(&mut self) {
         self.end();
     }
@@ -173,7 +173,7 @@ impl Wire for Socket {
             match sent {
                 Ok(count) => return Taken::Bytes(count),
                 Err(Errno::INTR) => {}
-                // Also when the system has no memory for it now: a writable socket tells when.
+                // Lack of memory is temporary as well: the socket becomes writable when it is over.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Taken::Bytes(0),
                 Err(Errno::FAULT) => return Taken::Unreadable,
                 Err(errno) => {
@@ -191,13 +191,13 @@ impl AsFd for Socket {
     }
 }
 
-/// A socket that listens on `address`. What it accepts is tuned already.
+/// A socket that listens on `address`. Connections that it accepts inherit the options of [`tune`].
 pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> Result<OwnedFd> {
     let descriptor = open(address)?;
     tune(descriptor.as_fd(), keepalive).map_err(Error::io("setsockopt"))?;
     sockopt::set_socket_reuseaddr(&descriptor, true).map_err(Error::io("SO_REUSEADDR"))?;
     if address.is_ipv6() {
-        // The wildcard address serves both families, any other only its own.
+        // The wildcard address serves both families, any other address only its own.
         let only = !address.ip().is_unspecified();
         sockopt::set_ipv6_v6only(&descriptor, only).map_err(Error::io("IPV6_V6ONLY"))?;
     }
@@ -207,7 +207,8 @@ pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> 
     Ok(descriptor)
 }
 
-/// The next connection of a listening socket, on which `keepalive` is set, and its peer.
+/// Accepts a connection of a listening socket, whose keep-alive time is `keepalive`. Returns the peer's
+/// address as well.
 pub(super) fn accept(
     listening: BorrowedFd<'_>,
     keepalive: Duration,
@@ -218,14 +219,14 @@ pub(super) fn accept(
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
-/// Ends listening, also for copies of the descriptor in children of this process.
+/// Stops listening, also for copies of the descriptor in children of this process.
 pub(super) fn stop_listening(listening: BorrowedFd<'_>) {
-    // It listens, so it can end.
+    // It cannot fail: the socket listens.
     let _ = net::shutdown(listening, Shutdown::Both);
 }
 
-/// Whether a connection waits to be accepted, or nobody can tell: a process that may have no
-/// descriptors at all cannot even ask.
+/// Whether a connection waits to be accepted, or this cannot be found out: `poll` fails if the process may
+/// open no descriptors at all.
 pub(super) fn has_waiting_peer(listening: BorrowedFd<'_>) -> bool {
     let mut watched = [PollFd::from_borrowed_fd(listening, PollFlags::IN)];
     poll(&mut watched, Some(&Timespec::default())) != Ok(0)

@@ -1,10 +1,10 @@
-//! What TCP knows of a connection and can be told of it, for which no safe interface exists.
+//! Properties of a TCP connection for which no safe interface exists.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Bytes that a TCP socket took and the peer's host has not acknowledged (`SIOCOUTQ`).
+/// Bytes that a TCP socket accepted and the peer's host has not acknowledged (`SIOCOUTQ`).
 ///
 /// # Errors
 /// What the system says.
@@ -19,16 +19,16 @@ pub(super) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// How a TCP socket's output fares (`TCP_INFO`).
+/// State of a TCP socket's output (`TCP_INFO`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transmission {
-    /// Retransmissions and window probes since the peer's host last answered.
+    /// Number of retransmissions and window probes since the peer's host last answered.
     pub(super) unanswered: u32,
-    /// Time since it last acknowledged anything.
+    /// Time since the last acknowledgement.
     pub(super) since_answer: Duration,
 }
 
-/// Asks a TCP socket for its [`Transmission`].
+/// Returns the [`Transmission`] state of a TCP socket.
 ///
 /// # Errors
 /// What the system says.
@@ -51,8 +51,8 @@ pub(super) fn transmission(socket: BorrowedFd<'_>) -> io::Result<Transmission> {
     })
 }
 
-/// Has a later bind to port 0 leave the choice of a port to `connect` (`IP_BIND_ADDRESS_NO_PORT`),
-/// which finds one that is free towards its peer instead of one that nobody uses at all.
+/// Makes a later bind to port 0 leave the choice of a port to `connect` (`IP_BIND_ADDRESS_NO_PORT`).
+/// `connect` needs a port that is free towards its peer only, and not one that no socket uses.
 ///
 /// # Errors
 /// What the system says.

@@ -1,4 +1,4 @@
-//! Messages as FPDUs: headers, the split into segments, padding and CRC.
+//! Encodes messages as FPDUs: headers, the split into segments, padding and CRC.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,64 +11,65 @@ use iwarp_wire::ddp::{self, Tagged, Untagged};
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
 
-/// Bytes of the longest header with its length field.
+/// Length of the longest header with its length field.
 const HEADER: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
-/// Most bytes of an FPDU that are not payload.
+/// Maximum number of bytes of an FPDU that are not payload.
 pub(super) const OVERHEAD: usize = HEADER + mpa::MAX_TRAILER;
 
 /// Longest payload of [`Encoder::short`]: a Read Request.
 const SHORT: usize = rdmap::TERMINATE + HEADER + rdmap::READ_REQUEST;
-/// Longest payload of a segment of either kind that needs no padding.
+/// Longest payload of a segment that needs no padding, whether tagged or untagged.
 const LONGEST_PAYLOAD: usize = (mpa::MAX_MULPDU - ddp::UNTAGGED) & !3;
-/// Room that a [`Chunk`] keeps for immediate data behind a segment.
+/// Room that a [`Chunk`] keeps for the immediate data that follows a segment.
 const IMMEDIATE: usize = mpa::fpdu(ddp::UNTAGGED + rdmap::IMMEDIATE);
-/// Bytes that hold the longest segment, and behind it the rest of a message of 64 KiB with immediate data.
+/// Length of a scratch buffer: it has room for the longest segment, followed by the rest of a message of 64
+/// KiB with immediate data.
 pub const SCRATCH: usize = (LONGEST_PAYLOAD + OVERHEAD + IMMEDIATE + WORTHWHILE).next_multiple_of(4096);
 
-/// Turns messages into FPDUs; owns what numbers them.
+/// Turns messages into FPDUs, and numbers them.
 #[derive(Debug)]
 pub(super) struct Encoder {
-    /// Whether the CRC field is filled.
+    /// Whether the CRC field is filled in.
     pub(super) crc: bool,
-    /// Most payload of a segment.
+    /// Maximum payload of a segment.
     max_payload: usize,
     rules: Rules,
     send_sequence: u32,
     read_sequence: u32,
 }
 
-/// Header of a segment with its length field, and immediate data in front of its payload.
+/// Header of a segment with its length field, followed by leading immediate data.
 pub(super) struct Head {
     bytes: [u8; HEADER + rdmap::IMMEDIATE],
     length: usize,
 }
 
-/// An untagged message of the send queue: what its segments have in common.
+/// The fields that all segments of an untagged message have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
     opcode: Opcode,
-    /// The key that it invalidates, or what `marks` says.
+    /// The key that it invalidates, or what [`marks`] says.
     word: u32,
     sequence: u32,
 }
 
 impl Encoder {
-    /// An encoder of segments of at most `max_payload` bytes, whose messages count from 1 [RFC 5041 4.3-7].
+    /// An encoder of segments of at most `max_payload` bytes. It numbers messages from 1 [RFC 5041 4.3-7].
     pub(super) fn new(max_payload: usize, rules: Rules) -> Self {
-        // Immediate data in front of a payload fits in one segment.
+        // Leading immediate data must fit in one segment.
         let least = if rules == Rules::Messages { rdmap::IMMEDIATE } else { 1 };
         let max_payload = max_payload.clamp(least, LONGEST_PAYLOAD);
         Self { crc: false, max_payload, rules, send_sequence: 1, read_sequence: 1 }
     }
 
-    /// Most payload that the next segment has, of `left` bytes [RFC 5041 3-1, 3-2, 5.2-1]
+    /// Length of the next segment of a message of which `left` bytes are left [RFC 5041 3-1, 3-2, 5.2-1]
     /// [RFC 5044 3-3, 3-5, 4.5-3].
     pub(super) fn portion(&self, left: u64) -> usize {
         usize::try_from(left).unwrap_or(usize::MAX).min(self.max_payload)
     }
 
-    /// An upper bound of the bytes that a message of `payload` bytes has on the wire, immediate
-    /// data behind it included.
+    /// An upper bound of the length on the wire of a message of `payload` bytes, including immediate data
+    /// that follows it.
     pub(super) fn bound(&self, payload: usize) -> usize {
         payload.saturating_add((payload / self.max_payload + 1).saturating_mul(OVERHEAD) + IMMEDIATE)
     }
@@ -88,7 +89,7 @@ impl Encoder {
         self.numbered(Opcode::Immediate, if self.rules == Rules::Messages { marks::OF_WRITE } else { 0 })
     }
 
-    /// The next message of the send queue, for a payload behind immediate data.
+    /// The next message of the send queue, for a payload after leading immediate data.
     pub(super) fn message_with_data(&mut self, solicited: bool) -> Message {
         self.numbered(Opcode::send(false, solicited), marks::WITH_DATA)
     }
@@ -100,13 +101,13 @@ impl Encoder {
         Message { opcode, word, sequence }
     }
 
-    /// Encodes a write or send with the caller's bytes, which are inline or in places [RFC 5040 5.1-4]
+    /// Encodes a write or send whose payload is inline or in places [RFC 5040 5.1-4]
     /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.2-8, 5.3-2] [RFC 5044 7.1.1-5].
     pub(super) fn request<'a>(&mut self, request: &SendRequest<'a>, output: &mut impl Output<'a>) {
         let slices: &[IoSlice<'_>] = match request.payload {
             Payload::Inline(slices) => slices,
             Payload::Places(places) => return self.encode(request, places, output),
-            // Immediate data alone has no payload.
+            // Only immediate data without payload gets here.
             Payload::Segments(_) => &[],
         };
         self.encode(request, slices, output);
@@ -165,7 +166,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes a send of `length` bytes of the caller's behind immediate data, if there is some.
+    /// Encodes a send of `length` bytes, which follow the immediate data if there is some.
     fn send<'a, P: Piece>(
         &self,
         message: &Message,
@@ -189,7 +190,7 @@ impl Encoder {
         }
     }
 
-    /// Encodes a segment whose payload is gone afterwards; at most [`SHORT`] bytes of it.
+    /// Encodes a segment with a copy of `payload`, at most [`SHORT`] bytes.
     pub(super) fn short<'a>(&self, head: &Head, payload: &[u8], output: &mut impl Output<'a>) {
         let mut bytes = [0; SHORT + OVERHEAD];
         let start = head.length;
@@ -203,7 +204,7 @@ impl Encoder {
         output.copied(&bytes[..end + length]);
     }
 
-    /// Encodes a segment with `portion` bytes of the caller's.
+    /// Encodes a segment with the next `portion` bytes of the caller.
     fn segment<'a, P: Piece>(
         &self,
         head: &Head,
@@ -231,7 +232,7 @@ impl Encoder {
         pieces.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece))
     }
 
-    /// Padding and CRC field behind `head` and its payload, whose CRC is `sum` [RFC 5041 3-5]
+    /// Padding and CRC field after `head` and its payload, whose CRC is `sum` [RFC 5041 3-5]
     /// [RFC 5044 4.1-1, 4.1-2, 4.4-1, 4.4-8, 4.4-10].
     pub(super) fn trailer(&self, head: &Head, sum: u32) -> ([u8; mpa::MAX_TRAILER], usize) {
         let mut trailer = [0; mpa::MAX_TRAILER];
@@ -313,9 +314,9 @@ impl Head {
         &self.bytes[..self.length]
     }
 
-    /// Adds the immediate data that its payload begins with. Answers how many bytes of the payload that is.
+    /// Appends leading immediate data. Returns how many bytes of the payload that is.
     pub(super) fn prepend_immediate(&mut self, immediate: u64) -> usize {
-        // At most one untagged header is before it.
+        // There is room: at most one untagged header precedes it.
         if let Some(place) = self.bytes[self.length..].first_chunk_mut() {
             *place = rdmap::emit_immediate(immediate);
             self.length += rdmap::IMMEDIATE;
@@ -345,10 +346,10 @@ impl Piece for Place {
     }
 }
 
-/// The caller's bytes, taken piece by piece.
+/// Takes the caller's bytes piece by piece.
 struct Gather<'a, P> {
     pieces: &'a [P],
-    /// From where on the first piece is taken.
+    /// Offset of the next byte in the first piece.
     at: usize,
 }
 
@@ -370,7 +371,7 @@ impl<'a, P: Piece> Gather<'a, P> {
     }
 }
 
-/// A buffer that is filled with whole FPDUs from registered memory.
+/// A buffer that is filled with complete FPDUs from registered memory.
 pub(super) struct Chunk<'b> {
     buffer: &'b mut [u8],
     used: usize,
@@ -385,14 +386,14 @@ impl<'b> Chunk<'b> {
         &self.buffer[..self.used]
     }
 
-    /// Bytes of payload for which a segment would still have room, with immediate data behind it.
+    /// Maximum payload of another segment, if immediate data follows it.
     pub(super) fn room(&self) -> usize {
         (self.buffer.len() - self.used).saturating_sub(OVERHEAD + IMMEDIATE)
     }
 
-    /// Adds a segment of `portion` bytes, at most [`Chunk::room`], which `fill` copies in pieces:
-    /// it is given the offset in the payload and the place, and answers how many bytes it put
-    /// there, 0 if it cannot.
+    /// Adds a segment of `portion` bytes, at most [`Chunk::room`]. `fill` copies them in pieces: it gets the
+    /// rest of the buffer, and returns how many bytes it copied there, 0 if it cannot. Returns whether all
+    /// were copied.
     pub(super) fn segment(
         &mut self,
         encoder: &Encoder,
@@ -420,7 +421,7 @@ impl<'b> Chunk<'b> {
 }
 
 impl Output<'_> for Chunk<'_> {
-    /// The caller has asked [`Chunk::room`] before.
+    /// The caller has checked [`Chunk::room`].
     fn copied(&mut self, bytes: &[u8]) {
         if let Some(place) = self.buffer.get_mut(self.used..self.used + bytes.len()) {
             place.copy_from_slice(bytes);
@@ -433,7 +434,7 @@ impl Output<'_> for Chunk<'_> {
     }
 }
 
-/// Output that waits in a queue of bytes.
+/// Appends the output to a queue of bytes.
 impl Output<'_> for VecDeque<u8> {
     fn copied(&mut self, bytes: &[u8]) {
         self.extend(bytes);
@@ -444,7 +445,7 @@ impl Output<'_> for VecDeque<u8> {
     }
 }
 
-/// Copies out of `memory` for [`Chunk::segment`].
+/// Copies from `memory` for [`Chunk::segment`].
 pub(super) fn copy(memory: &Memory, offset: u64, place: &mut [u8]) -> usize {
     match memory.read(offset, place) {
         Ok(()) => place.len(),

@@ -1,5 +1,5 @@
-//! RDMA Reads under way: those that this side asked for, and those that it serves. The first are
-//! limited by ORD, the second by IRD, as the handshake agreed.
+//! Outstanding RDMA Reads of this side, limited by ORD, and reads of the peer that this side serves, limited
+//! by IRD. The handshake negotiates both limits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::Place;
 use crate::iwarp::region::Region;
 use iwarp_wire::rdmap::ReadRequest;
 
-/// Reads in both directions. Responses come in the order of the requests [RFC 5040 5.2.2-4, 5.5-10].
+/// Reads in both directions. Responses arrive in the order of the requests [RFC 5040 5.2.2-4, 5.5-10].
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// Reads that this side may have outstanding (ORD).
+    /// Number of reads that this side may have outstanding (ORD).
     pub(super) initiator_depth: u8,
-    /// Reads that this side serves at a time (IRD).
+    /// Number of reads that this side serves at a time (IRD).
     pub(super) responder_resources: u8,
     outstanding: VecDeque<Outstanding>,
-    /// Places of reads that were posted, in order.
+    /// Places of posted reads, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
     completed: u32,
@@ -30,51 +30,51 @@ struct Outstanding {
     stag: u32,
     offset: u64,
     left: u32,
-    /// Number of its places; 0: it fills the region that `stag` names.
+    /// Number of its places; 0: the response goes to the region that `stag` names.
     places: u8,
 }
 
-/// A read of the peer's that is being answered.
+/// A read of the peer that is being served.
 #[derive(Debug)]
 pub(super) struct Served {
     /// The peer's region.
     pub(super) sink_stag: u32,
-    /// Where in it the next byte goes.
+    /// Offset in it of the next byte.
     pub(super) sink_offset: u64,
-    /// Where it comes from; `None` for a read of no bytes.
+    /// The region that is read; `None` for a read of no bytes.
     pub(super) source: Option<Arc<Region>>,
-    /// Where in the region the next byte is.
+    /// Offset in it of the next byte of the response.
     pub(super) source_offset: u64,
-    /// Bytes still to send.
+    /// Number of bytes still to send.
     pub(super) left: u32,
-    /// Whether a part is sent already.
+    /// Whether a part of the response is sent.
     pub(super) started: bool,
 }
 
 impl Reads {
-    /// Whether another read may be asked for [RFC 5040 6.1-3, 6.1-4].
+    /// Whether another read may be requested [RFC 5040 6.1-3, 6.1-4].
     pub(super) fn may_request(&self) -> bool {
         self.outstanding.len() < usize::from(self.initiator_depth)
     }
 
-    /// Remembers the places of a read that is posted behind those that were.
+    /// Stores the places of a read that is posted.
     pub(super) fn post(&mut self, places: &[Place]) {
         self.places.extend(places);
     }
 
-    /// Notes that `request`, with so many places, is on its way.
+    /// Records that `request`, which has so many places, is sent.
     pub(super) fn requested(&mut self, request: &ReadRequest, places: u8) {
         let ReadRequest { sink_stag: stag, sink_offset: offset, length: left, .. } = *request;
         self.outstanding.push_back(Outstanding { stag, offset, left, places });
     }
 
-    /// The place of the bytes at `offset` of the response that comes next.
+    /// The place for the bytes at `offset` of the next response.
     pub(super) fn place(&self, offset: u64) -> Option<Place> {
         let places = self.outstanding.front()?.places;
         place_at(self.places.iter().take(places.into()), offset)
     }
 
-    /// Whether the response that comes next goes to places.
+    /// Whether the next response goes to places.
     pub(super) fn has_places(&self) -> bool {
         self.outstanding.front().is_some_and(|read| read.places > 0)
     }
@@ -100,7 +100,7 @@ impl Reads {
         Ok(())
     }
 
-    /// Notes that a segment which [`Reads::check_response`] accepted is placed.
+    /// Records that a segment which [`Reads::check_response`] accepted is placed.
     pub(super) fn placed(&mut self, length: usize, last: bool) {
         if last {
             let places = self.outstanding.pop_front().map_or(0, |read| read.places);
@@ -113,15 +113,15 @@ impl Reads {
         }
     }
 
-    /// Takes one read that is answered and not reported.
+    /// Takes a read whose response is complete and that is not reported yet. Returns whether there was one.
     pub(super) fn take_completed(&mut self) -> bool {
         let any = self.completed > 0;
         self.completed -= u32::from(any);
         any
     }
 
-    /// Queues a read of the peer's; one can always be served, because a connection may have to
-    /// begin with an empty one (RFC 6581 9) [RFC 5040 5.2.1-2, 5.2.1-7, 5.2.2-2, 6.1-2, 6.1-5, 8.1.1-12].
+    /// Queues a read of the peer. One can always be served, because a connection may have to begin with an
+    /// empty read (RFC 6581 9) [RFC 5040 5.2.1-2, 5.2.1-7, 5.2.2-2, 6.1-2, 6.1-5, 8.1.1-12].
     pub(super) fn serve(&mut self, served: Served) -> Result<(), Violation> {
         let limit = self.responder_resources.max(1);
         if self.served.len() >= usize::from(limit) {
@@ -131,27 +131,27 @@ impl Reads {
         Ok(())
     }
 
-    /// The read that is served next.
+    /// The read that is being served.
     pub(super) fn next_served(&mut self) -> Option<&mut Served> {
         self.served.front_mut()
     }
 
-    /// Whether any read waits to be served.
+    /// Whether there is a read to serve.
     pub(super) fn is_serving(&self) -> bool {
         !self.served.is_empty()
     }
 
-    /// Whether a part of a response is sent and the rest not.
+    /// Whether a response is partly sent.
     pub(super) fn is_midway(&self) -> bool {
         self.served.front().is_some_and(|served| served.started)
     }
 
-    /// Notes that the read served next is answered.
+    /// Removes the read that has been served.
     pub(super) fn finish_served(&mut self) {
         self.served.pop_front();
     }
 
-    /// Forgets everything, because the connection is over.
+    /// Removes all reads, because the connection has ended.
     pub(super) fn clear(&mut self) {
         self.outstanding = VecDeque::new();
         self.places = VecDeque::new();

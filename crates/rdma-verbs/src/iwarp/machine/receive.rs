@@ -1,14 +1,13 @@
-//! The receiving half of an established connection: takes the stream in pieces of any size, checks
-//! every segment, places its payload and reports what is complete.
+//! The receiving half of an established connection. It takes the stream in pieces of any size, checks every
+//! segment, places its payload, and reports completions.
 //!
-//! A message takes its receive when its first segment begins. By the rules for messages one that finds none
-//! is *stalled*: what was fed behind its header is kept until it can go on.
+//! A message consumes its receive when its first segment begins. By the rules for messages, a message without
+//! a receive is *stalled*: what was fed after its header is kept until it can be resumed.
 //!
-//! Where CRCs are checked, `verify` holds an FPDU back until its CRC is right. A segment is checked when its
-//! header is there, before a byte of it is placed, and takes effect (a completion, a response) when its last
-//! byte is there. Local and remote memory can die at any time between the two, so it is asked for again with
-//! every piece. What a header may say is in `begin`, what a whole segment does in `effect`, what comes by
-//! shared memory in `shared`.
+//! If CRCs are checked, `verify` withholds an FPDU until its CRC is verified. A segment is checked when its
+//! header is complete (`header`), before any byte of it is placed. It takes effect when its last byte has
+//! arrived (`deliver`): it completes a receive, or is answered. Local and remote memory can be invalidated at
+//! any time between the two, so it is looked up again for every piece.
 
 mod deliver;
 mod header;
@@ -33,20 +32,20 @@ pub(super) struct Receiver {
     qp: QpId,
     rules: Rules,
     receives: ReceiveSource,
-    /// What was fed behind the header of a stalled message, from `kept_from` on.
+    /// What was fed after the header of a stalled message, from `kept_from` on.
     kept: Vec<u8>,
     kept_from: usize,
-    /// There if CRCs are checked.
+    /// Set if CRCs are checked.
     verifier: Option<Verifier>,
-    /// Whether an FPDU is complete: the peer receives from then on.
+    /// Whether an FPDU has been completed. From then on the peer may be sent to.
     opened: bool,
     part: Part,
-    /// Bytes of the current part that are still to come; behind a stalled header, those of the input that
-    /// were not taken.
+    /// Number of bytes of the current part that are still to come; while stalled, of the input that were not
+    /// taken.
     left: usize,
-    /// Bytes of the payload behind immediate data.
+    /// Number of bytes of payload that follow leading immediate data.
     payload_left: usize,
-    /// Bytes of padding and CRC behind the payload.
+    /// Number of bytes of padding and CRC after the payload.
     trailer: usize,
     effect: Effect,
     destination: Option<Destination>,
@@ -54,34 +53,34 @@ pub(super) struct Receiver {
     body: Partial<{ rdmap::READ_REQUEST }>,
     send_sequence: u32,
     read_sequence: u32,
-    /// Bytes of the message of the send queue that is under way.
+    /// Number of bytes received of the current message of the send queue.
     message: u32,
-    /// The immediate data that its payload began with.
+    /// Its leading immediate data.
     immediate: Option<u64>,
-    /// Bytes written by the peer since it last took a receive; `None`: no write came.
+    /// Number of bytes written by the peer since it last consumed a receive; `None`: there was no write.
     written: Option<u64>,
 }
 
-/// Which part of an FPDU comes next.
+/// The part of an FPDU that comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// Length field and DDP header.
     Head,
-    /// None: the header is that of a message that waits for a receive.
+    /// None: a message waits for a receive.
     Stalled,
-    /// Payload that is looked at here.
+    /// Payload that the receiver interprets.
     Body,
-    /// Immediate data in front of other payload.
+    /// Immediate data that precedes a payload.
     Immediate,
-    /// Payload that goes to a region.
+    /// Payload that is placed.
     Payload,
     /// Padding and CRC.
     Trailer,
-    /// None: what comes is dropped.
+    /// None: all further input is dropped.
     Ended,
 }
 
-/// What a segment does when it is complete.
+/// The effect of a complete segment.
 #[derive(Debug, Clone, Copy)]
 enum Effect {
     None,
@@ -102,9 +101,9 @@ enum Effect {
         length: usize,
         last: bool,
     },
-    /// By the rules of the specifications.
+    /// Immediate data, by the rules of the specifications.
     Immediate,
-    /// By the rules for messages. `of_write`: it came with a write, and takes no receive.
+    /// Immediate data, by the rules for messages. `of_write`: it belongs to a write, and consumes no receive.
     MessageImmediate {
         of_write: bool,
     },
@@ -112,14 +111,14 @@ enum Effect {
     Terminate,
 }
 
-/// Where payload goes.
+/// Where payload is placed.
 #[derive(Debug)]
 enum Destination {
-    /// To this offset of a region's memory.
+    /// At this offset of a region's memory.
     Region(Arc<Region>, u64),
-    /// To this offset of the places of the current receive. What is behind their end is dropped.
+    /// At this offset of the places of the current receive. Bytes beyond their end are dropped.
     Receive(u64),
-    /// To this offset of the places of the read that is answered.
+    /// At this offset of the places of the read whose response this is.
     Read(u64),
 }
 
@@ -170,7 +169,7 @@ impl Receiver {
         self.receives.own.room()
     }
 
-    /// Posts receives, all or none.
+    /// Posts receives: all of them or none.
     pub(super) fn post(&mut self, requests: &[RecvRequest<'_>], regions: &mut RegionCache) -> Result<()> {
         let regions = (self.rules == Rules::Verbs).then_some(regions);
         self.receives.unshared()?.post(requests, regions)
@@ -189,7 +188,7 @@ impl Receiver {
         }
     }
 
-    /// Takes nothing more.
+    /// Drops all further input.
     fn end(&mut self) {
         (self.part, self.verifier, self.kept, self.kept_from) = (Part::Ended, None, Vec::new(), 0);
     }
@@ -209,7 +208,7 @@ impl Receiver {
         self.part == Part::Stalled
     }
 
-    /// Whether the stream may end here: between two FPDUs and two messages, or where it is of no interest.
+    /// Whether the stream may end here: between two FPDUs and two messages, or after the receiver has ended.
     pub(super) fn is_between_messages(&self) -> bool {
         let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
         let between =
@@ -217,7 +216,7 @@ impl Receiver {
         between || self.part == Part::Ended
     }
 
-    /// Whether a message has taken the oldest receive and is not complete.
+    /// Whether an incomplete message has consumed the oldest receive.
     pub(super) fn is_in_message(&self) -> bool {
         let takes_one = matches!(
             self.effect,
@@ -226,25 +225,26 @@ impl Receiver {
         self.message > 0 || self.part != Part::Head && takes_one
     }
 
-    /// Bytes that are kept behind a stalled message.
+    /// Number of bytes kept after a stalled message.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
         self.kept.len() - self.kept_from
     }
 
-    /// The shared receive that is taken.
+    /// The shared receive that is consumed.
     #[cfg(test)]
     pub(super) fn shared_receive(&self) -> Option<u64> {
         self.receives.shared_receive()
     }
 
-    /// Whether an FPDU is complete.
+    /// Whether an FPDU has been completed.
     pub(super) fn is_opened(&self) -> bool {
         self.opened
     }
 
-    /// What `terminate` repeats of the segment under way. A header that DDP does not understand is not one
-    /// [RFC 5040 4.8-4, 4.8-5, 4.8-8, 4.8-9, 4.8-10, 7.1-3, 7.1-4] [RFC 5041 7.1-15] [RFC 7306 8.1-2].
+    /// The headers of the current segment that `terminate` includes. A header that DDP cannot parse is not
+    /// included [RFC 5040 4.8-4, 4.8-5, 4.8-8, 4.8-9, 4.8-10, 7.1-3, 7.1-4] [RFC 5041 7.1-15]
+    /// [RFC 7306 8.1-2].
     pub(super) fn about(&self, terminate: &Terminate) -> About<'_> {
         let head = self.head.bytes();
         if !terminate.is_about_segment() || Header::parse(split_head(head).1).is_err() {
@@ -264,7 +264,7 @@ impl Receiver {
         let in_place =
             |place: Place| Placement { target: Target::Place(place), length: self.left.min(place.len()) };
         match *self.destination.as_ref()? {
-            // A key that has died has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
+            // An invalidated region has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
             Destination::Region(ref region, offset) => region
                 .is_valid()
                 .then(|| Placement { target: Target::Memory(region.memory(), offset), length: self.left }),
@@ -303,7 +303,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Takes bytes of the stream: all of them, unless a message is stalled.
+    /// Takes bytes of the stream: all of them, unless a message stalls.
     fn take(
         &mut self,
         input: &[u8],
@@ -311,7 +311,7 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        // Without CRCs all that comes is believed [RFC 5044 4.1-4, 4.4-5, 4.4-7, 7.1.1-9].
+        // Without CRCs, all input is taken as it is [RFC 5044 4.1-4, 4.4-5, 4.4-7, 7.1.1-9].
         let Some(mut verifier) = self.verifier.take() else {
             return self.parse(input, reads, regions, sink);
         };
@@ -321,7 +321,7 @@ impl Receiver {
             verifier.feed(input, |fpdu| {
                 self.parse(fpdu, reads, regions, sink)?;
                 if self.is_stalled() {
-                    // The whole FPDU comes again.
+                    // The verifier passes the whole FPDU again.
                     self.head.clear();
                 }
                 Ok(!self.is_stalled())
@@ -335,7 +335,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Keeps what was fed behind a stalled message.
+    /// Keeps what was fed after a stalled message.
     #[cold]
     fn keep(&mut self, input: &[u8]) -> std::result::Result<(), Violation> {
         self.kept.try_reserve_exact(input.len()).map_err(|_| Violation::NoMemory)?;
@@ -367,14 +367,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// Gives memory back that only a burst needed.
+    /// Frees memory that only a burst needed.
     pub(super) fn shrink(&mut self) {
         if let Some(verifier) = &mut self.verifier {
             verifier.shrink();
         }
     }
 
-    /// Takes bytes that are as the peer sent them, as [`Receiver::take`] does.
+    /// Parses verified bytes. Takes as many as [`Receiver::take`] does.
     fn parse(
         &mut self,
         mut input: &[u8],
@@ -419,7 +419,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Splits off what `input` has of the current part.
+    /// Takes off what `input` has of the current part.
     #[inline]
     fn take_part<'i>(&mut self, input: &mut &'i [u8]) -> &'i [u8] {
         let (piece, rest) = input.split_at(self.left.min(input.len()));
@@ -428,7 +428,7 @@ impl Receiver {
         piece
     }
 
-    /// Takes a piece of the immediate data in front of a payload.
+    /// Takes a piece of the immediate data that precedes a payload.
     #[cold]
     fn take_immediate(&mut self, piece: &[u8]) {
         self.body.add(piece);
@@ -443,8 +443,8 @@ impl Receiver {
         }
     }
 
-    /// Takes nothing more, and completes every receive as [`CompletionStatus::Flushed`], the oldest as
-    /// `first`.
+    /// Drops all further input, and completes every receive as [`CompletionStatus::Flushed`], except the
+    /// oldest, which gets the status `first`.
     pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
         let mut status = first;
         self.receives.drain(|receive| {
@@ -455,13 +455,13 @@ impl Receiver {
         self.end();
     }
 
-    /// Padding and CRC field come next, and are passed over [RFC 5044 4.1-3, 4.3-10].
+    /// Expects padding and CRC field next, and skips them [RFC 5044 4.1-3, 4.3-10].
     fn begin_trailer(&mut self) {
         self.part = Part::Trailer;
         self.left = self.trailer;
     }
 
-    /// Puts a piece of payload in its place [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
+    /// Places a piece of payload [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
     fn store(&mut self, piece: &[u8], reads: &Reads) -> std::result::Result<(), Violation> {
         match &mut self.destination {
             None => {}
@@ -483,7 +483,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The FPDU is whole: lets it take effect [RFC 5040 5.5-3, 5.5-7, 5.5-8] [RFC 6581 9.2-3].
+    /// Applies the effect of a complete FPDU [RFC 5040 5.5-3, 5.5-7, 5.5-8] [RFC 6581 9.2-3].
     fn finish(
         &mut self,
         reads: &mut Reads,
@@ -503,7 +503,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The receive of the message that begins or is under way. Without one the message is stalled.
+    /// Returns the receive of the message that begins or continues. If there is none, the message stalls.
     fn receive(&mut self) -> Option<Receive> {
         if self.receives.own.is_empty() && !self.receives.take_shared(self.qp) {
             (self.part, self.left) = (Part::Stalled, 0);
@@ -516,12 +516,12 @@ impl Receiver {
     }
 }
 
-/// The completion of a receive, with nothing received.
+/// The completion of a receive into which nothing was received.
 fn completion(qp: QpId, receive: &Receive, status: CompletionStatus) -> Completion {
     Completion { qp, id: receive.id, kind: CompletionKind::Recv, status, ..Completion::EMPTY }
 }
 
-/// Copies a piece of payload to the places from `offset` on, as far as there are any, and advances `offset`.
+/// Copies a piece of payload to the places from `offset` on, as far as they have room, and advances `offset`.
 #[cold]
 fn fill(offset: &mut u64, mut piece: &[u8], place: impl Fn(u64) -> Option<Place>) {
     let end = *offset + piece.len() as u64;

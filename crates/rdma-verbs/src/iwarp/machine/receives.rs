@@ -1,7 +1,7 @@
-//! Posted receives, in the order in which messages take them.
+//! Posted receives, in the order in which messages consume them.
 //!
-//! There are hundreds of them to a queue, nearly always slots of one region in turn, so each stretch of
-//! those is kept as one [`Run`].
+//! A queue has hundreds of them, and they nearly always are successive slots of one region. So each sequence
+//! of such receives is stored as one [`Run`].
 
 use std::collections::{TryReserveError, VecDeque};
 use std::num::NonZeroU32;
@@ -15,34 +15,34 @@ use super::validate::{validate_places, validate_segment};
 use crate::iwarp::region::RegionCache;
 use crate::{Access, Buffer, Error, Place, QpId, RecvRequest, Result, Segment};
 
-/// Posted receives, at most `depth`.
+/// A queue of at most `depth` posted receives.
 #[derive(Debug)]
 pub(in crate::iwarp) struct Receives {
     depth: u32,
     posted: usize,
-    /// None of them empty.
+    /// None of them is empty.
     runs: VecDeque<Run>,
-    /// Those of all receives, in order.
+    /// The places of all receives, in order.
     places: VecDeque<Place>,
 }
 
-/// Receives whose numbers follow each other, and whose buffers do.
+/// Receives with successive ids and successive buffers.
 #[derive(Debug)]
 struct Run {
-    /// The oldest.
+    /// The oldest receive.
     first: Receive,
     count: u32,
 }
 
-/// A posted receive, but for its places.
+/// A posted receive without its places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Receive {
     pub(super) id: u64,
-    /// Address in the region; of a receive without key, the number of its places.
+    /// Address in the region; for a receive without a key, the number of its places.
     pub(super) address: u64,
-    /// Key of the region; `None`: no payload is expected, or it has places.
+    /// Key of the region; `None`: it has places, or expects no payload.
     pub(super) key: Option<NonZeroU32>,
-    /// Bytes of room.
+    /// Length of the buffer in bytes.
     pub(super) length: u32,
 }
 
@@ -51,18 +51,18 @@ impl Receives {
         Self { depth, posted: 0, runs: VecDeque::new(), places: VecDeque::new() }
     }
 
-    /// Entries that no posted receive holds.
+    /// Number of free entries.
     pub(super) fn room(&self) -> usize {
         (self.depth as usize).saturating_sub(self.posted)
     }
 
-    /// Receives that are posted.
+    /// Number of posted receives.
     #[cfg(test)]
     pub(super) fn posted(&self) -> usize {
         self.posted
     }
 
-    /// Posts receives, all or none.
+    /// Posts receives: all of them or none.
     pub(in crate::iwarp) fn post(
         &mut self,
         requests: &[RecvRequest<'_>],
@@ -117,7 +117,7 @@ impl Receives {
         Ok(())
     }
 
-    /// Takes back what was appended since there were `runs` runs, the last of them with `count` receives, and
+    /// Removes what was appended since there were `runs` runs, the last of them with `count` receives, and
     /// `places` places.
     fn withdraw(&mut self, (runs, count, places): (usize, u32, usize)) {
         self.runs.truncate(runs);
@@ -127,25 +127,25 @@ impl Receives {
         }
     }
 
-    /// Whether there are none.
+    /// Whether no receive is posted.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// The one that the next message takes.
+    /// The receive that the next message consumes.
     #[inline]
     pub(super) fn oldest(&self) -> Option<Receive> {
         self.runs.front().map(|run| run.first)
     }
 
-    /// The place of the bytes at `offset` of the oldest.
+    /// The place for the bytes at `offset` of the oldest receive.
     pub(super) fn place(&self, offset: u64) -> Option<Place> {
         let places = self.oldest()?.places();
         place_at(self.places.iter().take(places), offset)
     }
 
-    /// A message has taken the oldest.
+    /// Removes the oldest receive, which a message has consumed.
     #[inline]
     pub(super) fn consume(&mut self) {
         let Some(run) = self.runs.front_mut() else { return };
@@ -161,7 +161,7 @@ impl Receives {
         }
     }
 
-    /// Moves the oldest of `other` here, behind what there is; answers whether there was one.
+    /// Moves the oldest receive of `other` to the end of this queue. Returns whether there was one.
     fn take_oldest_of(&mut self, other: &mut Self) -> bool {
         let Some(receive) = other.oldest() else { return false };
         self.places.extend(other.places.range(..receive.places()));
@@ -171,7 +171,7 @@ impl Receives {
         true
     }
 
-    /// Moves all to `other`, before what there is.
+    /// Moves all receives to the front of `other`.
     fn return_to(&mut self, other: &mut Self) {
         other.posted += std::mem::take(&mut self.posted);
         while let Some(run) = self.runs.pop_back() {
@@ -182,12 +182,12 @@ impl Receives {
         }
     }
 
-    /// See [`crate::MessageQueues::cancel_recv`]. `is_taken`: a message has taken the oldest.
+    /// See [`crate::MessageQueues::cancel_recv`]. `is_taken`: a message has consumed the oldest receive.
     pub(in crate::iwarp) fn cancel(&mut self, id: u64, is_taken: bool) -> bool {
         let holds = |run: &Run| id.wrapping_sub(run.first.id) < u64::from(run.count);
         let Some(at) = self.runs.iter().rposition(holds) else { return false };
         let Run { first, count } = self.runs[at];
-        // Less than `count`.
+        // It is less than `count`.
         let skipped = id.wrapping_sub(first.id) as u32;
         if is_taken && at == 0 && skipped == 0 {
             return false;
@@ -209,18 +209,18 @@ impl Receives {
 }
 
 impl Run {
-    /// The longest run that `requests` begin with.
+    /// The longest run at the beginning of `requests`.
     fn begin(requests: &[RecvRequest<'_>]) -> Option<Self> {
         let first = Receive::new(requests.first()?);
         let follows =
             |&(count, request): &(u32, &RecvRequest<'_>)| Receive::new(request) == first.after(count);
         let count = (0..).zip(requests).position(|at| !follows(&at)).unwrap_or(requests.len());
-        // Within the depth of the queue.
+        // It is at most the depth of the queue.
         Some(Self { first, count: count as u32 })
     }
 
-    /// Checks the buffers of `requests`, which are this run's. If they are segments, they are one stretch of
-    /// one region.
+    /// Checks the buffers of `requests`, which are those of this run. If they are segments, they are
+    /// contiguous in one region.
     fn check(&self, requests: &[RecvRequest<'_>], regions: Option<&mut RegionCache>) -> Result<()> {
         let Receive { key, address, length, .. } = self.first;
         let length = u64::from(length) * u64::from(self.count);
@@ -239,7 +239,7 @@ impl Run {
         })
     }
 
-    /// Places of all its receives.
+    /// Number of the places of all its receives.
     fn places(&self) -> usize {
         self.count as usize * self.first.places()
     }
@@ -250,7 +250,7 @@ impl Receive {
         let (key, address, length) = match request.buffer {
             Buffer::Empty => (0, 0, 0),
             Buffer::Segment(Segment { key, address, length }) => (key, address, length),
-            // Too long places are refused (`validate_places`) before anything looks at these.
+            // `validate_places` refuses places that are too long before this length is used.
             Buffer::Places(places) => {
                 (0, places.len() as u64, u32::try_from(request.buffer.len()).unwrap_or(u32::MAX))
             }
@@ -258,8 +258,8 @@ impl Receive {
         Self { id: request.id, address, key: NonZeroU32::new(key), length }
     }
 
-    /// The receive that is the `count`th behind it in a run. A buffer ends within its region, so that what
-    /// wraps around is none's address.
+    /// The receive that follows this one in a run after `count` steps. A posted buffer ends within its
+    /// region, so an address that wraps around belongs to no posted receive.
     #[inline]
     fn after(&self, count: u32) -> Self {
         let stride = if self.key.is_some() { u64::from(self.length) } else { 0 };
@@ -274,11 +274,11 @@ impl Receive {
     }
 }
 
-/// A shared receive queue, and the queue pairs that wait for a receive of it.
+/// A shared receive queue, and the queue pairs that wait for a receive from it.
 #[derive(Debug)]
 pub struct SharedReceives {
     pub(in crate::iwarp) receives: Receives,
-    /// In the order in which their messages came.
+    /// In the order in which their messages arrived.
     waiting: VecDeque<QpId>,
 }
 
@@ -287,21 +287,21 @@ impl SharedReceives {
         Self { receives: Receives::new(depth), waiting: VecDeque::new() }
     }
 
-    /// The queue pair that can go on now.
+    /// Removes and returns the first waiting queue pair, if there is a receive for it.
     pub(in crate::iwarp) fn next_waiting(&mut self) -> Option<QpId> {
         if self.receives.runs.is_empty() { None } else { self.waiting.pop_front() }
     }
 
-    /// Forgets a queue pair that waits.
+    /// Removes a queue pair from those that wait.
     pub(in crate::iwarp) fn forget(&mut self, qp: QpId) {
         self.waiting.retain(|&waiting| waiting != qp);
     }
 }
 
-/// Where the messages of a queue pair find receives.
+/// The receives of a queue pair: its own queue, or a shared one.
 #[derive(Debug)]
 pub(super) struct ReceiveSource {
-    /// Its own or, if they are shared, the one that a message has taken.
+    /// Its own receives. If it uses a shared queue, the one receive that a message has consumed.
     pub(super) own: Receives,
     shared: Option<Arc<Mutex<SharedReceives>>>,
 }
@@ -311,7 +311,7 @@ impl ReceiveSource {
         Self { own: Receives::new(depth), shared }
     }
 
-    /// The queue pair's own receives, to post to.
+    /// Its own queue, to post to.
     pub(super) fn unshared(&mut self) -> Result<&mut Receives> {
         match self.shared {
             None => Ok(&mut self.own),
@@ -319,8 +319,8 @@ impl ReceiveSource {
         }
     }
 
-    /// Has a message of `qp` take a shared receive, if receives are shared. Answers whether there was one. If
-    /// not, the queue remembers that `qp` waits.
+    /// Consumes a receive of the shared queue for a message of `qp`. Returns whether there was one. If there
+    /// was none but there is a shared queue, that queue records that `qp` waits.
     pub(super) fn take_shared(&mut self, qp: QpId) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut shared = shared.lock();
@@ -331,20 +331,21 @@ impl ReceiveSource {
         found
     }
 
-    /// The shared receive that a message has taken.
+    /// The shared receive that a message has consumed.
     #[cfg(test)]
     pub(super) fn shared_receive(&self) -> Option<u64> {
         self.shared.as_ref().and(self.own.oldest()).map(|receive| receive.id)
     }
 
-    /// Gives a shared receive back.
+    /// Returns a consumed receive to the shared queue.
     pub(super) fn release(&mut self) {
         if let Some(shared) = &self.shared {
             self.own.return_to(&mut shared.lock().receives);
         }
     }
 
-    /// Takes all of the queue pair's own, the oldest first; or gives a shared receive back, and leaves the shared queue.
+    /// Removes all own receives, the oldest first. If the queue is shared, returns the consumed receive and
+    /// stops using it.
     pub(super) fn drain(&mut self, mut each: impl FnMut(Receive)) {
         self.release();
         self.shared = None;
@@ -362,7 +363,7 @@ mod tests {
     use crate::iwarp::region::ProtectionDomain;
     use crate::{Memory, MemoryRegion as _, ProtectionDomain as _};
 
-    /// Posts and takes receives of these numbers and slots; they come back as they were.
+    /// Posts and consumes receives with these ids and slots; each is unchanged when it is consumed.
     fn pass(chains: &[&[(u64, Option<u64>)]], runs: usize) {
         let domain = ProtectionDomain::default();
         let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
@@ -404,7 +405,7 @@ mod tests {
         };
         let key = region.local_key();
         receives.post(&[request(0, key, 0), request(1, key, 10)], Some(&mut regions)).unwrap();
-        // The key and address that are refused.
+        // Returns the key and address that are refused.
         let mut refused = |requests: &[RecvRequest]| {
             let outcome = receives.post(requests, Some(&mut regions));
             assert_eq!((receives.room(), receives.runs.len(), receives.runs[0].count), (14, 1, 2));
@@ -413,7 +414,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        // The first goes on the run; the second is beyond the region, of no region, without a key.
+        // The first continues the run; the second is beyond the region, of no region, without a key.
         for (other, address) in [(key, 95), (key.wrapping_add(1), 30), (0, 30)] {
             let chain = [request(2, key, 20), request(9, other, address), request(10, key, 50)];
             assert_eq!(refused(&chain), (other, address));

@@ -1,37 +1,37 @@
-//! The byte stream towards the peer: what goes straight to the socket and what has to wait for it.
+//! The byte stream towards the peer: what goes straight to the socket, and what is staged until the socket
+//! takes it.
 
 use std::io::IoSlice;
 
 use super::violation::Violation;
 
-/// Takes bytes for the peer: a socket, or a test's queue.
+/// Takes bytes for the peer: a socket, or the queue of a test.
 pub trait Wire {
-    /// Takes as many bytes of `pieces`, in order, as go out now. `more` says that more follows at
-    /// once.
+    /// Takes as many bytes of `pieces`, in order, as can be sent now. `more`: more output follows at once.
     fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken;
 }
 
-/// How much a [`Wire`] took.
+/// What a [`Wire`] took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// So many bytes; fewer than given: no more now.
+    /// This number of bytes. If it is less than the whole, the wire takes no more now.
     Bytes(usize),
-    /// None, now or ever.
+    /// Nothing, now or ever.
     Dead,
-    /// None: some of them are in memory that cannot be read.
+    /// Nothing: some bytes are in memory that cannot be read.
     Unreadable,
 }
 
-/// Staging that is kept when it is empty; a larger one is given back.
+/// Capacity in bytes up to which an empty buffer is kept; a larger one is freed.
 pub(super) const KEPT: usize = 4096;
-/// Longest payload that is copied beside its header rather than pointed to.
+/// Longest payload that is copied next to its header, rather than referenced.
 const SMALL: usize = 256;
-/// Pieces of one call to [`Wire::transmit`].
+/// Maximum number of pieces in one call to [`Wire::transmit`].
 const PIECES: usize = 8;
 
-/// The stream's position, and the bytes that the socket did not take yet.
+/// The position of the stream, and the bytes that the socket has not taken yet.
 ///
-/// `taken <= produced`; the difference is what is staged, plus what a [`Batch`] holds.
+/// `taken <= produced`. The difference is what is staged, plus what a [`Batch`] holds.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     staged: Vec<u8>,
@@ -39,38 +39,38 @@ pub(super) struct Stream {
     produced: u64,
     taken: u64,
     closed: bool,
-    /// Why bytes are missing in it: there was no memory for staging, or they could not be read.
+    /// Why bytes are missing: there was no memory for staging, or they could not be read.
     fault: Option<Violation>,
 }
 
 impl Stream {
-    /// Bytes given out by the machine so far, staged or not.
+    /// Number of bytes added to the stream so far, sent or staged.
     pub(super) fn produced(&self) -> u64 {
         self.produced
     }
 
-    /// Bytes that the socket took so far.
+    /// Number of bytes that the socket took so far.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Bytes that wait for the socket.
+    /// Number of staged bytes.
     pub(super) fn staged(&self) -> usize {
         self.staged.len() - self.start
     }
 
-    /// Whether nothing goes out any more.
+    /// Whether the stream is closed: nothing is sent any more.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Why bytes are missing in it, if some are.
+    /// Why bytes are missing, if some are.
     #[inline]
     pub(super) fn fault(&self) -> Option<&Violation> {
         self.fault.as_ref()
     }
 
-    /// Sends what is staged. Answers whether nothing is left.
+    /// Sends what is staged. Returns whether nothing is left.
     pub(super) fn flush<W: Wire>(&mut self, wire: &mut W) -> bool {
         while self.staged() > 0 {
             let taken = wire.transmit(&[IoSlice::new(&self.staged[self.start..])], false);
@@ -90,27 +90,27 @@ impl Stream {
         true
     }
 
-    /// Sends `bytes`, of which the socket may leave some to be staged.
+    /// Sends `bytes`, and stages what the socket does not take.
     pub(super) fn send<W: Wire>(&mut self, bytes: &[u8], wire: &mut W) {
         self.produced += bytes.len() as u64;
         self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
     }
 
-    /// Sends `pieces`, of which the socket may leave some to be staged.
+    /// Sends `pieces`, and stages what the socket does not take.
     pub(super) fn send_pieces<W: Wire>(&mut self, pieces: &[IoSlice<'_>], wire: &mut W) {
         let length = pieces.iter().map(|piece| piece.len()).sum();
         self.produced += length as u64;
         self.transmit(pieces, length, false, wire);
     }
 
-    /// Gives memory back, if nothing is staged and it is much.
+    /// Frees the staging buffer, if it is empty and large.
     pub(super) fn shrink(&mut self) {
         if self.staged() == 0 && self.staged.capacity() > KEPT {
             self.staged = Vec::new();
         }
     }
 
-    /// Drops what is staged: it will never go out.
+    /// Drops what is staged.
     pub(super) fn discard(&mut self) {
         self.staged = Vec::new();
         self.start = 0;
@@ -121,7 +121,7 @@ impl Stream {
         self.discard();
     }
 
-    /// Sends `pieces` of `length` bytes in all, already counted as produced, and stages the rest.
+    /// Sends `pieces` of `length` bytes in all, which `produced` already counts, and stages the rest.
     fn transmit<W: Wire>(&mut self, pieces: &[IoSlice<'_>], length: usize, more: bool, wire: &mut W) {
         if self.closed {
             return;
@@ -151,8 +151,8 @@ impl Stream {
         }
     }
 
-    /// Makes room for exactly `more` bytes, moving what is staged to the front. How many there can be
-    /// is the user's choice, so that a refusal by the system ends the stream and not the process.
+    /// Reserves exactly `more` bytes, moving what is staged to the front. The user chooses how much is
+    /// staged, so a lack of memory ends the stream and not the process.
     fn make_room(&mut self, more: usize) -> bool {
         if self.start > 0 {
             self.staged.drain(..self.start);
@@ -167,15 +167,15 @@ impl Stream {
     }
 }
 
-/// Where encoded messages go. `'a` is the life of the caller's payload.
+/// The target of encoded messages. `'a` is the lifetime of the caller's payload.
 pub(super) trait Output<'a> {
-    /// Adds bytes that are gone afterwards.
+    /// Adds bytes that are valid only during the call.
     fn copied(&mut self, bytes: &[u8]);
-    /// Adds bytes that stay until the output is finished.
+    /// Adds bytes that remain valid until the output is finished.
     fn borrowed(&mut self, bytes: &'a [u8]);
 }
 
-/// Output that waits for a later flush.
+/// Stages the output for a later flush.
 impl Output<'_> for Stream {
     fn copied(&mut self, bytes: &[u8]) {
         self.produced += bytes.len() as u64;
@@ -189,14 +189,14 @@ impl Output<'_> for Stream {
     }
 }
 
-/// Output that goes to the socket in as few calls as possible: headers and small payloads are
-/// gathered, large payloads are pointed to.
+/// Output that is sent in as few calls as possible: headers and small payloads are gathered, large payloads
+/// are referenced.
 pub(super) struct Batch<'a, 's, W: Wire> {
     stream: &'s mut Stream,
     wire: &'s mut W,
     gathered: &'s mut [u8],
     used: usize,
-    /// Where the gathered bytes begin that are in no piece yet.
+    /// Offset of the gathered bytes that are in no piece yet.
     run: usize,
     pieces: [Piece<'a>; PIECES],
     count: usize,
@@ -211,18 +211,18 @@ enum Piece<'a> {
 }
 
 impl<'a, 's, W: Wire> Batch<'a, 's, W> {
-    /// A batch that gathers in `gathered`, which has room for any header and small payload.
+    /// A batch that gathers bytes in `gathered`, which has room for any header and any small payload.
     pub(super) fn new(stream: &'s mut Stream, wire: &'s mut W, gathered: &'s mut [u8]) -> Self {
         let pieces = [Piece::Gathered(0, 0); PIECES];
         Self { stream, wire, gathered, used: 0, run: 0, pieces, count: 0, length: 0 }
     }
 
-    /// The stream's position after what was added.
+    /// The position of the stream after everything that was added.
     pub(super) fn position(&self) -> u64 {
         self.stream.produced + self.length as u64
     }
 
-    /// Sends what is left.
+    /// Sends the rest.
     pub(super) fn finish(mut self) {
         self.send(false);
     }
@@ -246,7 +246,7 @@ impl<'a, 's, W: Wire> Batch<'a, 's, W> {
         (self.used, self.run, self.count, self.length) = (0, 0, 0, 0);
     }
 
-    /// Makes a piece of the gathered bytes that are in none. There is always room for one.
+    /// Makes a piece of the gathered bytes that are in none. There is always room for one piece.
     fn end_run(&mut self) {
         if self.used > self.run {
             self.pieces[self.count] = Piece::Gathered(self.run, self.used);
@@ -273,7 +273,7 @@ impl<'a, W: Wire> Output<'a> for Batch<'a, '_, W> {
         if bytes.len() <= SMALL {
             return self.copied(bytes);
         }
-        // Three more: what is gathered before it, itself, and what will be gathered behind it.
+        // Three pieces are needed: the bytes gathered before it, it, and the bytes gathered after it.
         if self.count + 3 > PIECES {
             self.send(true);
         }

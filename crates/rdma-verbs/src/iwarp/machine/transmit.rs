@@ -1,8 +1,8 @@
 //! The sending half of an established connection.
 //!
-//! Order of the stream: what is staged, then the message that is under way, then queued work and
-//! responses to the peer's reads in turn. A message that has begun is finished before another
-//! begins. Nothing goes out before [`Transmitter::open`].
+//! The stream has this order: staged bytes, then the current message, then alternately queued requests and
+//! responses to the peer's reads. A message that has begun is finished before another begins. Nothing is sent
+//! before [`Transmitter::open`].
 
 use std::collections::VecDeque;
 
@@ -22,12 +22,12 @@ use crate::{
 };
 use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
 
-/// Least room in a chunk for which another segment is begun in it.
+/// Minimum room in a chunk to begin another segment in it.
 pub(super) const WORTHWHILE: usize = 2048;
-/// Allowance for headers in staging, per entry of the send queue: a small write with immediate
-/// data has 55 bytes of them.
+/// Allowance for headers in staging, for each entry of the send queue: a small write with immediate data has
+/// 55 bytes of headers.
 const STAGED_HEADERS: usize = 64;
-/// Least rest of a message for which a system call of its own costs less than copying it beside others.
+/// Minimum rest of a message for which a system call of its own costs less than copying it.
 const DIRECT: u64 = 8192;
 
 /// See the module.
@@ -40,17 +40,17 @@ pub(super) struct Transmitter {
     stream: Stream,
     /// Whether the peer may be sent to.
     open: bool,
-    /// Whether the response to a read goes before the next queued work.
+    /// Whether a response to a read precedes the next queued request.
     response_first: bool,
-    /// Requests whose bytes are not all in the stream.
+    /// Queued requests: their bytes are not all in the stream.
     work: VecDeque<Work>,
-    /// Local memory of `work`, in order.
+    /// The local memory of `work`, in order.
     sources: Sources,
-    /// Encoded inline requests among `work`, in order.
+    /// The bytes of encoded inline requests in `work`, in order.
     encoded: VecDeque<u8>,
-    /// Requests whose bytes are in the stream and that are not complete.
+    /// Requests whose bytes are all in the stream and that are not complete.
     pending: VecDeque<Pending>,
-    /// Position of the stream behind the last request that completed; 0: none has.
+    /// Position of the stream after the last completed request; 0: none has completed.
     completed: u64,
     fault: Option<Violation>,
 }
@@ -74,7 +74,7 @@ impl Transmitter {
         }
     }
 
-    /// One that can only send a Terminate, whatever was agreed about CRCs: its own is right.
+    /// A transmitter that can only send a Terminate. Its CRC is correct, whether or not the peer checks it.
     pub(super) fn for_terminate() -> Self {
         let capabilities = QpCapabilities {
             send_depth: 0,
@@ -97,12 +97,12 @@ impl Transmitter {
         self.open
     }
 
-    /// From now on the peer may be sent to.
+    /// Allows sending to the peer.
     pub(super) fn open(&mut self) {
         self.open = true;
     }
 
-    /// Stages the empty RDMA Write with which the active side opens the connection [RFC 6581 5-1, 9.2-8].
+    /// Stages the empty RDMA Write by which the active side opens the connection [RFC 6581 5-1, 9.2-8].
     pub(super) fn stage_ready_to_receive(&mut self) {
         let head = encode::tagged(Opcode::Write, 0, 0, 0, true);
         self.encoder.short(&head, &[], &mut self.stream);
@@ -173,13 +173,13 @@ impl Transmitter {
         self.complete(reads, port.sink);
     }
 
-    /// What makes it impossible to go on: memory that died under a message or cannot be read, or none for
-    /// staging.
+    /// The reason why it cannot continue: memory of a message is no longer registered or cannot be read, or
+    /// there is no memory for staging.
     pub(super) fn fault(&self) -> Option<Violation> {
         self.fault.or(self.stream.fault().copied())
     }
 
-    /// See [`super::Machine::has_fault`].
+    /// Whether there is a [`Transmitter::fault`].
     #[inline]
     pub(super) fn has_fault(&self) -> bool {
         self.fault.is_some() || self.stream.fault().is_some()
@@ -192,12 +192,12 @@ impl Transmitter {
             || self.stream.fault().is_some()
     }
 
-    /// Whether a writable socket would be of use.
+    /// Whether it can send more once the socket is writable.
     pub(super) fn wants_socket(&self, reads: &Reads) -> bool {
         self.open && !self.stream.is_closed() && (self.stream.staged() > 0 || self.has_more(reads))
     }
 
-    /// Whether everything posted is with the socket, or never will be.
+    /// Whether the socket has taken everything that was posted, or never will.
     pub(super) fn is_drained(&self, reads: &Reads) -> bool {
         self.stream.is_closed() || self.stream.staged() == 0 && self.work.is_empty() && !reads.is_serving()
     }
@@ -231,10 +231,10 @@ impl Transmitter {
         self.stream.shrink();
     }
 
-    /// Sends a Terminate as the last message; best effort.
+    /// Sends a Terminate as the last message, as far as the wire takes it.
     pub(super) fn terminate<W: Wire>(&mut self, terminate: Terminate, about: &About<'_>, wire: &mut W) {
         if !self.open {
-            // The peer is not ready for what waits, but can take this: it sent first.
+            // The peer must not get what is staged yet. It can receive a Terminate, because it sent first.
             self.stream.discard();
         }
         self.encoder.terminate(terminate, about, &mut self.stream);
@@ -242,8 +242,8 @@ impl Transmitter {
         self.stream.discard();
     }
 
-    /// Completes what is outstanding as [`CompletionStatus::Flushed`], but for the read that the peer
-    /// refused, if it is `refused`, and for the request whose memory has died.
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the read that the peer refused,
+    /// if it is `refused`, and the request whose memory is no longer registered or cannot be read.
     pub(super) fn flush(&mut self, refused: bool, sink: &mut impl Sink) {
         let mut status = if refused { CompletionStatus::RemoteAccess } else { CompletionStatus::Flushed };
         for pending in std::mem::take(&mut self.pending) {
@@ -280,7 +280,7 @@ impl Transmitter {
         }
     }
 
-    /// Refuses what cannot be posted; changes nothing.
+    /// Checks whether the requests can be posted; changes nothing.
     fn check(&self, requests: &[SendRequest<'_>], reads: &Reads, regions: &mut RegionCache) -> Result<()> {
         let room = self.room();
         if requests.len() > room {
@@ -293,8 +293,8 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Refuses inline payload for which staging has no room. A chain that finds staging empty
-    /// always has room: it is bounded by its caller.
+    /// Checks whether staging has room for inline payload. If staging is empty it always has, because the
+    /// caller bounds the size of a chain.
     fn check_staging(&self, requests: &[SendRequest<'_>]) -> Result<()> {
         let waiting = self.stream.staged() + self.encoded.len();
         let bound = self.capabilities.inline + self.capabilities.send_depth as usize * STAGED_HEADERS;
@@ -311,7 +311,7 @@ impl Transmitter {
         Error::QueueFull { depth, room: u32::try_from(room).unwrap_or(depth), asked }
     }
 
-    /// Sends inline requests straight from the caller's memory.
+    /// Sends requests straight from the caller's memory.
     fn send_now<W: Wire, S: Sink>(&mut self, requests: &[SendRequest<'_>], port: &mut Port<'_, W, S>) {
         let mut batch = Batch::new(&mut self.stream, port.wire, port.scratch);
         for request in requests {
@@ -321,7 +321,7 @@ impl Transmitter {
         batch.finish();
     }
 
-    /// Stages inline requests.
+    /// Stages requests.
     fn stage(&mut self, requests: &[SendRequest<'_>]) {
         for request in requests {
             self.encoder.request(request, &mut self.stream);
@@ -329,7 +329,7 @@ impl Transmitter {
         }
     }
 
-    /// Queues requests of any kind behind those that are queued.
+    /// Queues requests of any kind after those that are queued.
     fn queue(&mut self, requests: &[SendRequest<'_>], reads: &mut Reads) {
         for request in requests {
             let body = if inline(request).is_some() {
@@ -382,8 +382,8 @@ impl Transmitter {
         })
     }
 
-    /// Whether the payload of a request is taken when it is posted, if nothing waits before it. What is short
-    /// is not worth to be pointed to.
+    /// Whether the payload of a request is taken when it is posted, if nothing is queued before it. Referring
+    /// to a short payload in places costs more than taking it.
     fn is_taken_at_once(&self, request: &SendRequest<'_>) -> bool {
         inline(request).is_some()
             || matches!(request.payload, Payload::Places(_))
@@ -392,7 +392,7 @@ impl Transmitter {
                 && request.payload.len() <= self.capabilities.inline
     }
 
-    /// Whether queued work goes out next, rather than the response to a read.
+    /// Whether a queued request is sent next, rather than the response to a read.
     fn works_next(&self, reads: &Reads) -> bool {
         let midway = self.work.front().is_some_and(Work::is_midway);
         let can_work = self.can_work(reads);
@@ -401,7 +401,7 @@ impl Transmitter {
         can_work && !respond
     }
 
-    /// Whether the oldest work is worth to be sent straight from its places.
+    /// Whether the rest of the oldest queued request is to be sent straight from its places.
     fn is_direct(&self) -> bool {
         match self.work.front() {
             Some(Work { body: Body::Message(message), .. }) => {
@@ -411,7 +411,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends a segment of the oldest work straight from its places.
+    /// Sends a segment of the oldest queued request straight from its places.
     fn send_direct<W: Wire>(&mut self, wire: &mut W) {
         let Some(Work { report, body: Body::Message(message) }) = self.work.front_mut() else { return };
         let report = *report;
@@ -424,7 +424,7 @@ impl Transmitter {
         }
     }
 
-    /// Fills `chunk` with what goes out next [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 5.3-1]
+    /// Fills `chunk` with what is sent next [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 5.3-1]
     /// [RFC 7306 6.3-6].
     fn fill(
         &mut self,
@@ -478,7 +478,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Adds a part of the oldest work.
+    /// Adds a part of the oldest queued request.
     fn advance(
         &mut self,
         chunk: &mut Chunk<'_>,
@@ -513,7 +513,8 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Reports what the socket took [RFC 5040 5.2.2-3, 5.5-2, 5.5-5, 5.5-6, 5.5-9, 5.5-11].
+    /// Completes the requests that the socket took, and the reads whose response is complete
+    /// [RFC 5040 5.2.2-3, 5.5-2, 5.5-5, 5.5-6, 5.5-9, 5.5-11].
     fn complete(&mut self, reads: &mut Reads, sink: &mut impl Sink) {
         let taken = self.stream.taken();
         while let Some(oldest) = self.pending.front() {
@@ -533,7 +534,7 @@ impl Transmitter {
     }
 }
 
-/// The body of a read.
+/// The queued form of a read.
 fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body {
     let (sink, places) = match payload {
         Payload::Segments(segments) => (segments.first().copied(), 0),
@@ -543,8 +544,8 @@ fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body 
         }
         Payload::Inline(_) => (None, 0),
     };
-    // For places the key and address are of no meaning; at most `MAX_PLACES` of at most `MAX_MESSAGE` bytes
-    // were let in.
+    // For places, key and address have no meaning. Validation bounds their number by `MAX_PLACES` and their
+    // length by `MAX_MESSAGE`.
     let sink = sink.unwrap_or(Segment { key: 0, address: 0, length: payload.len() as u32 });
     let request = ReadRequest {
         sink_stag: sink.key,

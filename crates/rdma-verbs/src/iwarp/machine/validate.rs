@@ -1,4 +1,4 @@
-//! What may be posted: refusals change nothing.
+//! Validation of requests before they are posted.
 
 use std::io::IoSlice;
 
@@ -7,8 +7,8 @@ use crate::iwarp::region::{RegionCache, RegionFault};
 use crate::{Access, Error, Operation, Payload, Place, Result, Segment, SendRequest};
 use iwarp_wire::rdmap;
 
-/// Checks one request of a queue pair whose inline limit is `limit`, whose rules are `rules` and whose ORD is
-/// `initiator_depth`.
+/// Validates a request. `limit` is the inline limit of the queue pair, `rules` are its rules, and
+/// `initiator_depth` is its ORD.
 pub(super) fn validate_request(
     request: &SendRequest<'_>,
     (limit, rules): (usize, Rules),
@@ -22,7 +22,7 @@ pub(super) fn validate_request(
             if length > 0 && rules == Rules::Verbs {
                 return Err(Error::Unsupported("send of payload with immediate data"));
             }
-            // It goes in front of the payload.
+            // The immediate data precedes the payload in the message.
             check_length(length as u64 + rdmap::IMMEDIATE as u64)?;
             if invalidate.is_some() {
                 return Err(Error::Unsupported("send with both immediate data and a key to invalidate"));
@@ -63,8 +63,8 @@ fn check_read(request: &SendRequest<'_>, initiator_depth: u8, regions: &mut Regi
     }
 }
 
-/// The payload of a request that is taken when it is posted; `None` for what is streamed from
-/// registered memory or places. Immediate data alone has no payload to stream.
+/// The inline payload of a request; `None` if the payload is streamed from registered memory or places.
+/// Immediate data alone has no payload to stream.
 pub(super) fn inline<'a>(request: &SendRequest<'a>) -> Option<&'a [IoSlice<'a>]> {
     match (request.payload, request.operation) {
         (Payload::Inline(slices), _) => Some(slices),
@@ -73,7 +73,7 @@ pub(super) fn inline<'a>(request: &SendRequest<'a>) -> Option<&'a [IoSlice<'a>]>
     }
 }
 
-/// Checks places: their number, and that they are no longer than a message.
+/// Validates the number of places and their total length.
 pub(super) fn validate_places(places: &[Place]) -> Result<()> {
     let length = places.iter().map(|place| place.len() as u64).sum();
     let number = places.len() as u64;
@@ -87,7 +87,7 @@ pub(super) fn validate_places(places: &[Place]) -> Result<()> {
     Ok(())
 }
 
-/// Checks a local segment against its region.
+/// Validates a local segment against its region.
 pub(super) fn validate_segment(segment: &Segment, needed: Access, regions: &mut RegionCache) -> Result<()> {
     let &Segment { key, address, length } = segment;
     let bad = |why| Error::BadSegment { key, address, length, why };

@@ -1,4 +1,5 @@
-//! What a peer can do wrong on an established connection, and how it is told so.
+//! Violations of the protocol by a peer on an established connection, and the Terminate message that reports
+//! each.
 
 use crate::iwarp::region::RegionFault;
 use crate::shm::Garbage;
@@ -8,15 +9,15 @@ use iwarp_wire::rdmap::{ControlError, Opcode, Terminate};
 /// Why the machine stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The peer broke the protocol or a bound; it is told by Terminate.
+    /// The peer violated the protocol or a bound. Terminate reports that to it.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// The peer says that this side did.
+    /// The peer reports a violation by this side.
     #[error("{0}")]
     Terminated(Terminate),
 }
 
-/// For what a peer named a region of ours.
+/// The operation for which a peer names a region of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// RDMA Write.
@@ -25,24 +26,24 @@ pub enum Purpose {
     Read,
 }
 
-/// A breach of the protocol or of a bound by the peer.
+/// A violation of the protocol or of a bound by the peer, or a fault of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// CRC of an FPDU.
+    /// Wrong CRC of an FPDU.
     #[error("CRC {found:#010x} instead of {expected:#010x}")]
     Crc {
-        /// As received.
+        /// The value received.
         found: u32,
-        /// As computed.
+        /// The value computed.
         expected: u32,
     },
-    /// Header of a segment.
+    /// Invalid header of a segment.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Control byte of a segment.
+    /// Invalid control byte of a segment.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// An opcode where it has no place.
+    /// An opcode that is not allowed in this kind of segment.
     #[error("opcode {opcode:?} in a {} segment", if *.tagged { "tagged" } else { "untagged" })]
     Opcode {
         /// Opcode found.
@@ -60,7 +61,7 @@ pub enum Violation {
         /// Its queue.
         expected: u32,
     },
-    /// Sequence number of an untagged message.
+    /// Wrong sequence number of an untagged message.
     #[error("message {found} on queue {queue} instead of {expected}")]
     Sequence {
         /// Queue.
@@ -70,7 +71,7 @@ pub enum Violation {
         /// Number that is next.
         expected: u32,
     },
-    /// Offset within an untagged message.
+    /// Wrong offset within an untagged message.
     #[error("segment at {found} of its message instead of {expected}")]
     MessageOffset {
         /// Offset found.
@@ -87,7 +88,7 @@ pub enum Violation {
     /// A message longer than its receive.
     #[error("message of {length} bytes or more for a receive of {room}")]
     TooLong {
-        /// Bytes up to the end of the segment.
+        /// Length of the message up to the end of the segment.
         length: u64,
         /// Bytes of the receive.
         room: u32,
@@ -97,9 +98,9 @@ pub enum Violation {
     Length {
         /// Opcode.
         opcode: Opcode,
-        /// Bytes found in the segment.
+        /// Length found.
         found: usize,
-        /// Bytes that it has.
+        /// Length required.
         expected: usize,
     },
     /// A key that names no region.
@@ -124,10 +125,10 @@ pub enum Violation {
         /// What is wrong with it.
         fault: RegionFault,
     },
-    /// A key given up that is not there to be given up.
+    /// A key that the peer invalidates and that was not valid.
     #[error("STag {0:#010x} cannot be invalidated")]
     Invalidate(u32),
-    /// A Read Response that nobody waits for, or for another place.
+    /// A Read Response to no outstanding read, or for another place.
     #[error(
         "Read Response of {length} bytes at {offset} of STag {stag:#010x} instead of {expected} at {place}"
     )]
@@ -149,16 +150,16 @@ pub enum Violation {
         /// Reads agreed.
         limit: u8,
     },
-    /// Shared memory holds what is no message.
+    /// Invalid content of a message in shared memory.
     #[error("{:#x} {:#x} in shared memory is no message", .0.head, .0.body)]
     Garbage(Garbage),
-    /// Local memory for a message was deregistered under it.
+    /// The local memory of a message was deregistered before the message was complete.
     #[error("local key {0:#010x} died under a message")]
     LocalKey(u32),
     /// A place of a message cannot be read.
     #[error("memory of a message cannot be read")]
     LocalPlace,
-    /// There is no memory for output that the socket does not take, or for input that is not whole.
+    /// There is no memory for output that the socket does not take, or for incomplete input.
     #[error("no memory for bytes that have to wait")]
     NoMemory,
 }
@@ -170,13 +171,13 @@ impl From<Garbage> for Violation {
 }
 
 impl Violation {
-    /// Whether this side is the cause, and not the peer.
+    /// Whether the cause is on this side.
     #[must_use]
     pub fn is_local(&self) -> bool {
         matches!(self, Self::LocalKey(_) | Self::LocalPlace | Self::NoMemory)
     }
 
-    /// What the peer is told [RFC 5040 4.8-3] [RFC 5041 7.2-1] [RFC 5044 8-4].
+    /// The Terminate message that reports it to the peer [RFC 5040 4.8-3] [RFC 5041 7.2-1] [RFC 5044 8-4].
     #[must_use]
     pub fn terminate(&self) -> Terminate {
         match *self {

@@ -1,4 +1,4 @@
-//! Requests on their way through the transmitter: queued, streamed, waiting for completion.
+//! Requests in the transmitter: queued, partly sent, or waiting for completion.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,14 +13,14 @@ use crate::{
 };
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest};
 
-/// A request whose bytes are not all in the stream.
+/// A queued request: its bytes are not all in the stream.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) report: Report,
     pub(super) body: Body,
 }
 
-/// What a request's completion needs.
+/// What the completion of a request reports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Report {
     pub(super) id: u64,
@@ -28,52 +28,51 @@ pub(super) struct Report {
     pub(super) signaled: bool,
 }
 
-/// What is left of it to send.
+/// The part of a request that is not in the stream yet.
 #[derive(Debug)]
 pub(super) enum Body {
-    /// Inline payload, encoded when it was posted: so many bytes of the transmitter's queue.
+    /// Inline payload, encoded when it was posted, in the transmitter's queue of bytes.
     Encoded {
-        /// Bytes not in the stream.
+        /// Number of bytes that are not in the stream.
         left: usize,
-        /// Whether others are.
+        /// Whether some are in the stream.
         started: bool,
     },
-    /// Memory to send or write.
+    /// A message of registered memory or places.
     Message(Streamed),
-    /// A read to ask for, and the number of its places.
+    /// A read to request, and the number of its places.
     Read(ReadRequest, u8),
 }
 
 /// A message of registered memory or places that is streamed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Streamed {
-    /// Where it goes.
     pub(super) model: BufferModel,
-    /// Whether its bytes are in places.
+    /// Whether its bytes are in places, rather than in registered memory.
     pub(super) in_places: bool,
-    /// Immediate data in front of its payload.
+    /// Immediate data that precedes its payload.
     pub(super) leading_immediate: Option<u64>,
-    /// Immediate data behind it.
+    /// Immediate data that follows the message.
     pub(super) trailing_immediate: Option<(Message, u64)>,
-    /// Bytes of payload, and of what is in front.
+    /// Number of bytes of payload and leading immediate data.
     pub(super) length: u64,
-    /// How many of them are in the stream.
+    /// Number of these bytes that are in the stream.
     pub(super) sent: u64,
 }
 
-/// Local memory of the messages that are streamed, in order.
+/// The local memory of the queued messages, in order.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) segments: VecDeque<Segment>,
     pub(super) places: VecDeque<Place>,
 }
 
-/// Where it goes.
+/// Where a message goes, by the buffer models of DDP.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum BufferModel {
-    /// The peer's memory.
+    /// To the peer's memory.
     Tagged(RemoteAddress),
-    /// The peer's next receive.
+    /// To the peer's next receive.
     Untagged(Message),
 }
 
@@ -81,12 +80,12 @@ pub(super) enum BufferModel {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) report: Report,
-    /// Position of the stream behind its last byte.
+    /// Position of the stream after its last byte.
     pub(super) end: u64,
 }
 
 impl Work {
-    /// Whether a part of its message is in the stream and the rest not.
+    /// Whether its message is partly in the stream.
     pub(super) fn is_midway(&self) -> bool {
         match self.body {
             Body::Encoded { started, .. } => started,
@@ -97,7 +96,7 @@ impl Work {
 }
 
 impl Report {
-    /// What is reported of `request`.
+    /// The report of `request`.
     pub(super) fn of(request: &SendRequest<'_>) -> Self {
         let kind = match request.operation {
             Operation::Send { .. } => CompletionKind::Send,
@@ -114,7 +113,7 @@ impl Report {
 }
 
 impl Streamed {
-    /// Adds a segment. Answers whether the message is complete [RFC 5040 5.1-4]
+    /// Adds a segment. Returns whether the message is complete [RFC 5040 5.1-4]
     /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.3-2].
     pub(super) fn advance(
         &mut self,
@@ -138,7 +137,7 @@ impl Streamed {
         Ok(last)
     }
 
-    /// Sends a segment straight from its places. Answers whether the message is complete.
+    /// Sends a segment straight from its places. Returns whether the message is complete.
     pub(super) fn send<W: Wire>(
         &mut self,
         encoder: &Encoder,
@@ -171,14 +170,14 @@ impl Streamed {
         last
     }
 
-    /// Bytes of the next segment, at most `room`, and whether it is the last.
+    /// Length of the next segment, at most `room`, and whether it is the last.
     fn portion(&self, encoder: &Encoder, room: usize) -> (usize, bool) {
         let left = self.length - self.sent;
         let portion = encoder.portion(left).min(room);
         (portion, portion as u64 == left)
     }
 
-    /// The head of the next segment of `portion` bytes, and how many of them are behind it.
+    /// The head of the next segment of `portion` bytes, and how many of them follow the head.
     fn head(&self, portion: usize, last: bool) -> (Head, usize) {
         let mut head = match self.model {
             BufferModel::Tagged(remote) => encode::tagged(
@@ -195,7 +194,7 @@ impl Streamed {
         (head, portion - leading)
     }
 
-    /// Adds the immediate data behind it, if there is some.
+    /// Adds the immediate data that follows the message, if there is some.
     fn finish<'a>(&self, encoder: &Encoder, output: &mut impl Output<'a>) {
         if let Some((message, word)) = self.trailing_immediate {
             encoder.short(&message.head(0, rdmap::IMMEDIATE, true), &rdmap::emit_immediate(word), output);
@@ -204,12 +203,12 @@ impl Streamed {
 }
 
 impl Sources {
-    /// Copies the next bytes of registered memory out and takes them off; answers how many, 0 if there is
-    /// no such memory any more.
+    /// Copies the next bytes of registered memory and removes them. Returns their number; 0: the memory is no
+    /// longer registered.
     fn copy_segments(&mut self, regions: &mut RegionCache, target: &mut [u8]) -> usize {
         let Some(segment) = self.segments.front_mut() else { return 0 };
         let Some(region) = regions.find(segment.key) else { return 0 };
-        // As much as fits both; both are within `u32`, as a segment's length is.
+        // Both lengths fit in `u32`, because that of a segment does.
         let count = target.len().min(segment.length as usize);
         let copied = encode::copy(region.memory(), region.offset(segment.address), &mut target[..count]);
         segment.address += copied as u64;
@@ -220,7 +219,7 @@ impl Sources {
         copied
     }
 
-    /// Copies the next bytes of places out and takes them off; answers how many.
+    /// Copies the next bytes of places and removes them. Returns their number.
     fn copy_places(&mut self, target: &mut [u8]) -> usize {
         let Some(place) = self.places.front() else { return 0 };
         let count = target.len().min(place.len());
@@ -229,7 +228,7 @@ impl Sources {
         count
     }
 
-    /// Takes so many bytes of places off.
+    /// Removes so many bytes of places.
     fn advance(&mut self, mut count: usize) {
         while let (Some(place), true) = (self.places.front_mut(), count > 0) {
             let passed = count.min(place.len());

@@ -1,4 +1,4 @@
-//! The connections of a completion queue: each call goes to its queue pair.
+//! Connections of a completion queue: each call goes to the queue pair.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -15,7 +15,8 @@ use crate::{
     QpCapabilities, QpId, Result,
 };
 
-/// Completions of writes of peers, which take no receives, that wait to be polled while more input is taken.
+/// Maximum number of waiting completions of the peer's writes, which hold no receives, above which no further
+/// input is taken.
 const MAX_UNPOSTED: usize = 1 << 16;
 
 impl CompletionQueue {
@@ -83,7 +84,7 @@ impl verbs::Connections for CompletionQueue {
     }
 
     fn disconnect(&mut self, qp: QpId) {
-        // An unknown number has nothing to disconnect.
+        // An unknown queue pair has no connection.
         let _ = self.with(qp, |pair, ready, sets| pair.disconnect(ready, sets));
     }
 
@@ -143,7 +144,7 @@ impl verbs::SameHost for CompletionQueue {
     }
 
     fn meet(&mut self, qp: QpId, visited: bool) {
-        // An unknown number has nobody to meet.
+        // An unknown queue pair has no peer.
         let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
     }
 

@@ -1,4 +1,4 @@
-//! The way of a queue pair to a connection: the handshake of either side, and what it comes to.
+//! Establishes the connection of a queue pair: drives the handshake of either side and applies its outcome.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -15,8 +15,8 @@ use super::{Phase, QueuePair};
 use crate::{ConnectError, ConnectionEvent, EventTarget, Interest, Result};
 
 impl QueuePair {
-    /// Begins the active side's handshake on a socket that connects; `refused` is what the
-    /// connection attempt met at once.
+    /// Begins the handshake of the active side on a socket that is connecting. `refused` is an immediate
+    /// error of the attempt.
     pub(in super::super) fn connect(
         &mut self,
         (socket, refused): (Socket, Option<Errno>),
@@ -28,13 +28,14 @@ impl QueuePair {
         self.open(socket, connecting);
         match refused {
             Some(error) => self.fail(error),
-            // A peer that is near is connected to at once.
+            // A connection to a nearby peer may be established already.
             None => self.advance(sets),
         }
         self.set_event_target(target)
     }
 
-    /// Ends the passive side's handshake with `peer`, which may have left: then there is no socket.
+    /// Begins to reply to `peer` on the passive side. If the peer has closed the connection, there is no
+    /// socket.
     pub(in super::super) fn accept(
         &mut self,
         socket: Option<Socket>,
@@ -58,7 +59,7 @@ impl QueuePair {
         self.phase = Phase::Connecting(Box::new(connecting));
     }
 
-    /// Has connection events announced, one that is there already among them.
+    /// Sets the event target. It reports an event that is ready already.
     fn set_event_target(&mut self, target: EventTarget) -> Result<()> {
         let interest = match &self.phase {
             Phase::Connecting(connecting) => connecting.interest(),
@@ -70,7 +71,7 @@ impl QueuePair {
         }
     }
 
-    /// Takes the handshake further, as far as it goes now [RFC 5044 7.1.2-10].
+    /// Advances the handshake as far as possible [RFC 5044 7.1.2-10].
     pub(super) fn advance(&mut self, sets: PollSets<'_>) {
         let Phase::Connecting(connecting) = &mut self.phase else { return };
         let Some(socket) = &mut self.socket else { return };
@@ -90,7 +91,7 @@ impl QueuePair {
         self.set_event_interest(Some(wanted));
     }
 
-    /// The handshake is done: full operation begins [RFC 5044 7.1.2-11].
+    /// Applies the outcome of the handshake: full operation begins [RFC 5044 7.1.2-11].
     fn establish(
         &mut self,
         agreement: &Agreement,

@@ -1,4 +1,4 @@
-//! How a queue pair's connection ends: by either side, in order or not.
+//! Ends the connection of a queue pair, on behalf of either side, in order or not.
 
 use rustix::io::Errno;
 
@@ -8,16 +8,16 @@ use super::{Phase, QueuePair};
 use crate::{BreakReason, Cause, ConnectionEvent};
 use iwarp_wire::rdmap::Terminate;
 
-/// How the input ended.
+/// Why the input ended.
 pub(super) enum End {
-    /// The peer shut its side, or closed.
+    /// The peer ended its output.
     Input,
     System(Errno),
     Fault(Fault),
 }
 
 impl QueuePair {
-    /// Nothing more is posted; the peer is told when all is out.
+    /// Begins an orderly end: nothing more can be posted, and the output ends when everything is sent.
     pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         match self.phase {
             Phase::Open => {
@@ -37,7 +37,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends at once.
+    /// Breaks the connection at once.
     pub(in super::super) fn abort(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         self.remove_from_sets(sets);
         self.set_event_interest(None);
@@ -47,7 +47,7 @@ impl QueuePair {
             self.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut socket);
             self.machine.flush(None, sink);
         }
-        // An end that was told or waits to be told stays the only one.
+        // If an end was reported or waits to be reported, it remains the only one.
         if matches!(self.phase, Phase::Open | Phase::Closing { .. }) {
             self.ended = Some(ConnectionEvent::Broken(BreakReason::Aborted));
         }
@@ -55,7 +55,7 @@ impl QueuePair {
         self.phase = Phase::Over;
     }
 
-    /// Cuts a connection that still stands. The queue pair is dropped next.
+    /// Resets a connection that is not disconnected. The caller drops the queue pair next.
     pub(in super::super) fn destroy(&mut self, sets: PollSets<'_>) {
         self.machine.release();
         self.remove_from_sets(sets);
@@ -67,7 +67,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether the peer's host has vanished with bytes on their way to it.
+    /// Whether the peer's host has vanished; see [`Liveness`](super::super::liveness).
     pub(super) fn has_vanished(&mut self) -> bool {
         let stands = matches!(self.phase, Phase::Open | Phase::Closing { .. });
         match (&mut self.liveness, &self.socket) {
@@ -76,8 +76,8 @@ impl QueuePair {
         }
     }
 
-    /// The input is over: settles what that means for the rest [RFC 5040 5.4-6, 7-1, 7.1-1]
-    /// [RFC 5041 3-7, 6.2.1-4, 6.2.2-1, 7.1-7, 7.1-16].
+    /// Handles the end of the input: decides on the event, and drains or flushes the output
+    /// [RFC 5040 5.4-6, 7-1, 7.1-1] [RFC 5041 3-7, 6.2.1-4, 6.2.2-1, 7.1-7, 7.1-16].
     pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: PollSets<'_>) {
         let Some(socket) = &mut self.socket else { return };
         let (event, fault) = match end {
@@ -86,7 +86,7 @@ impl QueuePair {
             End::Fault(fault) => (ConnectionEvent::Broken(self.terminate(&fault)), Some(fault)),
         };
         let orderly = event == ConnectionEvent::Disconnected;
-        // What ends while draining had its event before.
+        // A connection that is draining has reported its end already.
         if !matches!(self.phase, Phase::Draining) {
             self.ended = Some(event);
         }
@@ -100,7 +100,7 @@ impl QueuePair {
         }
     }
 
-    /// Tells the peer what it did wrong, if it did. Answers the reason that is reported
+    /// Sends a Terminate message if the peer did not send one. Returns the reason to report
     /// [RFC 5040 5.4-5, 6.2.1-1] [RFC 5041 6.2.2-3, 6.2.2-4, 7.1-17] [RFC 5044 8-6].
     fn terminate(&mut self, fault: &Fault) -> BreakReason {
         match fault {
@@ -115,7 +115,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends the connection in order, behind what was sent [RFC 5040 6.2.1-3, 7-2] [RFC 5041 3-9, 6.2.1-5].
+    /// Ends the connection in order, after what was sent [RFC 5040 6.2.1-3, 7-2] [RFC 5041 3-9, 6.2.1-5].
     pub(super) fn shut_down(&mut self, sets: PollSets<'_>) {
         self.remove_from_sets(sets);
         if let Some(socket) = &self.socket {
@@ -125,7 +125,7 @@ impl QueuePair {
     }
 }
 
-/// What an error of the socket means [RFC 5044 8-1].
+/// The reason that an error of the socket means [RFC 5044 8-1].
 fn break_reason(errno: Errno) -> BreakReason {
     match errno {
         Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN => BreakReason::Vanished,
@@ -133,9 +133,9 @@ fn break_reason(errno: Errno) -> BreakReason {
     }
 }
 
-/// What an end of the input means: orderly only between messages, and only if sending has not met
-/// a failure that the input did not show again. A peer that has ended its side and is gone when
-/// something is sent to it is EPIPE: that end was orderly [RFC 5041 3-8, 7-1] [RFC 5044 7.2-1, 8-1].
+/// The event that the end of the input means. It is an orderly end only between messages, and only if sending
+/// has not failed with an error that reading did not show. If the peer has ended its output and closed,
+/// sending fails with EPIPE: that end was orderly [RFC 5041 3-8, 7-1] [RFC 5044 7.2-1, 8-1].
 fn input_ended(between_messages: bool, send_error: Option<Errno>) -> ConnectionEvent {
     match send_error {
         Some(errno) if errno != Errno::PIPE => ConnectionEvent::Broken(break_reason(errno)),

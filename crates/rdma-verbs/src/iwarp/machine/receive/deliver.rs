@@ -1,4 +1,4 @@
-//! What a segment does when its last byte is there.
+//! The effects of complete segments, and of messages from shared memory.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{Access, Completion, CompletionKind, CompletionStatus};
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
 
 impl Receiver {
-    /// Delivers or answers what is whole [RFC 5040 5.1-2, 5.2.1-3, 5.2.1-4, 5.5-1]
+    /// Applies the effect of a complete segment [RFC 5040 5.1-2, 5.2.1-3, 5.2.1-4, 5.5-1]
     /// [RFC 5041 4.1-7, 4.3-8, 5.4-1].
     pub(super) fn take_effect(
         &mut self,
@@ -24,14 +24,14 @@ impl Receiver {
     ) -> std::result::Result<(), Fault> {
         match self.effect {
             Effect::None => {}
-            // An empty write that opens the connection is no write of the peer's program.
+            // The empty write that opens the connection is not a write of the application.
             Effect::Write { length: 0 } | Effect::LastWrite { length: 0 } if !self.opened => {}
             Effect::Write { length } | Effect::LastWrite { length } => {
                 self.written = Some(self.written.unwrap_or(0).saturating_add(length as u64));
             }
             Effect::Response { length, last } => reads.placed(length, last),
             Effect::Send { opcode, invalidate, length, last } => {
-                // A message fits its receive, which is at most `u32::MAX` bytes.
+                // It cannot overflow: the length of a message was checked when the segment began.
                 self.message += length as u32;
                 if last {
                     self.deliver_send(opcode, invalidate, regions, sink)?;
@@ -59,7 +59,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Invalidates the key that a Send gives up, and completes its receive
+    /// Invalidates the key that a Send names, and completes its receive
     /// [RFC 5040 4.1-2, 4.1-10, 5.3-8, 5.3-9, 7.2-4] [RFC 5041 5.4-2, 5.4-3].
     #[inline(never)]
     fn deliver_send(
@@ -84,7 +84,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Reports immediate data by the rules for messages: with a receive or, if it came with a write, without.
+    /// Delivers immediate data by the rules for messages: with a receive or, if it belongs to a write,
+    /// without one.
     #[inline(never)]
     fn deliver_message_immediate(
         &mut self,
@@ -124,7 +125,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message is complete and has taken its receive [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
+    /// Consumes the receive of a complete message [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
     #[inline]
     fn consume_receive(&mut self) -> std::result::Result<Receive, Violation> {
         let Some(receive) = self.receives.own.oldest() else { return Err(self.no_receive()) };
@@ -133,7 +134,7 @@ impl Receiver {
         Ok(receive)
     }
 
-    /// Takes a message; writes went to the region that `key` names.
+    /// Takes a message from shared memory. A write went to the region with this key.
     pub(in super::super) fn receive_message(
         &mut self,
         message: Message,
@@ -155,7 +156,7 @@ impl Receiver {
     }
 }
 
-/// The read that `request` asks for. A read of no bytes names no region [RFC 5040 5.2.1-10, 5.2.1-11].
+/// The read that `request` requests. A read of no bytes uses no region [RFC 5040 5.2.1-10, 5.2.1-11].
 fn read_to_serve(request: &ReadRequest, regions: &mut RegionCache) -> std::result::Result<Served, Violation> {
     let &ReadRequest { sink_stag, sink_offset, length: left, source_stag, source_offset } = request;
     let length = u64::from(left);

@@ -1,4 +1,4 @@
-//! The beginning of a segment: its header is whole, and is checked before a byte of payload is taken.
+//! Headers of segments: collects each, and checks it before any payload is taken.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{self, Opcode};
 
 impl Receiver {
-    /// Takes bytes of length field and header; begins the segment when they are whole [RFC 5041 3-4, 3-6]
+    /// Takes bytes of length field and header. Begins the segment when they are complete [RFC 5041 3-4, 3-6]
     /// [RFC 5044 3-6, 4.3-9, 4.3-10, 5.1-3, 5.2-1, 6-2, 6-4].
     pub(super) fn feed_head<'i>(
         &mut self,
@@ -24,7 +24,7 @@ impl Receiver {
         if self.head.bytes().is_empty()
             && let Some(first) = input.first_chunk()
         {
-            // Usually all of it is there.
+            // Usually the whole header is there.
             let length = wanted_head(first);
             self.head.set(*first, length);
             self.begin(reads, regions)?;
@@ -40,7 +40,7 @@ impl Receiver {
         Ok(rest)
     }
 
-    /// Checks the segment whose header is whole and decides what to do with its payload
+    /// Checks the segment whose header is complete, and decides what to do with its payload
     /// [RFC 5040 3.1-1, 7.2-1] [RFC 5041 4.1-1, 4.1-2] [RFC 7306 8.2-1].
     pub(super) fn begin(
         &mut self,
@@ -148,14 +148,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message whose payload is looked at here [RFC 5040 5.4-3, 5.4-4].
+    /// Begins a message whose payload the receiver interprets [RFC 5040 5.4-3, 5.4-4].
     fn begin_body(&mut self, effect: Effect) {
         self.effect = effect;
         self.body.clear();
         self.part = Part::Body;
     }
 
-    /// Begins a segment of a Send, if the oldest receive has room for it
+    /// Begins a segment of a Send, if it fits the oldest receive
     /// [RFC 5041 4.3-3, 7.1-2, 7.1-3, 7.1-4, 7.1-6].
     #[inline(never)]
     fn begin_send(
@@ -177,7 +177,7 @@ impl Receiver {
         }
         if let Some(key) = receive.key {
             let region = regions.find(key.get()).ok_or(Violation::LocalKey(key.get()))?;
-            // Within the region: the receive was checked when it was posted.
+            // It is within the region: the receive was checked when it was posted.
             let offset = region.offset(receive.address) + u64::from(header.offset);
             self.destination = Some(Destination::Region(Arc::clone(region), offset));
         } else if receive.places() > 0 {
@@ -194,8 +194,8 @@ impl Receiver {
         }
     }
 
-    /// Begins a segment of a Send by the rules for messages: it may begin with immediate data, and be longer
-    /// than its receive.
+    /// Begins a segment of a Send by the rules for messages: it may begin with immediate data, and exceed its
+    /// receive.
     #[inline(never)]
     fn begin_message(
         &mut self,
@@ -212,7 +212,7 @@ impl Receiver {
         self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
         let mut offset = u64::from(header.offset);
         if self.immediate.is_some() {
-            // The immediate data in front of the payload has no place.
+            // Leading immediate data is not part of the payload.
             offset = offset.saturating_sub(rdmap::IMMEDIATE as u64);
         }
         if receive.places() > 0 {
@@ -231,7 +231,7 @@ impl Receiver {
     }
 }
 
-/// Checks that a segment is the next of its queue and its message [RFC 5040 5.3-3]
+/// Checks that a segment is the next one of its queue and its message [RFC 5040 5.3-3]
 /// [RFC 5041 5.3-3, 5.3-4, 7.1-1, 7.1-3, 7.1-5] [RFC 7306 6.3-3].
 fn check_order(
     opcode: Opcode,
@@ -265,8 +265,8 @@ fn check_whole(
     Ok(())
 }
 
-/// The region that a peer named, and the offset in its memory, if it has the right and the bytes
-/// [RFC 5040 7.2-7, 7.2-8] [RFC 5041 4.2-5, 7.1-8, 8.3-4].
+/// The region that a peer refers to, and the offset in its memory, if the access is within its rights and
+/// bounds [RFC 5040 7.2-7, 7.2-8] [RFC 5041 4.2-5, 7.1-8, 8.3-4].
 #[inline]
 pub(super) fn checked_region(
     purpose: Purpose,
@@ -283,10 +283,10 @@ pub(super) fn checked_region(
     }
 }
 
-/// Bytes of the longest header with its length field.
+/// Length of the longest header with its length field.
 pub(super) const HEAD: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
 
-/// Bytes that are collected until they are whole.
+/// Bytes that are collected until they are complete.
 #[derive(Debug)]
 pub(super) struct Partial<const N: usize> {
     bytes: [u8; N],
@@ -294,31 +294,31 @@ pub(super) struct Partial<const N: usize> {
 }
 
 impl<const N: usize> Partial<N> {
-    /// None yet.
+    /// No bytes.
     pub(super) fn new() -> Self {
         Self { bytes: [0; N], filled: 0 }
     }
 
-    /// What is there.
+    /// The bytes so far.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.filled]
     }
 
-    /// Begins anew.
+    /// Removes all bytes.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Takes all bytes at once, of which the first `count` matter.
+    /// Sets all bytes at once. The first `count` of them are valid.
     #[inline]
     pub(super) fn set(&mut self, bytes: [u8; N], count: usize) {
         self.bytes = bytes;
         self.filled = count.min(N);
     }
 
-    /// Adds bytes; what does not fit is of no interest.
+    /// Adds bytes. Those that do not fit are ignored.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         let count = bytes.len().min(N - self.filled);
         self.bytes[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
@@ -326,8 +326,8 @@ impl<const N: usize> Partial<N> {
     }
 }
 
-/// Bytes of length field and header that are needed, as far as `head` tells: the length field,
-/// then the byte that tells the kind of header, then the header, or what the FPDU has of it.
+/// Number of bytes of length field and header that are needed, as far as `head` shows: the length field, then
+/// the first byte, which shows the kind of header, then the header, or as much of it as the FPDU has.
 pub(super) fn wanted_head(head: &[u8]) -> usize {
     let Some((field, header)) = head.split_first_chunk() else { return mpa::FPDU_LENGTH_FIELD };
     let ulpdu = usize::from(u16::from_be_bytes(*field));
@@ -335,7 +335,7 @@ pub(super) fn wanted_head(head: &[u8]) -> usize {
     mpa::FPDU_LENGTH_FIELD + header.min(ulpdu)
 }
 
-/// Length of the ULPDU, and the header as far as it is there.
+/// Splits length field and header: returns the length of the ULPDU, and the header so far.
 pub(super) fn split_head(head: &[u8]) -> (usize, &[u8]) {
     match head.split_first_chunk() {
         Some((field, header)) => (usize::from(u16::from_be_bytes(*field)), header),

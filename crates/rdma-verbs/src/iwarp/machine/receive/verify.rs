@@ -1,4 +1,4 @@
-//! FPDUs with a CRC: each is collected whole and verified before anything of it is believed.
+//! FPDUs with a CRC: each is collected and verified before any of its content is used.
 
 use iwarp_wire::mpa;
 
@@ -8,26 +8,26 @@ use crate::iwarp::machine::violation::{Fault, Violation};
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Verifier {
-    /// The FPDU under way, unless a call brought all of it.
+    /// The incomplete FPDU, or the one that was not taken.
     part: Vec<u8>,
 }
 
 impl Verifier {
-    /// Whether the last FPDU is whole.
+    /// Whether no FPDU is incomplete.
     pub(super) fn is_empty(&self) -> bool {
         self.part.is_empty()
     }
 
-    /// Gives memory back, if there is no FPDU under way and it is much.
+    /// Frees memory, if no FPDU is incomplete and the memory is large.
     pub(super) fn shrink(&mut self) {
         if self.part.is_empty() && self.part.capacity() > KEPT {
             self.part = Vec::new();
         }
     }
 
-    /// Takes bytes of the stream in, and gives each FPDU that is whole and right to `take`, which answers
-    /// whether it took it; one that it does not is given to it again. Answers the bytes that are left then
-    /// [RFC 5044 3-6, 4.4-11, 6-1, 6-5, 8-5].
+    /// Takes bytes of the stream, and passes each complete and correct FPDU to `take`. If `take` returns that
+    /// it did not take the FPDU, it gets that FPDU again in the next call. Returns the bytes that are left
+    /// then [RFC 5044 3-6, 4.4-11, 6-1, 6-5, 8-5].
     pub(super) fn feed<'i>(
         &mut self,
         mut left: &'i [u8],
@@ -65,12 +65,12 @@ impl Verifier {
     }
 }
 
-/// Bytes of the FPDU that begins with `bytes`, if its length field is there.
+/// Length of the FPDU that begins with `bytes`, if its length field is complete.
 fn length(bytes: &[u8]) -> Option<usize> {
     bytes.first_chunk().map(|field| mpa::fpdu(u16::from_be_bytes(*field).into()))
 }
 
-/// Compares the CRC at the end of a whole FPDU with that of the bytes before it [RFC 5041 3-5, 7-1]
+/// Compares the CRC at the end of an FPDU with that of the bytes before it [RFC 5041 3-5, 7-1]
 /// [RFC 5044 4.4-1, 4.4-12, 6-3, 8-2].
 fn check(fpdu: &[u8]) -> Result<(), Violation> {
     let Some((bytes, field)) = fpdu.split_last_chunk() else { return Ok(()) };
