@@ -1,4 +1,4 @@
-//! The completion queue: what is done, and how to sleep until something is.
+//! The completion queue: reports finished requests, and lets a caller sleep until there are some.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use crate::{Completion, Connections, MessageQueues, QueuePairs, Result, WaitSet}
 
 /// A completion queue and the queue pairs that report to it, with their connections.
 pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
-    /// Fills `out` with completions and answers how many; completions that are already there come
-    /// without input or output, and only if there are none the queue pairs are driven. 0 means
-    /// that nothing is left to do until the wait set says so.
+    /// Fills `out` with completions and returns their number. If completions wait already, it performs no
+    /// input or output; otherwise it drives the queue pairs. 0 means that there is nothing to do until the
+    /// wait set reports something.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
-    /// From now on `wait` becomes readable when [`CompletionQueue::poll`] would do something, as after
-    /// [`CompletionQueue::arm`]. Of what is there already it may not tell: poll once more. Several sets are
-    /// not supported: a later call replaces the earlier set.
+    /// From now on `wait` becomes readable when [`CompletionQueue::poll`] has something to do, as after
+    /// [`CompletionQueue::arm`]. It may not report what is there already: poll once more. Only one set can be
+    /// attached: a later call replaces the earlier set.
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
-    /// Asks for the next wake-up on the attached set; call it when `poll` answered 0 and the caller
-    /// is about to sleep. Answers whether a completion may have come in between: then poll once
-    /// more first. Devices whose wait set follows their state by itself answer `false`. Of connection events
-    /// that wait [`Connections::deadline`] tells.
+    /// Requests a wake-up by the attached set. Call it when `poll` has returned 0 and the caller is about to
+    /// sleep. Returns whether a completion may have arrived in between: then poll once more first. A device
+    /// whose wait set always shows its state returns `false`. For connection events that wait, see
+    /// [`Connections::deadline`].
     fn arm(&mut self) -> Result<bool>;
 }

@@ -2,13 +2,12 @@
 //!
 //! # The model
 //!
-//! The traits here follow the RDMA verbs as an application knows them, with one difference that
-//! Rust asks for: **a completion queue owns the queue pairs that report to it**. It is the unit of
-//! progress and of exclusion, so that nothing inside needs a lock of its own: whoever shares a
-//! completion queue between threads puts it behind one lock, and everything reached through it is
-//! covered. Any number of queue pairs may report to one queue. Its calls are three traits:
-//! [`QueuePairs`] makes queue pairs and posts, [`Connections`] connects them, and [`CompletionQueue`]
-//! reports what is done.
+//! The traits follow the RDMA verbs as an application knows them, with one difference that Rust requires: **a
+//! completion queue owns the queue pairs that report to it**. It is the unit of progress and of exclusion, so
+//! nothing inside needs a lock of its own: an application that shares a completion queue between threads puts
+//! it behind one lock, which covers everything reached through it. Any number of queue pairs may report to
+//! one queue. Its calls are three traits: [`QueuePairs`] creates queue pairs and posts requests,
+//! [`Connections`] connects them, and [`CompletionQueue`] reports completions.
 //!
 //! ```text
 //! Device ── alloc_pd ──▶ ProtectionDomain ── register ──▶ MemoryRegion (keys, rights)
@@ -16,12 +15,12 @@
 //!    └── listen ───────▶ Listener ────────── poll ──────▶ ConnectionRequest (accept or reject)
 //! ```
 //!
-//! All calls return at once; what takes time is finished by later calls
-//! ([`CompletionQueue::poll`], [`Connections::poll_event`], [`Listener::poll`]). A
-//! [`WaitSet`] is the file descriptor that says when such a call is worth making.
+//! All calls return at once. Later calls finish what takes time ([`CompletionQueue::poll`],
+//! [`Connections::poll_event`], [`Listener::poll`]). A [`WaitSet`] is the file descriptor that shows when
+//! such a call has something to do.
 
 #![deny(unsafe_code)]
-// What a peer or a consumer says never panics: nothing outside tests asks for it.
+// Input of a peer or a consumer never causes a panic: nothing outside tests requests one.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)

@@ -1,9 +1,8 @@
-//! Memory that a peer may read or write: the one place of the verbs core that touches payload through raw
-//! pointers.
+//! Memory that a peer may read or write. Only this module of the crate accesses payload through raw pointers.
 //!
-//! Such memory is never a `&[u8]`: a peer may change it at any time, so it is only copied in and out, within
-//! bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload
-//! (copies, the vectored receive that places a segment straight into a region) is in this module.
+//! Such memory is never a `&[u8]`, because a peer may change it at any time. It is only copied in and out,
+//! within bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload
+//! (copies, and the vectored receive that places a segment straight into a region) is in this module.
 
 mod copy;
 mod place;
@@ -19,18 +18,18 @@ pub use place::Place;
 
 use super::{Error, Result};
 
-/// Alignment of memory from the heap: what the allocator gives without searching.
+/// Alignment of memory from the heap: the allocator provides it at no extra cost.
 const ALIGNMENT: usize = 16;
-/// From this size on memory comes from the system as pages that cost nothing until they are touched:
-/// most connections use little of their rings. The heap would zero, and so touch, all of it.
+/// Memory of at least this size is mapped as pages that cost nothing until they are used: most connections
+/// use little of their rings. The heap would zero all of it.
 const MAPPED_LEAST: usize = 16 * 1024;
 
-/// A piece of memory with a fixed length, shared by [`Arc`]: owned, or on loan from an owner outside this
-/// crate.
+/// A piece of memory with a fixed length, shared by [`Arc`]. It is allocated here, or lent by an owner
+/// outside this crate.
 ///
-/// Threads, devices and other processes may read and write it at the same time. What a copy finds then is,
-/// byte for byte, what one of them wrote; the copy of a word may be torn. A completion says when the bytes of
-/// a message are in place.
+/// Threads, devices and other processes may read and write it at the same time. A copy then finds in each
+/// byte what one of them wrote; the copy of a word may be torn. A completion shows when the bytes of a
+/// message are in place.
 #[derive(Debug)]
 pub struct Memory {
     /// Never null. It changes when the memory moves to a file.
@@ -39,11 +38,11 @@ pub struct Memory {
     former: AtomicPtr<u8>,
     layout: Layout,
     origin: Origin,
-    /// Whether a device was told where it lies.
+    /// Whether a device knows its address.
     pinned: AtomicBool,
 }
 
-/// Where memory comes from, and so where it goes back to.
+/// Where memory comes from, and so how it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// The allocator.
@@ -54,39 +53,39 @@ enum Origin {
     Lent,
 }
 
-/// Offset and length that do not lie within a [`Memory`].
+/// An offset and a length that are not within a [`Memory`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at {offset} are not within {size}")]
 pub struct OutOfBounds {
-    /// First byte asked for.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes asked for.
+    /// Number of bytes.
     pub length: usize,
-    /// Bytes there are.
+    /// Length of the memory.
     pub size: usize,
 }
 
 impl Memory {
-    /// From this size on memory can be moved to a file.
+    /// Memory of at least this size can be moved to a file.
     pub(super) const MOVABLE_LEAST: usize = MAPPED_LEAST;
 
     /// Allocates `size` bytes of zeros.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for no bytes or more than an allocation can have, [`Error::Io`] when
-    /// there is no memory.
+    /// [`Error::OutOfRange`] for a size of 0 or above the maximum of an allocation, [`Error::Io`] if there is
+    /// no memory.
     pub fn zeroed(size: usize) -> Result<Arc<Self>> {
         let layout = layout(size)?;
         let mapping = if size >= MAPPED_LEAST { map_zeroed(size) } else { None };
-        // SAFETY: `layout` has a size above zero: `layout` refuses none.
+        // SAFETY: `layout` has a size above zero, because the function `layout` refuses 0.
         let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
         let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
         let origin = if mapping.is_some() { Origin::Mapping } else { Origin::Heap };
         Ok(Self::at(base, layout, origin))
     }
 
-    /// Takes the `length` bytes at `base` on loan, to register them. `None` if there are bytes and `base` is
-    /// null, if there are more than `isize::MAX`, and if their addresses wrap around.
+    /// The `length` bytes at `base`, lent to be registered. `None` if there are bytes and `base` is null, if
+    /// there are more than `isize::MAX`, or if their addresses wrap around.
     ///
     /// # Safety
     /// For as long as the result lives the bytes are readable, and writable if they are registered with a
@@ -103,11 +102,11 @@ impl Memory {
         Some(Self::at(base, layout, Origin::Lent))
     }
 
-    /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have
-    /// that many, and must not be able to shrink.
+    /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have that
+    /// many bytes, and must not be able to shrink.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with what the system says.
+    /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with the error of the system.
     pub(super) fn of_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<Arc<Self>> {
         let layout = layout(size)?;
         Ok(Self::at(map_file(file, offset, size)?, layout, Origin::Mapping))
@@ -124,14 +123,13 @@ impl Memory {
         self.origin == Origin::Mapping && !self.pinned.load(Ordering::Relaxed)
     }
 
-    /// Moves it to `file`, as in [`Memory::of_file`]: others who map the file see it from then on. What it
-    /// holds stays if `kept`, and is what the file holds otherwise. A copy that is under way meanwhile may be
-    /// lost.
+    /// Moves it to `file`, as in [`Memory::of_file`]: from then on, others who map the file see it. If
+    /// `kept`, it keeps its content; otherwise it gets that of the file. A concurrent copy may be lost.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for memory that is no pages of its own, [`Error::BadState`] for memory that was
-    /// moved before or that a device knows, [`Error::Io`] with what the system says. The memory is as before
-    /// then.
+    /// [`Error::OutOfRange`] for memory without a mapping of its own, [`Error::BadState`] for memory that was
+    /// moved before or that a device knows, [`Error::Io`] with the error of the system. The memory is
+    /// unchanged then.
     pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
         let size = self.len();
         if self.origin != Origin::Mapping {
@@ -143,7 +141,7 @@ impl Memory {
         }
         let before = self.base().as_ptr();
         let null = std::ptr::null_mut();
-        // Whoever sets `former` moves the memory.
+        // The thread that sets `former` moves the memory.
         if self.former.compare_exchange(null, before, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Err(Error::BadState { state: "moved already", what: "moving memory" });
         }
@@ -154,21 +152,21 @@ impl Memory {
             unsafe { copy::copy(before, target.as_ptr(), size) };
         }
         self.base.store(target.as_ptr(), Ordering::Relaxed);
-        // SAFETY: `before` was a private mapping of its own of `size` bytes, and stays one; only its pages
-        // are given back. Copies that are under way there find zeros. No device was told of it.
+        // SAFETY: `before` was a private mapping of its own of `size` bytes, and remains mapped; only its
+        // pages are freed. Concurrent copies find zeros there. No device knows its address.
         unsafe { libc::madvise(before.cast(), size, libc::MADV_DONTNEED) };
         Ok(())
     }
 
-    /// Length in bytes; 0 only for memory on loan.
+    /// Length in bytes; 0 only for lent memory.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "who lends memory knows how much")]
     pub fn len(&self) -> usize {
         self.layout.size()
     }
 
-    /// Where it lies, from now on for good: for a device that reads and writes it under this module's rule,
-    /// by itself.
+    /// Returns its address, which is final from now on: for a device that reads and writes it by itself,
+    /// under this module's rule.
     #[cfg(any(test, feature = "ibv"))]
     pub(super) fn pin(&self) -> NonNull<u8> {
         self.pinned.store(true, Ordering::Relaxed);
@@ -177,11 +175,11 @@ impl Memory {
 
     #[inline]
     fn base(&self) -> NonNull<u8> {
-        // SAFETY: it began as the pointer of a `NonNull`, and only those were put there since.
+        // SAFETY: it was created from a `NonNull`, and only pointers of `NonNull`s were stored since.
         unsafe { NonNull::new_unchecked(self.base.load(Ordering::Relaxed)) }
     }
 
-    /// Copies `source` in at `offset`.
+    /// Copies `source` to `offset`.
     ///
     /// # Errors
     /// [`OutOfBounds`] if it does not fit; nothing is copied then.
@@ -194,7 +192,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies `target.len()` bytes at `offset` out.
+    /// Copies `target.len()` bytes from `offset`.
     ///
     /// # Errors
     /// [`OutOfBounds`] if there are not that many; nothing is copied then.
@@ -209,11 +207,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Receives from `socket` without waiting: up to `length` bytes straight to `offset`, and what
-    /// comes beyond them into `rest`. Answers the number of bytes, 0 at the end of the input.
+    /// Receives from `socket` without waiting: up to `length` bytes straight to `offset`, and further bytes
+    /// into `rest`. Returns the number of bytes, 0 at the end of the input.
     ///
     /// # Errors
-    /// What the system says, [`io::ErrorKind::WouldBlock`] for no input now; `InvalidInput` if the
+    /// The error of the system: [`io::ErrorKind::WouldBlock`] if there is no input now. `InvalidInput` if the
     /// place is [`OutOfBounds`].
     pub fn receive(
         &self,
@@ -228,7 +226,7 @@ impl Memory {
         unsafe { receive(socket, place, length, rest) }
     }
 
-    /// The place of `length` bytes at `offset`.
+    /// Returns the address of `length` bytes at `offset`.
     #[inline]
     fn range(&self, offset: u64, length: usize) -> std::result::Result<NonNull<u8>, OutOfBounds> {
         let size = self.len();
@@ -248,9 +246,9 @@ impl Drop for Memory {
         match self.origin {
             Origin::Mapping => {
                 let former = *self.former.get_mut();
-                // SAFETY: `base` is a mapping of its own of this very size, and so is `former` unless it is
-                // null. Nothing refers to them any more, and they are unmapped only here. What could fail, a
-                // wrong range, cannot occur.
+                // SAFETY: `base` is a mapping of its own of exactly this size, and so is `former` unless it
+                // is null. Nothing refers to them any more, and only this unmaps them. Only a wrong range
+                // could make it fail.
                 unsafe {
                     libc::munmap(self.base().as_ptr().cast(), self.len());
                     if !former.is_null() {
@@ -265,7 +263,7 @@ impl Drop for Memory {
     }
 }
 
-/// Receives from `socket` without waiting: up to `length` bytes to `base`, and what comes beyond them into `rest`.
+/// Receives from `socket` without waiting: up to `length` bytes to `base`, and further bytes into `rest`.
 ///
 /// # Safety
 /// The `length` bytes at `base` are writable, and no reference to them is alive.
@@ -299,7 +297,7 @@ fn layout(size: usize) -> Result<Layout> {
     layout.ok_or(Error::OutOfRange { what, value, least: 1, most })
 }
 
-/// Maps `size` bytes of `file` from `offset` on, at a place that the system chooses.
+/// Maps `size` bytes of `file` from `offset` on, at an address that the system chooses.
 fn map_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<NonNull<u8>> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     let refused = |error| Error::Io { what: "mmap", source: error };
@@ -314,7 +312,8 @@ fn map_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<NonNull<u8
     NonNull::new(mapped.cast()).ok_or_else(|| refused(io::ErrorKind::OutOfMemory.into()))
 }
 
-/// `size` bytes of zeros (at least one) as pages of their own. `None`: the system gives no more mappings.
+/// Maps `size` bytes of zeros (at least one) as pages of their own. `None`: the system provides no further
+/// mapping.
 fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping at a place that the system chooses touches no memory that is
@@ -344,8 +343,8 @@ mod tests {
         }
     }
 
-    /// Threads that meet in the same bytes: each copy has, byte for byte, what one of the writers wrote. Miri
-    /// finds nothing wrong with it.
+    /// Threads copy the same bytes concurrently: each copy has in every byte what one of the writers wrote.
+    /// Miri reports no error.
     #[test]
     fn copies_may_race() {
         let rounds = if cfg!(miri) { 20 } else { 2_000 };
@@ -366,7 +365,7 @@ mod tests {
         }
     }
 
-    /// A copy that meets the move of its memory touches nothing that is not mapped.
+    /// A copy that is concurrent with a move accesses no unmapped memory.
     #[test]
     #[cfg_attr(miri, ignore = "files in memory are the system's")]
     fn copies_may_meet_a_move() {

@@ -1,16 +1,17 @@
-//! Queue pairs for messages whose receivers are not in step with their senders, and shared receive queues.
+//! Queue pairs for messages between peers that do not agree on when receives are posted, and shared receive
+//! queues.
 //!
-//! Verbs leave it to the consumers to agree when a receive is posted: over iWARP a message that finds none breaks
-//! the connection. libfabric's message endpoints ask for more, and get it from a device that can wait.
+//! Verbs leave this agreement to the consumers: over iWARP, a message without a receive breaks the
+//! connection. libfabric's message endpoints require more, which a device that can wait provides.
 
 use crate::{Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Result};
 
-/// A shared receive queue, named within the completion queue that owns it. Ids are not used again while the
+/// The id of a shared receive queue within the completion queue that owns it. Ids are not reused while the
 /// completion queue lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u32);
 
-/// Where receives are posted.
+/// The queue to which receives are posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecvQueue {
     /// The queue pair's own queue.
@@ -19,21 +20,21 @@ pub enum RecvQueue {
     Shared(SrqId),
 }
 
-/// Queue pairs for messages, of a device that has them. The queue pairs of both sides have to be such: consumers
-/// settle that with the private data of their connection.
+/// Queue pairs for messages, if the device supports them. Both sides of a connection have to use them: the
+/// consumers agree on that through the private data of their connection.
 ///
 /// On such a queue pair
-/// - a message without a receive waits until one is posted, and what the peer sent behind it waits as well; once
-///   this side has disconnected, all that comes is dropped;
+/// - a message without a receive waits until one is posted, and so does all that the peer sent after it; once
+///   this side has disconnected, further input is dropped;
 /// - a message that is longer than its receive is cut: the receive completes as
-///   [`Truncated`](crate::CompletionStatus::Truncated). On the embedded device the connection stands; RDMA devices
-///   break it;
-/// - a send carries immediate data with its payload. A write with immediate takes a receive on RDMA devices, and none
-///   on the embedded device;
+///   [`Truncated`](crate::CompletionStatus::Truncated). The connection remains on the embedded device, and breaks
+///   on RDMA devices;
+/// - a send carries immediate data with its payload. A write with immediate data consumes a receive on RDMA
+///   devices, and none on the embedded device;
 /// - payload is inline or in [places](crate::Place).
 pub trait MessageQueues: QueuePairs {
-    /// Makes a queue pair for messages, as [`QueuePairs::create_qp`] does; its receives are those of `shared`, if
-    /// given.
+    /// Creates a queue pair for messages, as [`QueuePairs::create_qp`] does. If `shared` is given, it
+    /// consumes the receives of that queue.
     fn create_message_qp(
         &mut self,
         pd: &Self::Pd,
@@ -44,27 +45,28 @@ pub trait MessageQueues: QueuePairs {
         Err(UNSUPPORTED)
     }
 
-    /// Makes a shared receive queue of at most `depth` receives, for queue pairs of the same domain.
+    /// Creates a shared receive queue for up to `depth` receives, for queue pairs of the same domain.
     fn create_srq(&mut self, pd: &Self::Pd, depth: u32) -> Result<SrqId> {
         let _ = (pd, depth);
         Err(UNSUPPORTED)
     }
 
-    /// Destroys a shared receive queue; its receives never complete. [`Error::BadState`] while a queue pair uses it.
+    /// Destroys a shared receive queue. Its receives never complete. [`Error::BadState`] while a queue pair
+    /// uses it.
     fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
         let _ = srq;
         Err(UNSUPPORTED)
     }
 
-    /// Posts receives to a shared receive queue, in order, all or none. A receive that a message had begun to fill
-    /// when its connection ended is posted again by itself, as the oldest.
+    /// Posts receives to a shared receive queue, in order, all or none. If a connection ends while a message
+    /// is filling a receive, that receive becomes the oldest of the queue again.
     fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
         let _ = (srq, requests);
         Err(UNSUPPORTED)
     }
 
-    /// Takes back the newest receive with this id that no message has taken. Answers whether there was one; it never
-    /// completes.
+    /// Cancels the newest receive with this id that no message has consumed. Returns whether there was one. A
+    /// cancelled receive never completes.
     fn cancel_recv(&mut self, queue: RecvQueue, id: u64) -> bool {
         let _ = (queue, id);
         false

@@ -1,4 +1,4 @@
-//! Work requests and their completions: plain values.
+//! Work requests and their completions. All are plain values.
 
 use std::io::IoSlice;
 
@@ -8,7 +8,7 @@ bitflags::bitflags! {
     /// Rights on a memory region. Local reading is always allowed.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// Receives and RDMA reads of this side may fill it.
+        /// Receives and RDMA Reads of this side may write it.
         const LOCAL_WRITE = 1 << 0;
         /// The peer may write it.
         const REMOTE_WRITE = 1 << 1;
@@ -22,13 +22,13 @@ bitflags::bitflags! {
 pub struct Segment {
     /// [`super::MemoryRegion::local_key`].
     pub key: u32,
-    /// Address of its first byte, counted as [`super::MemoryRegion::address`] counts.
+    /// Address of its first byte, as [`super::MemoryRegion::address`] counts.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
 }
 
-/// A place in the peer's memory.
+/// An address in the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteAddress {
     /// The peer's [`super::MemoryRegion::remote_key`].
@@ -37,10 +37,10 @@ pub struct RemoteAddress {
     pub address: u64,
 }
 
-/// A receive: a message that arrives takes the oldest one.
+/// A receive. An arriving message consumes the oldest one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecvRequest<'a> {
-    /// Comes back in [`Completion::id`].
+    /// Reported in [`Completion::id`].
     pub id: u64,
     /// Where the payload goes.
     pub buffer: Buffer<'a>,
@@ -53,7 +53,7 @@ pub enum Buffer<'a> {
     Empty,
     /// Registered memory.
     Segment(Segment),
-    /// Memory on loan, filled in this order: at most [`super::DeviceAttributes::max_places`].
+    /// Lent memory, filled in this order: at most [`super::DeviceAttributes::max_places`] places.
     Places(&'a [Place]),
 }
 
@@ -78,42 +78,42 @@ impl Buffer<'_> {
 /// A send, write or read.
 #[derive(Debug, Clone, Copy)]
 pub struct SendRequest<'a> {
-    /// Comes back in [`Completion::id`].
+    /// Reported in [`Completion::id`].
     pub id: u64,
-    /// Whether its success is reported. A completion also says that all requests posted before it
-    /// on the same queue pair are done. Failures are always reported.
+    /// Whether its success is reported. A completion also means that all requests posted before it on the
+    /// same queue pair are done. Failures are always reported.
     pub signaled: bool,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// The local bytes: source of sends and writes, target of reads.
     pub payload: Payload<'a>,
 }
 
-/// What a send request does.
+/// The operation of a send request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Deliver the payload to the peer's oldest receive.
     Send {
-        /// Delivered in [`Completion::immediate`] of the receive; of as many bits as
-        /// [`super::DeviceAttributes::immediate`] says. With payload only on a queue pair for
+        /// Delivered in [`Completion::immediate`] of the receive. It has at most
+        /// [`super::DeviceAttributes::immediate`] bits. Together with payload only on a queue pair for
         /// [messages](crate::MessageQueues).
         immediate: Option<u64>,
-        /// Remote key of the peer's that it gives up (Send with Invalidate). The embedded device breaks the
+        /// Remote key of the peer to invalidate (Send with Invalidate). The embedded device breaks the
         /// connection if other queue pairs use the peer's protection domain, and so the key.
         invalidate: Option<u32>,
-        /// Asks the peer to be woken (solicited event).
+        /// Whether to wake the peer (solicited event).
         solicited: bool,
     },
     /// Place the payload in the peer's memory.
     Write {
-        /// Where.
+        /// Its destination.
         remote: RemoteAddress,
-        /// With it the write also takes the peer's oldest receive and completes there.
+        /// With it, the write also consumes the peer's oldest receive and completes there.
         immediate: Option<u64>,
     },
     /// Fetch from the peer's memory into the payload: one segment, or places.
     Read {
-        /// From where.
+        /// Its source.
         remote: RemoteAddress,
     },
 }
@@ -121,12 +121,12 @@ pub enum Operation {
 /// The local bytes of a send request.
 #[derive(Debug, Clone, Copy)]
 pub enum Payload<'a> {
-    /// The caller's memory, taken before the call returns. At most
+    /// The caller's memory. The call takes its content before it returns. At most
     /// [`super::QpCapabilities::inline`] bytes.
     Inline(&'a [IoSlice<'a>]),
-    /// Registered memory, which must stay as it is until the request completes.
+    /// Registered memory, which must not change until the request completes.
     Segments(&'a [Segment]),
-    /// Memory on loan: at most [`super::DeviceAttributes::max_places`].
+    /// Lent memory: at most [`super::DeviceAttributes::max_places`] places.
     Places(&'a [Place]),
 }
 
@@ -148,54 +148,55 @@ impl Payload<'_> {
     }
 }
 
-/// What a completion reports.
+/// The kind of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CompletionKind {
-    /// A send of ours is done.
+    /// A send of this side is done.
     Send,
-    /// A write of ours is done.
+    /// A write of this side is done.
     Write,
-    /// A read of ours is done.
+    /// A read of this side is done.
     Read,
     /// A message arrived in a receive.
     Recv,
-    /// A peer's write with immediate arrived. It took a receive, unless its id is [`Completion::NO_RECEIVE`].
+    /// A peer's write with immediate data arrived. It consumed a receive, unless its id is
+    /// [`Completion::NO_RECEIVE`].
     RecvWrite,
 }
 
-/// How a work request ended. A device reports a failure at the request that met it where its transport tells
-/// which one that was; elsewhere requests are [`CompletionStatus::Flushed`], and the connection's
-/// [`BreakReason`](crate::BreakReason) says why. Over iWARP sends and writes succeed when TCP has taken them,
-/// so that only a read learns what the peer thinks of it.
+/// The outcome of a work request. If the transport shows which request failed, the device reports the failure
+/// there. Other requests are [`CompletionStatus::Flushed`], and the connection's
+/// [`BreakReason`](crate::BreakReason) gives the cause. Over iWARP, sends and writes succeed when TCP has
+/// taken them, so only a read reports a failure on the peer's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompletionStatus {
-    /// As asked.
+    /// The request succeeded.
     #[error("success")]
     Success,
-    /// The connection ended first.
+    /// The connection ended before the request was done.
     #[error("flushed")]
     Flushed,
-    /// A receive: the message was longer.
+    /// A receive: the message was longer than it.
     #[error("the message was longer than its receive")]
     Truncated,
-    /// A local key, bound or right was wrong, or its region went before the request was done.
+    /// A local key, bound or right was wrong, or the region was deregistered before the request was done.
     #[error("no access to local memory")]
     LocalAccess,
-    /// The device could not carry the request out on this side, for another reason.
+    /// This side could not carry out the request for another reason.
     #[error("the request failed on this side")]
     LocalOperation,
     /// The peer's key, bound or right was wrong.
     #[error("no access to the peer's memory")]
     RemoteAccess,
-    /// The peer's device could not carry the request out for another reason: it was longer than the receive
-    /// that it took, or of a kind that the peer does not serve.
+    /// The peer could not carry out the request for another reason: it was longer than the receive that it
+    /// consumed, or of a kind that the peer does not support.
     #[error("the request failed on the peer's side")]
     RemoteOperation,
-    /// The peer had no receive for it, for as long as the device tries.
+    /// The peer posted no receive for it while the device retried.
     #[error("the peer had no receive")]
     ReceiverNotReady,
-    /// The peer's host did not answer, for as long as the device tries.
+    /// The peer's host did not answer while the device retried.
     #[error("no answer from the peer's host")]
     Unanswered,
     /// The device failed.
@@ -206,26 +207,26 @@ pub enum CompletionStatus {
 /// A work completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// On which queue pair.
+    /// The queue pair.
     pub qp: super::QpId,
     /// The request's id.
     pub id: u64,
-    /// What it was.
+    /// The kind of request.
     pub kind: CompletionKind,
-    /// How it ended; the fields below count only after success, and the length after
-    /// [`CompletionStatus::Truncated`] as well.
+    /// The outcome. The fields below are valid only after success, and the length also after
+    /// [`CompletionStatus::Truncated`].
     pub status: CompletionStatus,
-    /// Bytes of the message received ([`CompletionKind::Recv`]) or written by the peer
-    /// ([`CompletionKind::RecvWrite`]); else 0.
+    /// Number of bytes of the message received ([`CompletionKind::Recv`]) or written by the peer
+    /// ([`CompletionKind::RecvWrite`]); otherwise 0.
     pub length: u32,
     /// The peer's immediate data.
     pub immediate: Option<u64>,
-    /// A key of ours that the peer gave up; it is no longer valid.
+    /// A key of this side that the peer invalidated.
     pub invalidated: Option<u32>,
 }
 
 impl Completion {
-    /// Id of a [`CompletionKind::RecvWrite`] that took no receive: on queue pairs for
+    /// Id of a [`CompletionKind::RecvWrite`] that consumed no receive: on queue pairs for
     /// [messages](crate::MessageQueues) of the embedded device.
     pub const NO_RECEIVE: u64 = u64::MAX;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::handshake::{HandshakeError, Initiator, Reply};
+use super::handshake::{Initiator, Reply};
 use super::machine::{self, Agreement, Taken, Wire as _};
 use super::socket::Socket;
 use crate::{ConnectError, ConnectOptions, Interest};
@@ -135,17 +135,12 @@ fn receive_reply(initiator: &mut Initiator, socket: &mut Socket) -> Result<Optio
             }
             Ok(Some(Reply::Rejected { private_data })) => return Ok(Some(Outcome::Rejected(private_data))),
             Err(error) => {
-                tell(&error, socket);
+                if let Some(terminate) = error.terminate() {
+                    machine::send_terminate(terminate, socket);
+                }
                 return Err(ConnectError::Protocol(error.into()));
             }
         }
-    }
-}
-
-/// Reports to the peer what is wrong with its reply.
-fn tell(error: &HandshakeError, socket: &mut Socket) {
-    if let Some(terminate) = error.terminate() {
-        machine::send_terminate(terminate, socket);
     }
 }
 

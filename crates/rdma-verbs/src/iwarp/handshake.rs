@@ -269,7 +269,7 @@ impl Request {
             .map_or(parameters.initiator_depth, |peer| limit(parameters.initiator_depth, peer.ird));
         let responder_resources = parameters.responder_resources;
         // A depth that the peer did not state is not stated in the reply either.
-        let answered = |stated: u16, depth: u8| match stated {
+        let in_kind = |stated: u16, depth: u8| match stated {
             Enhanced::UNSTATED => Enhanced::UNSTATED,
             _ => u16::from(depth),
         };
@@ -280,8 +280,8 @@ impl Request {
             // peer offered only that.
             rtr_write: peer.peer_to_peer && (peer.rtr_write || !peer.rtr_read),
             rtr_read: peer.peer_to_peer && peer.rtr_read && !peer.rtr_write,
-            ird: answered(peer.ord, responder_resources),
-            ord: answered(peer.ird, initiator_depth),
+            ird: in_kind(peer.ord, responder_resources),
+            ord: in_kind(peer.ird, initiator_depth),
         });
         let reply = emit(FrameKind::Reply, self.frame.revision, crc, false, enhanced, private_data);
         let rtr = self.enhanced.is_some_and(|peer| peer.peer_to_peer);

@@ -11,7 +11,7 @@
 //! destroyed, because its descriptor reports the last event.
 
 mod connect;
-mod end;
+mod ending;
 mod entries;
 mod input;
 mod shared;
@@ -34,7 +34,7 @@ use crate::{
     Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
     Token, WaitSet,
 };
-use end::End;
+use ending::End;
 use entries::{Entries, Queue};
 use shared::Shared;
 

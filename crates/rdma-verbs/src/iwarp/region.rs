@@ -283,8 +283,8 @@ impl RegionCache {
     #[cold]
     fn fetch(&mut self, stag: u32) -> Option<&Arc<Region>> {
         let found = self.domain.find(stag)?;
-        let dead = |slot: &Option<Arc<Region>>| slot.as_ref().is_none_or(|region| !region.is_valid());
-        let at = self.recent.iter().position(dead).unwrap_or_else(|| {
+        let invalid = |slot: &Option<Arc<Region>>| slot.as_ref().is_none_or(|region| !region.is_valid());
+        let at = self.recent.iter().position(invalid).unwrap_or_else(|| {
             self.recent.rotate_left(1);
             CACHED - 1
         });

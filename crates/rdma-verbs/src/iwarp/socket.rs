@@ -111,7 +111,7 @@ impl Socket {
         }
     }
 
-    /// The error that ended the sending side.
+    /// What ended the sending side, if something did.
     pub(super) fn send_error(&self) -> Option<Errno> {
         self.send_error
     }
@@ -133,7 +133,7 @@ impl Socket {
 
     fn shut(&self, how: Shutdown) {
         if self.maker.is_this_process() {
-            // It fails if the socket is no longer connected; then the peer needs no notice.
+            // A socket that is not connected any more has nobody to tell.
             let _ = net::shutdown(&self.descriptor, how);
         }
     }
@@ -142,8 +142,8 @@ impl Socket {
     /// socket closes the descriptor only, and the connection remains.
     pub(super) fn reset(self) {
         if self.maker.is_this_process() {
-            // This resets at once, and not when the last copy of the descriptor is closed: a child may have
-            // one. If it fails, the connection ends in order, after a Terminate that gives the reason.
+            // At once, and not when the last copy of the descriptor is closed: a child may have one. If it
+            // fails, the end is an orderly one, after the Terminate that says otherwise.
             let _ = net::connect_unspec(&self.descriptor);
         }
     }
@@ -173,7 +173,7 @@ impl Wire for Socket {
             match sent {
                 Ok(count) => return Taken::Bytes(count),
                 Err(Errno::INTR) => {}
-                // Lack of memory is temporary as well: the socket becomes writable when it is over.
+                // Also when the system has no memory for it now: a writable socket tells when.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Taken::Bytes(0),
                 Err(Errno::FAULT) => return Taken::Unreadable,
                 Err(errno) => {

@@ -12,8 +12,8 @@ pub(super) fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open for the call (`BorrowedFd`); `TIOCOUTQ` writes one `int`
     // through the pointer, which is to a live one.
-    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    if answer < 0 {
+    let returned = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if returned < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(usize::try_from(bytes).unwrap_or(0))
@@ -38,11 +38,11 @@ pub(super) fn transmission(socket: BorrowedFd<'_>) -> io::Result<Transmission> {
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length`
     // bytes to `info`, which has as many, and the length written to `length`; both are live.
-    let answer = unsafe {
+    let returned = unsafe {
         let (info, length) = ((&raw mut info).cast(), &raw mut length);
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
     };
-    if answer < 0 {
+    if returned < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(Transmission {
@@ -62,8 +62,8 @@ pub(super) fn choose_port_late(socket: BorrowedFd<'_>) -> io::Result<()> {
     let option = libc::IP_BIND_ADDRESS_NO_PORT;
     // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel reads `length` bytes
     // of a live `int`.
-    let answer = unsafe {
+    let returned = unsafe {
         libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, option, (&raw const on).cast(), length)
     };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,15 +1,15 @@
 //! Copies that tolerate races: other threads may read and write the same bytes at the same time.
 //!
-//! Two plain copies of Rust that meet on a byte are undefined behaviour, because the compiler may assume that
-//! they do not meet. So these copies are made where it cannot see them: in machine code of this file for
-//! short ones, and in the C library's `memcpy` behind an opaque pointer for long ones. Each byte is then read
-//! or written as by a relaxed atomic access, in no particular order. A byte that is written meanwhile is
-//! copied as it was before or after.
+//! Two plain copies in Rust that access the same byte concurrently are undefined behaviour, because the
+//! compiler may assume that there is no such race. So these copies are hidden from the compiler: short ones
+//! are machine code in this file, and long ones call the C library's `memcpy` through an opaque pointer. Each
+//! byte is then read or written as by a relaxed atomic access, in no particular order. A byte that is written
+//! concurrently is copied as it was before or after.
 
 use std::ffi::c_void;
 use std::hint::black_box;
 
-/// Longest copy that is not left to the C library, in bytes.
+/// Longest copy, in bytes, that does not use the C library.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT: usize = 64;
 
@@ -29,7 +29,7 @@ pub(super) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
     unsafe { copy_long(source, target, length) }
 }
 
-/// Copies by a function that the compiler knows nothing of.
+/// Copies by a function that is opaque to the compiler.
 #[cfg(not(miri))]
 unsafe fn copy_long(source: *const u8, target: *mut u8, length: usize) {
     type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;

@@ -8,20 +8,20 @@ use std::slice;
 #[cfg(feature = "ibv")]
 use crate::Segment;
 
-/// A stretch of this process's memory that is lent to a work request.
+/// A piece of this process's memory that is lent to a work request.
 ///
-/// Whoever makes one vouches for the memory, so that posting it is safe. A device that accesses memory by itself
-/// needs the local key of a registered region around it ([`crate::Device::LOCAL_KEYS`]).
+/// The creator vouches for the memory, so posting it is safe. A device that accesses memory by itself needs
+/// the local key of a registered region around it ([`crate::Device::LOCAL_KEYS`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     base: NonNull<u8>,
     length: u32,
-    /// 0: none.
+    /// The local key of the region around it; 0: none.
     key: u32,
 }
 
-// SAFETY: an address and a length, which are used under the promise of `Place::new` only; it is not tied to a
-// thread.
+// SAFETY: it is an address and a length, which are used only under the promise of `Place::new`. It is not
+// tied to a thread.
 unsafe impl Send for Place {}
 // SAFETY: as above; a shared reference gives access to address and length only.
 unsafe impl Sync for Place {}
@@ -60,70 +60,70 @@ impl Place {
         self.length == 0
     }
 
-    /// At most `length` bytes from `offset` on, `offset` being cut to the length.
+    /// Up to `length` bytes from `offset` on. An offset beyond the end counts as the end.
     #[must_use]
     pub fn part(&self, offset: usize, length: usize) -> Self {
         let rest = self.from(offset);
         Self { length: rest.length.min(u32::try_from(length).unwrap_or(u32::MAX)), ..rest }
     }
 
-    /// Adds its bytes to `target`.
+    /// Appends its bytes to `target`.
     pub fn append_to(&self, target: &mut Vec<u8>) {
         target.extend_from_slice(self.bytes());
     }
 
-    /// The bytes from `offset` on, `offset` being cut to the length.
+    /// The bytes from `offset` on. An offset beyond the end counts as the end.
     #[must_use]
     pub fn from(&self, offset: usize) -> Self {
         let offset = offset.min(self.len());
-        // SAFETY: at most one byte past the end of the bytes that `new` was promised. A place of no bytes
-        // that dangles moves by none.
+        // SAFETY: the result is at most one byte past the end of the bytes that the caller of `new` promised.
+        // A dangling place without bytes moves by 0.
         Self { base: unsafe { self.base.add(offset) }, length: self.length - offset as u32, ..*self }
     }
 
-    /// As a piece of the region that it was said to be in. Its key is 0 if it was said to be in none.
+    /// The segment of the region that it is [within](Place::within). Its key is 0 if it is in none.
     #[cfg(feature = "ibv")]
     pub(crate) fn segment(&self) -> Segment {
         let address = self.base.as_ptr().expose_provenance() as u64;
         Segment { key: self.key, address, length: self.length }
     }
 
-    /// The bytes of a request that is posted and sends them.
+    /// The bytes. Only for a posted request that sends them.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: readable, and not written by anything, while the request is outstanding (`new`), which is
-        // when the machine that it was posted to calls this. Bytes have any value and no alignment.
+        // SAFETY: the bytes are readable and nothing writes them while the request is outstanding (`new`),
+        // which is when the machine that it was posted to calls this. Bytes have any value and no alignment.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len()) }
     }
 
-    /// Copies the first of `source` in, as many as fit. Answers how many. For a request that is posted and
-    /// receives or reads.
+    /// Copies the first bytes of `source` in, as many as fit. Returns their number. Only for a posted request
+    /// that receives or reads.
     pub(crate) fn fill(&self, source: &[u8]) -> usize {
         let count = source.len().min(self.len());
-        // SAFETY: `count` bytes are writable and used by nothing else while the request is outstanding
-        // (`new`); so `source` is elsewhere.
+        // SAFETY: `count` bytes are writable and nothing else uses them while the request is outstanding
+        // (`new`), so `source` does not overlap them.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), self.base.as_ptr(), count) };
         count
     }
 
-    /// Receives from `socket` as [`Memory::receive`](super::Memory::receive) does, up to `length` bytes, for
-    /// a request that is posted and receives or reads.
+    /// Receives from `socket` as [`Memory::receive`](super::Memory::receive) does, up to `length` bytes. Only
+    /// for a posted request that receives or reads.
     pub(crate) fn receive(
         &self,
         socket: BorrowedFd<'_>,
         length: usize,
         rest: &mut [u8],
     ) -> io::Result<usize> {
-        // SAFETY: so many bytes are writable and used by nothing else while the request is outstanding
-        // (`new`).
+        // SAFETY: this number of bytes is writable, and nothing else uses them while the request is
+        // outstanding (`new`).
         unsafe { super::receive(socket, self.base, length.min(self.len()), rest) }
     }
 }
 
 #[cfg(test)]
 impl Place {
-    /// Memory that a test never gives back.
+    /// Memory that a test never frees.
     pub(crate) fn leaked(length: u32) -> Self {
-        /// Where leak checkers find it.
+        /// Keeps it reachable for leak checkers.
         static KEPT: parking_lot::Mutex<Vec<Place>> = parking_lot::Mutex::new(Vec::new());
         let bytes = Box::leak(vec![0_u8; length as usize].into_boxed_slice());
         let place = Self { base: NonNull::from(bytes).cast(), length, key: 0 };
@@ -133,8 +133,8 @@ impl Place {
 
     /// The same memory, to register it.
     pub(crate) fn lend(&self) -> std::sync::Arc<super::Memory> {
-        // SAFETY: of `leaked`, it stays readable and writable for good, and a test looks at it by copies between
-        // the calls of its one thread.
+        // SAFETY: memory of `leaked` stays readable and writable for good, and a test accesses it by copies
+        // between the calls of its one thread.
         unsafe { super::Memory::lent(self.base.as_ptr(), self.len()) }
             .expect("it has a length that memory has")
     }

@@ -1,4 +1,4 @@
-//! The machine against recorded bytes in all splits, and two machines joined by queues.
+//! Tests of the machine with recorded bytes in all splits, and of two machines joined by queues.
 
 mod joined;
 mod messages;
@@ -25,7 +25,7 @@ const CAPABILITIES: QpCapabilities = QpCapabilities {
     responder_resources: 2,
 };
 
-/// Takes at most so many bytes, and keeps them.
+/// A wire that takes at most `room` bytes and stores them.
 #[derive(Debug, Default)]
 struct Pipe {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ struct End {
     domain: ProtectionDomain,
     ring: Option<MemoryRegion>,
     own: Option<MemoryRegion>,
-    /// A region that the peer may give up.
+    /// A region that the peer may invalidate.
     spare: MemoryRegion,
     pipe: Pipe,
     completions: Vec<Completion>,
@@ -156,7 +156,7 @@ impl End {
         }
     }
 
-    /// Takes input as a socket would bring it: payload straight to its place where it has one.
+    /// Takes input as from a socket: payload straight into its place where it has one.
     fn take(&mut self, mut bytes: &[u8], straight: bool) {
         while !bytes.is_empty() && self.fault.is_none() {
             let placed = match self.machine.target() {
@@ -165,7 +165,7 @@ impl End {
             };
             self.machine.placed(placed);
             bytes = &bytes[placed..];
-            // What a socket brings behind a placed payload is less than a whole stream.
+            // A socket returns only a part of the stream after a placed payload.
             let (now, later) = bytes.split_at(bytes.len().min(if straight { 100 } else { bytes.len() }));
             if let Err(fault) = self.machine.feed(now, &mut self.completions) {
                 self.fault = Some(fault);
@@ -192,7 +192,7 @@ fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// An FPDU around a ULPDU, its CRC right.
+/// An FPDU with this ULPDU and a correct CRC.
 fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
     bytes.extend_from_slice(ulpdu);
@@ -202,7 +202,7 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The ULPDUs of a stream of whole FPDUs.
+/// The ULPDUs of a stream of complete FPDUs.
 fn ulpdus(mut stream: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while let Some((field, rest)) = stream.split_first_chunk() {

@@ -1,29 +1,30 @@
-//! What comes from the peer, by the connection's stream and, where there is one, by shared memory.
+//! Input from the peer: from the connection's stream and, if there is any, from shared memory.
 //!
-//! Messages take either way and are taken in the order in which they were posted: a message in shared
-//! memory that says how far the stream goes first holds back what is behind it, and whatever comes by
-//! the stream is behind all messages that were there when it was received.
+//! Messages use either path and are taken in the order in which they were posted. A message in shared memory
+//! may state a position of the stream; then it waits until the stream has been taken up to that position.
+//! Stream input follows all messages that were in shared memory when it was received.
 
 use rustix::io::Errno;
 
 use super::super::machine::{Fault, Sink};
 use super::super::scratch::Scratch;
 use super::super::socket::Socket;
-use super::end::End;
+use super::ending::End;
 use super::{Phase, QueuePair};
 use crate::Completion;
 use crate::shm::{Next, SLOTS};
 
-/// Bytes asked of the socket where no payload is expected: many small messages at once.
+/// Bytes requested from the socket where no payload is expected: many small messages at once.
 const READ: usize = 16 * 1024;
-/// Bytes asked for behind a payload that goes straight to its place: its trailer and the headers
-/// that follow; what comes of the next payload with it has to be copied.
+/// Bytes requested after a payload that goes straight to its place: its trailer and the headers that follow.
+/// Bytes of the next payload among them have to be copied.
 const REST: usize = 1024;
-/// Completions after which no more messages are taken from shared memory, if nothing depends on taking all.
+/// Number of completions after which no more messages are taken from shared memory, unless all have to be
+/// taken.
 const MESSAGES: usize = 16;
 
 impl QueuePair {
-    /// Takes what arrived until there is nothing, something to report, or an end.
+    /// Takes what arrived until nothing is left, there is something to report, or the connection ends.
     pub(super) fn receive(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink) -> Option<End> {
         let mut counting = Counting { sink, count: 0 };
         let mut scratch = None;
@@ -56,7 +57,7 @@ impl QueuePair {
             if let Err(fault) = self.feed(&scratch[..count - placed], &mut counting) {
                 return Some(End::Fault(fault));
             }
-            // Behind what the stream had first there may be messages.
+            // Messages may wait for what the stream just had.
             let dry = count < asked && !matches!(next, Next::Stream(_));
             if !thorough && (counting.count > 0 || dry) {
                 return None;
@@ -64,14 +65,14 @@ impl QueuePair {
         }
         self.unread = true;
         if thorough {
-            // The end may be behind what is left, and was told once: have it told again.
+            // The end may follow the input that is left. The set reported it once: request another report.
             self.notify_hang_up();
         }
         None
     }
 
-    /// Receives from the socket once: bytes asked for, bytes of them that go straight to their place,
-    /// and what came. The rest is in `scratch`.
+    /// Receives from the socket once. Returns how many bytes it requested, how many of these go straight to
+    /// their place, and the outcome. The rest is in `scratch`.
     fn read(&self, scratch: &mut [u8]) -> Option<(usize, usize, Result<usize, Errno>)> {
         let socket = self.socket.as_ref()?;
         Some(match self.machine.target() {
@@ -90,8 +91,7 @@ impl QueuePair {
         })
     }
 
-    /// Takes all messages that are in shared memory, but for those behind `most` completions. Answers what
-    /// comes next there.
+    /// Takes all messages that are in shared memory, up to `most` completions. Returns what comes next there.
     fn take_messages(&mut self, most: usize, sink: &mut Counting<'_, impl Sink>) -> Result<Next, Fault> {
         let Some(shared) = &mut self.shared else { return Ok(Next::Nothing) };
         let channel = &mut shared.channel;
@@ -112,10 +112,10 @@ impl QueuePair {
         Ok(Next::Nothing)
     }
 
-    /// Takes bytes of the stream in, each after the messages that belong before it.
+    /// Takes bytes of the stream, each after the messages that precede it.
     fn feed(&mut self, mut input: &[u8], sink: &mut Counting<'_, impl Sink>) -> Result<(), Fault> {
         while !input.is_empty() {
-            // All that can have been there before these bytes.
+            // All messages that can precede these bytes.
             let length = match self.take_messages(SLOTS, sink)? {
                 Next::Stream(length) => usize::try_from(length).unwrap_or(usize::MAX).min(input.len()),
                 _ => input.len(),
@@ -127,32 +127,32 @@ impl QueuePair {
         Ok(())
     }
 
-    /// The stream is over: takes the messages that were there before.
+    /// Handles the end of the stream: takes the messages that precede it.
     fn end_of_input(&mut self, sink: &mut Counting<'_, impl Sink>) -> End {
         match self.take_messages(SLOTS, sink) {
-            // Something of the stream is missing.
+            // A part of the stream is missing.
             Ok(Next::Stream(_)) => End::System(Errno::CONNRESET),
             Ok(_) => End::Input,
             Err(fault) => End::Fault(fault),
         }
     }
 
-    /// `end`, after the messages that were there before.
+    /// Returns `end`, after taking the messages that precede it.
     fn end_after_messages(&mut self, end: End, sink: &mut Counting<'_, impl Sink>) -> End {
         self.take_messages(SLOTS, sink).map_or_else(End::Fault, |_| end)
     }
 
-    /// Whether to look at the stream, when `next` is what shared memory has.
+    /// Whether to read the stream, if `next` is what shared memory has.
     fn must_read_stream(&mut self, next: Next, found: bool) -> bool {
-        let stands = matches!(self.phase, Phase::Open);
+        let is_open = matches!(self.phase, Phase::Open);
         match &mut self.shared {
-            Some(shared) if stands && !self.machine.awaits_stream() => shared.must_read_stream(next, found),
+            Some(shared) if is_open && !self.machine.awaits_stream() => shared.must_read_stream(next, found),
             _ => true,
         }
     }
 }
 
-/// Counts the completions that go by.
+/// Counts the completions that it passes on.
 struct Counting<'s, S: Sink> {
     sink: &'s mut S,
     count: usize,

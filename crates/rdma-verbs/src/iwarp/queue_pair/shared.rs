@@ -1,4 +1,4 @@
-//! A queue pair's use of memory that it shares with a peer on the same host.
+//! The memory that a queue pair shares with a peer on the same host.
 
 use std::net::SocketAddr;
 
@@ -8,18 +8,18 @@ use super::{Phase, QueuePair};
 use crate::shm::{Channel, Invitation, Meeting, Next, Target};
 use crate::{EventTarget, Interest, SendRequest, WaitSet};
 
-/// Looks at shared memory alone that find nothing, until the stream is looked at too: it may carry
-/// something, or have ended.
+/// Number of polls that find nothing in shared memory before the stream is read as well: it may have data, or
+/// have ended.
 const MAX_IDLE_POLLS: u8 = 200;
 
-/// The channel, and when to look elsewhere.
+/// The channel, and when to read the stream.
 pub(super) struct Shared {
     pub(super) channel: Channel,
-    /// Looks that found nothing since the last one at the stream.
+    /// Number of polls that found nothing since the stream was last read.
     idle_polls: u8,
-    /// Whether the caller was about to sleep: what wakes it may be the stream.
+    /// Whether the caller was about to sleep. The stream may have woken it.
     slept: bool,
-    /// Whether the notifier stands in the attached set.
+    /// Whether the notifier is in the attached set.
     watched: bool,
 }
 
@@ -28,7 +28,7 @@ impl Shared {
         Box::new(Self { channel, idle_polls: 0, slept: false, watched: false })
     }
 
-    /// Whether to look at the stream as well; `found`: something came by shared memory.
+    /// Whether to read the stream as well. `found`: something arrived in shared memory.
     pub(super) fn must_read_stream(&mut self, next: Next, found: bool) -> bool {
         if matches!(next, Next::Stream(_)) {
             return true;
@@ -47,7 +47,7 @@ impl Shared {
 }
 
 impl QueuePair {
-    /// Makes a place where a peer that is asked to connect can be met.
+    /// Offers a rendezvous to a peer, before connecting to it.
     pub(in super::super) fn invite(&mut self, target: Target, remote: SocketAddr) -> Option<Invitation> {
         if !matches!(self.phase, Phase::Idle) || self.machine.is_for_messages() {
             return None;
@@ -57,8 +57,8 @@ impl QueuePair {
         Some(invitation)
     }
 
-    /// Follows the invitation of a peer whose connection is accepted next. `ends`: this side's address,
-    /// and the peer's. Answers whether there is shared memory now.
+    /// Connects to the rendezvous of a peer whose connection is accepted next. `ends`: the addresses of this
+    /// side and of the peer. Returns whether memory is shared.
     pub(in super::super) fn visit(
         &mut self,
         invitation: &Invitation,
@@ -73,7 +73,8 @@ impl QueuePair {
         self.shared.is_some()
     }
 
-    /// The connection that was asked for stands; `visited`: the peer has followed the invitation.
+    /// Finishes the rendezvous after the connection is established. `visited`: the peer has connected to the
+    /// rendezvous.
     pub(in super::super) fn meet(&mut self, visited: bool, sets: PollSets<'_>) {
         let Some(meeting) = self.meeting.take() else { return };
         let ends = self.local.zip(self.peer);
@@ -89,11 +90,11 @@ impl QueuePair {
         }
     }
 
-    /// Posts sends through shared memory, all or none; none if they have to take the stream.
+    /// Posts sends through shared memory: all of them or, if they have to use the stream, none.
     #[inline]
     pub(super) fn post_shared(&mut self, requests: &[SendRequest<'_>], sink: &mut impl Sink) -> bool {
         let Some(shared) = &mut self.shared else { return false };
-        // What waits for the socket completes first.
+        // Requests that wait for the socket complete first.
         if !self.machine.is_sent() {
             return false;
         }
@@ -105,24 +106,24 @@ impl QueuePair {
         posted
     }
 
-    /// Asks for the next wake-up by the peer. Answers whether something is there already.
+    /// Requests a wake-up by the peer. Returns whether something has arrived already.
     pub(in super::super) fn arm(&mut self, attached: Option<&EventTarget>) -> bool {
         let Some(shared) = &mut self.shared else { return false };
         shared.slept = true;
         let found = shared.channel.arm();
         if let (true, Some(attached)) = (shared.channel.is_alone(), attached) {
-            // The connection tells of the peer's end.
+            // The connection shows the peer's end.
             self.unwatch_notifier(&attached.wait);
         }
         found
     }
 
-    /// Whether memory is shared with the peer: then it has to be looked at without being found ready.
+    /// Whether memory is shared with the peer. Then no set reports that there is something to poll.
     pub(in super::super) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Has the peer's notifications make the set of `target` readable, from the next message on.
+    /// Adds the notifier to the set of `target`, which is readable from the next message on.
     pub(in super::super) fn watch_notifier(&mut self, target: &EventTarget) {
         let Some(shared) = &mut self.shared else { return };
         match target.wait.add(shared.channel.notifier(), target.token, Interest::Read) {
@@ -134,12 +135,12 @@ impl QueuePair {
         }
     }
 
-    /// Takes the notifier out of `set`.
+    /// Removes the notifier from `set`.
     pub(super) fn unwatch_notifier(&mut self, set: &WaitSet) {
         if let Some(shared) = &mut self.shared
             && std::mem::take(&mut shared.watched)
         {
-            // It is there: `watched` said so.
+            // It cannot fail: `watched` says that the notifier is there.
             let _ = set.remove(shared.channel.notifier());
         }
     }

@@ -1,8 +1,8 @@
-//! Two machines, joined by queues, with one seed that decides what happens next.
+//! Two machines joined by queues. One seed determines all events.
 //!
-//! Each side writes, sends and reads at random; the queues carry at random how much and when.
-//! What arrives is compared with a model: messages in order with their bytes, writes placed before
-//! the message behind them is delivered, reads with what the memory holds, completions in order.
+//! Each side writes, sends and reads at random, and the queues carry random amounts at random times. The
+//! outcome is compared with a model: messages arrive in order with their bytes, writes are placed before the
+//! message that follows them is delivered, reads get what the memory holds, and requests complete in order.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ impl Chance {
     }
 }
 
-/// What the other side has to see for a message.
+/// The expected delivery of a message.
 #[derive(Debug)]
 enum Expected {
     Send(Vec<u8>),
@@ -36,16 +36,16 @@ enum Expected {
 #[derive(Default)]
 struct Model {
     expected: VecDeque<Expected>,
-    /// Bytes written since the last message, if any write came.
+    /// Number of bytes written since the last message, if there was a write.
     written: Option<u32>,
-    /// What the peer's region holds when all is delivered.
+    /// The expected content of the peer's region when everything is delivered.
     image: Vec<u8>,
-    /// Ids posted and not complete, and those that were signaled.
+    /// Ids of requests that are not complete, and whether they were signaled.
     posted: VecDeque<(u64, bool)>,
     /// Reads: id, offset in the own region, length, offset in the peer's region.
     reads: VecDeque<(u64, u64, u32, u64)>,
     next_id: u64,
-    /// Receives: id and slot; a slot is free again when it is delivered.
+    /// Receives: id and slot. A slot is free again when its receive is delivered.
     slots: VecDeque<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Pair {
         let models = [0, 1].map(|_| Model { image: vec![0; SIZE], ..Model::default() });
         let mut pair = Self { ends, models, chance: Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1) };
         for side in 0..2 {
-            // The upper half of each own region is what messages are sent from, and stays.
+            // Messages are sent from the upper half of each own region, which does not change.
             let source = pattern(side * 1000, SIZE / 2);
             pair.ends[side].own().memory().write(SIZE as u64 / 2, &source).unwrap();
             for slot in 0..8 {
@@ -94,7 +94,7 @@ impl Pair {
         self.check(1);
     }
 
-    /// Posts with a chance of the payload inline or from registered memory.
+    /// Posts a request whose payload is inline or in registered memory, at random.
     fn post(&mut self, side: usize, operation: Operation, from: usize, length: usize, inline: bool) -> bool {
         let bytes = pattern(side * 1000 + from, length);
         let cut = self.chance.below(length + 1);

@@ -1,9 +1,9 @@
-//! Machines for messages, joined by queues, with one seed that decides what happens next.
+//! Machines for messages, joined by queues. One seed determines all events.
 //!
-//! One connection, or two whose ends on one host share their receives. Each party posts sends, writes and
-//! reads, and receives now and then; connections are killed. What arrives is compared with a model: every
-//! request completes once and in order, messages bring their bytes and immediate data into the oldest
-//! receive, none is touched after its request is done.
+//! There is one connection, or two whose ends on one host share their receives. Each party posts sends,
+//! writes and reads, and sometimes receives. Connections fail. The outcome is compared with a model: every
+//! request completes once and in order, messages deliver their bytes and immediate data to the oldest
+//! receive, and no place is accessed after its request is done.
 
 use std::collections::VecDeque;
 
@@ -11,14 +11,14 @@ use super::joined::Chance;
 use super::*;
 use crate::{CompletionKind, RegionName};
 
-/// How many seeds are tried.
+/// Number of seeds.
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 10_000 };
 const STEPS: usize = 150;
 const ARENA: u32 = 256 * 1024;
 const WINDOW: u32 = 16 * 1024;
 /// Longest message.
 const LONGEST: usize = 6000;
-/// What a place holds before its request is posted, and after it is done.
+/// Content of a place before its request is posted, and after it is done.
 const CANARY: u8 = 0xee;
 
 /// Memory for all seeds.
@@ -34,7 +34,7 @@ struct Receive {
     places: Vec<Place>,
 }
 
-/// What a party has to see of its peer's, in order.
+/// An expected delivery from the peer.
 #[derive(Debug, PartialEq, Eq)]
 enum Expected {
     Message { bytes: Vec<u8>, immediate: Option<u64> },
@@ -47,7 +47,7 @@ struct Posted {
     signaled: bool,
     kind: CompletionKind,
     places: Vec<Place>,
-    /// What a read has to bring.
+    /// The expected result of a read.
     fetches: Vec<u8>,
 }
 
@@ -56,16 +56,16 @@ struct Party {
     machine: Machine,
     region: MemoryRegion,
     arena: Place,
-    /// Bytes of the arena that have served.
+    /// Number of bytes of the arena that have been used.
     used: usize,
     pipe: Pipe,
     completions: Vec<Completion>,
     inline: usize,
     receives: VecDeque<Receive>,
     expected: VecDeque<Expected>,
-    /// Bytes that the peer has written since its last message.
+    /// Number of bytes that the peer has written since its last message.
     written: usize,
-    /// What the region holds when all is delivered.
+    /// The expected content of the region when everything is delivered.
     image: Vec<u8>,
     posted: VecDeque<Posted>,
     next_id: u64,
@@ -75,15 +75,15 @@ struct Party {
 
 struct Run<'g> {
     ground: &'g mut Ground,
-    /// Each connected to the one whose number differs in the last bit.
+    /// The parties. Each is connected to the one whose number differs in the last bit.
     parties: Vec<Party>,
-    /// Of the parties with an even number, if they share their receives.
+    /// The receives that the parties with an even number share, if they do.
     shared: Option<Arc<Mutex<SharedReceives>>>,
     common: VecDeque<Receive>,
     next_common: u64,
-    /// Of each connection.
+    /// One for each connection.
     stands: Vec<bool>,
-    /// Of 8 chances of a receive, how many are taken.
+    /// How many of 8 chances to post a receive are used.
     eagerness: usize,
     chance: Chance,
 }
@@ -95,7 +95,7 @@ impl Party {
         window.fill(&pattern(number * 77, WINDOW as usize));
         let name = RegionName {
             key: std::num::NonZeroU32::new(1 + chance.below(1000) as u32),
-            // Up to the end of what an address can be.
+            // The last addresses that exist.
             address: u64::MAX - u64::from(WINDOW) - chance.below(2) as u64 * chance.below(1 << 30) as u64,
         };
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
@@ -130,8 +130,8 @@ impl Party {
         }
     }
 
-    /// Up to four places of up to `most` bytes in all, which hold the canary; fewer when the arena is used
-    /// up.
+    /// Up to four places of up to `most` bytes in all, which hold the canary. There are fewer when the arena
+    /// is used up.
     fn places(&mut self, most: usize, chance: &mut Chance) -> Vec<Place> {
         let mut left = if chance.below(3) == 0 { most } else { chance.below(most + 1) };
         let number = chance.below(MAX_PLACES) + 1;
@@ -147,7 +147,7 @@ impl Party {
         places
     }
 
-    /// Fills places with bytes that no other request has, and answers them.
+    /// Fills places with unique bytes, and returns these.
     fn compose(&mut self, places: &[Place]) -> Vec<u8> {
         let bytes = pattern(self.next_id as usize * 131, places.iter().map(Place::len).sum());
         let mut from = 0;
@@ -157,7 +157,7 @@ impl Party {
         bytes
     }
 
-    /// Requests are done: from now on nothing may touch their places.
+    /// Records that requests are done: from now on, nothing may access their places.
     fn retire(&mut self, places: Vec<Place>) {
         for place in places {
             blank(&place);
@@ -179,7 +179,7 @@ impl Party {
         assert_eq!(self.machine.pump(&mut port), Ok(()));
     }
 
-    /// The request that `done` is about is the oldest, but for some that were not to be reported.
+    /// Checks that `done` belongs to the oldest request, apart from unsignaled ones.
     fn completed(&mut self, done: &Completion) {
         loop {
             let posted = self.posted.pop_front().expect("a request for each completion");
@@ -197,7 +197,7 @@ impl Party {
     }
 }
 
-/// What a seed decides for a whole run.
+/// Choices of a seed for a whole run.
 struct Setting {
     crc: bool,
     max_payload: usize,
@@ -263,7 +263,7 @@ impl<'g> Run<'g> {
             self.serve_waiting();
         } else if self.stands[at / 2] {
             let party = &mut self.parties[at];
-            // Ids need not differ.
+            // Ids may be equal.
             let id = self.chance.below(4) as u64;
             if party.machine.post_recv(&[RecvRequest { id, buffer }]).is_ok() {
                 party.receives.push_back(Receive { id, places });
@@ -274,7 +274,7 @@ impl<'g> Run<'g> {
         self.check(at);
     }
 
-    /// Lets the parties go on that wait for shared receives, as the completion queue does.
+    /// Resumes the parties that wait for shared receives, as the completion queue does.
     fn serve_waiting(&mut self) {
         let Some(shared) = self.shared.clone() else { return };
         loop {
@@ -288,7 +288,8 @@ impl<'g> Run<'g> {
         }
     }
 
-    /// Posts a request whose payload is in `places`, or inline if that is possible and chance has it.
+    /// Posts a request whose payload is in `places`, or inline if that is possible and random choice selects
+    /// it.
     fn post(&mut self, at: usize, operation: Operation, places: Vec<Place>) -> Option<Vec<u8>> {
         let (signaled, more) = (self.chance.below(4) > 0, self.chance.below(4) == 0);
         let by_copy = self.chance.below(2) == 0;
@@ -345,7 +346,7 @@ impl<'g> Run<'g> {
         }
     }
 
-    /// Reads fetch from the upper half, which stays as it is.
+    /// Reads fetch from the upper half, which does not change.
     fn read(&mut self, at: usize) {
         let places = self.parties[at].places(LONGEST, &mut self.chance);
         let length: usize = places.iter().map(Place::len).sum();
@@ -368,7 +369,7 @@ impl<'g> Run<'g> {
         RemoteAddress { key: region.remote_key(), address: region.address() + offset as u64 }
     }
 
-    /// Takes back the newest receive with some id. One that a message has taken stays.
+    /// Cancels the newest receive with some id. A receive that a message has consumed stays.
     fn cancel(&mut self, at: usize) {
         let id = self.chance.below(8) as u64;
         let shared = self.shared.clone().filter(|_| at.is_multiple_of(2));
@@ -394,7 +395,7 @@ impl<'g> Run<'g> {
         }
     }
 
-    /// Brings some of what its peer has sent to a party.
+    /// Carries some of the peer's output to a party.
     fn carry(&mut self, at: usize) {
         let there = self.parties[at ^ 1].pipe.bytes.len();
         let count = self.chance.below(there + 1);
@@ -403,7 +404,7 @@ impl<'g> Run<'g> {
         self.parties[at ^ 1].pipe.bytes.splice(..0, bytes[count - left..].iter().copied());
     }
 
-    /// Brings bytes as a socket does; answers how many are left because a message waits for a receive.
+    /// Passes bytes as a socket does. Returns how many are left because a message waits for a receive.
     fn bring(&mut self, at: usize, mut bytes: &[u8]) -> usize {
         let straight = self.chance.below(2) == 0;
         while !bytes.is_empty() && !self.parties[at].machine.is_stalled() {
@@ -426,7 +427,7 @@ impl<'g> Run<'g> {
         bytes.len()
     }
 
-    /// A connection dies: all that is outstanding is flushed, and nothing moves any more.
+    /// Fails a connection: all that is outstanding is flushed, and nothing moves any more.
     fn kill(&mut self, connection: usize) {
         self.stands[connection] = false;
         for at in [2 * connection, 2 * connection + 1] {
@@ -436,7 +437,7 @@ impl<'g> Run<'g> {
             let (posted, receives) = (party.machine.send_room(), party.receives.len());
             let given_back = party.machine.receiver.shared_receive();
             party.machine.flush(None, &mut party.completions);
-            // What came of a message stays in the receive that it had begun to fill.
+            // The received part of a message stays in the receive that it had begun to fill.
             for receive in self.common.iter().filter(|receive| Some(receive.id) == given_back) {
                 receive.places.iter().for_each(blank);
             }
@@ -470,7 +471,7 @@ impl<'g> Run<'g> {
         self.serve_waiting();
     }
 
-    /// Compares what a party has seen with the model.
+    /// Compares the deliveries to a party with the model.
     fn check(&mut self, at: usize) {
         for done in std::mem::take(&mut self.parties[at].completions) {
             match done.kind {
@@ -505,7 +506,7 @@ impl<'g> Run<'g> {
         let shared = self.uses_shared(at);
         let receives = if shared { &mut self.common } else { &mut self.parties[at].receives };
         let found = receives.iter().position(|receive| receive.id == done.id).expect("one that was posted");
-        // The message of another party may have taken an older one.
+        // The message of another party may have consumed an older receive.
         assert!(found <= usize::from(shared), "receive {found} of those that are posted");
         let places = receives.remove(found).map(|receive| receive.places).unwrap_or_default();
         let found = gathered(&places);
@@ -520,7 +521,7 @@ impl<'g> Run<'g> {
         self.parties[at].retire(places);
     }
 
-    /// Lets everything arrive that can, with receives for all of it.
+    /// Delivers everything, with receives for all of it.
     fn finish(&mut self) {
         for party in &mut self.parties {
             party.pipe.room = usize::MAX;

@@ -1,4 +1,4 @@
-//! What a peer may not do, and what it is told; what a caller may not post.
+//! Violations of a peer and the Terminate messages that report them; requests that cannot be posted.
 
 use super::*;
 use crate::{Buffer, CompletionKind};
@@ -26,7 +26,7 @@ fn read(stag: u32, offset: u64, length: u32) -> Vec<u8> {
     untagged(Opcode::ReadRequest, 1, 1, 0, &payload)
 }
 
-/// What a Terminate repeats of the segment that it is about (RFC 5040 4.8).
+/// The headers of the faulty segment that a Terminate includes (RFC 5040 4.8).
 #[derive(Debug, Clone, Copy)]
 enum Repeats {
     /// Nothing: the error is not about a segment, or its header is not known to be one.
@@ -38,7 +38,7 @@ enum Repeats {
 }
 
 impl Repeats {
-    /// The bits and the bytes that say so, for the segment in `fpdu`.
+    /// The flags and the bytes for them, for the segment in `fpdu`.
     fn of(self, fpdu: &[u8]) -> (u8, &[u8]) {
         let header = 2 + if fpdu[2] & 0x80 != 0 { 14 } else { 18 };
         match self {
@@ -49,7 +49,7 @@ impl Repeats {
     }
 }
 
-/// The Terminate that a machine sends because of `bytes`, of which the segment in `about` is to blame.
+/// The Terminate that a machine sends because of `bytes`. `about` has the faulty segment.
 fn answer(end: &mut End, bytes: &[u8], repeats: Repeats, about: &[u8]) -> Terminate {
     end.restart(Side::Passive, false);
     end.receives(2, 16);
@@ -174,7 +174,7 @@ fn a_terminate_about_what_this_side_sends_repeats_no_segment() {
     let first = read(end.ring().remote_key(), 0, SIZE as u32);
     let mut second = first.clone();
     second[15] = 2;
-    // Behind the reads comes a segment that is as it should be, of which the payload is missing.
+    // A correct segment follows the reads; its payload is missing.
     let begun = tagged(Opcode::Write, end.spare.remote_key(), 0, b"x");
     end.take(&[&first, &second, &begun[..16]].concat(), false);
     assert_eq!(end.fault, None);
@@ -290,7 +290,7 @@ fn a_wrong_crc_is_told_with_both_numbers() {
     let mut bytes = untagged(Opcode::Send, 0, 1, 0, b"abc");
     let at = bytes.len() - 6;
     bytes[at] ^= 1;
-    // What is right behind it counts no more.
+    // Correct input after it is ignored.
     end.take(&[bytes, send_of(1)].concat(), false);
     let Some(Fault::Violation(violation @ Violation::Crc { found, expected })) = end.fault else {
         panic!("{:?}", end.fault)
@@ -324,7 +324,7 @@ fn a_key_dies_with_its_region_also_under_a_message() {
 fn a_region_that_dies_under_a_response_ends_the_connection() {
     let mut end = End::new(Side::Passive, false);
     end.pipe.room = 1000;
-    // The first is built, and waits for the wire; the second is not.
+    // The first is encoded, and waits for the wire; the second is not.
     let first = read(end.ring().remote_key(), 0, SIZE as u32);
     let mut second = first.clone();
     second[15] = 2;

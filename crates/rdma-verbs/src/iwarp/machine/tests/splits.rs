@@ -1,9 +1,9 @@
-//! One exchange, recorded once and brought in all splits, always with the same outcome.
+//! One exchange, recorded once and fed in all splits. The outcome is always the same.
 
 use super::*;
 use crate::CompletionKind;
 
-/// What an exchange left behind.
+/// The outcome of an exchange.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     completions: Vec<Completion>,
@@ -47,8 +47,8 @@ fn replay(b: &mut End, crc: bool, pieces: &[&[u8]], straight: bool) -> Outcome {
     Outcome { completions, ring: b.ring_bytes(), own: b.own_bytes(), answered: b.pipe.bytes.clone() }
 }
 
-/// The outcome of a stream in pieces, and its length. It is recorded for each replay, because it
-/// names keys, one of which it ends; what depends on their values is made equal.
+/// The outcome of a stream in pieces, and its length. The stream is recorded for each replay, because it
+/// names keys, one of which it invalidates; what depends on their values is made equal.
 fn outcome(crc: bool, straight: bool, cut: impl Fn(&[u8]) -> Vec<&[u8]>) -> (Outcome, usize) {
     let mut b = End::new(Side::Passive, crc);
     let stream = record(&mut b, crc);
@@ -99,7 +99,7 @@ fn the_whole_stream_does_what_it_says() {
         assert_eq!(outcome.own[256..276], pattern(17, 20));
         assert_eq!(outcome.own[276..279], pattern(7, 3));
         assert_eq!(outcome.own[320..324], *b"gone");
-        // 16 of header, 200 of payload, 4 of CRC, which is left out if it is used.
+        // 16 bytes of header, 200 of payload, and 4 of CRC, which is omitted if CRCs are used.
         assert_eq!(outcome.answered.len(), 216 + if crc { 0 } else { 4 });
         assert_eq!(outcome.answered[16 + 50..16 + 200], pattern(1, 150));
     }
@@ -169,8 +169,8 @@ fn every_end_inside_the_stream_is_known_as_one() {
     let mut a = End::new(Side::Active, false);
     a.post_bytes(1, PLAIN, &pattern(0, 5000));
     a.post_bytes(2, PLAIN, b"x");
-    // An FPDU ends behind the opening Write, each of the two segments of the first message, and
-    // the second message; a message ends not between those two segments.
+    // An FPDU ends after the opening Write, after each of the two segments of the first message, and after
+    // the second message. No message ends between those two segments.
     let fpdus = [20, 20 + 20 + 4000 + 4, 20 + 20 + 4000 + 4 + 20 + 1000 + 4];
     let ends = [0, fpdus[0], fpdus[2], a.pipe.bytes.len()];
     for length in 0..=a.pipe.bytes.len() {

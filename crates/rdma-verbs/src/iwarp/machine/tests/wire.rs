@@ -1,4 +1,4 @@
-//! What a machine puts on the wire, byte by byte.
+//! The bytes that a machine puts on the wire.
 
 use super::*;
 
@@ -123,7 +123,7 @@ fn messages_are_numbered_by_queue_in_the_order_of_posting() {
     assert_eq!(numbers, [round(1, 1), round(4, 2)].concat());
 }
 
-/// A Read Request for (key, offset, length), into (1, 1 + `sequence`) of who sends it.
+/// A Read Request for (key, offset, length), into (1, 1 + `sequence`) of the requester.
 fn read(sequence: u32, (key, offset, length): (u32, u64, u32)) -> Vec<u8> {
     let header = [
         &1_u32.to_be_bytes()[..],
@@ -135,7 +135,7 @@ fn read(sequence: u32, (key, offset, length): (u32, u64, u32)) -> Vec<u8> {
     untagged([0x41, 0x41], 0, [1, sequence, 0], &header.concat())
 }
 
-/// What a passive machine answers to these reads.
+/// The responses of a passive machine to these reads.
 fn answered(end: &mut End, reads: &[(u32, u64, u32)]) -> Vec<Vec<u8>> {
     for (sequence, &wanted) in (1..).zip(reads) {
         end.take(&fpdu(&read(sequence, wanted)), false);
@@ -197,7 +197,7 @@ fn a_message_takes_effect_with_its_last_byte() {
     let (segment, remote) = (active.segment(4, 2), passive.remote(0));
     active.post(1, Operation::Read { remote }, Payload::Segments(&[segment])).unwrap();
     active.pipe.bytes.clear();
-    // Completions and ULPDUs that each brings to the end that gets it.
+    // Completions and ULPDUs that each message produces at its receiver.
     let to_passive = [
         (untagged([0x01, 0x43], 0xbad, [0, 1, 0], b"ab"), 0, 0),
         (untagged([0x41, 0x43], 0xbad, [0, 1, 2], b"cd"), 1, 0),

@@ -69,9 +69,9 @@ impl QueuePair {
 
     /// Whether the peer's host has vanished; see [`Liveness`](super::super::liveness).
     pub(super) fn has_vanished(&mut self) -> bool {
-        let stands = matches!(self.phase, Phase::Open | Phase::Closing { .. });
+        let is_established = matches!(self.phase, Phase::Open | Phase::Closing { .. });
         match (&mut self.liveness, &self.socket) {
-            (Some(liveness), Some(socket)) if stands => liveness.has_vanished(socket),
+            (Some(liveness), Some(socket)) if is_established => liveness.has_vanished(socket),
             _ => false,
         }
     }
