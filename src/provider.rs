@@ -1,10 +1,9 @@
-//! libfabric's nouns, built on the stream protocol and the verbs core.
+//! libfabric's objects, built on the stream protocol and the verbs core.
 //!
-//! One file a noun: what `fi_getinfo` answers ([`info`], [`devices`],
-//! [`route`], [`address`], [`config`]), then the objects
-//! an application opens: fabric, domain, passive endpoint, endpoint, event queue. An endpoint is
-//! generic over its device, so that each device has its own tables and nothing on the data path
-//! asks which device it is.
+//! There is one file for each object: discovery, which `fi_getinfo` needs ([`info`], [`devices`], [`route`],
+//! [`address`], [`config`]), then the objects that an application opens: fabric, domain, passive endpoint,
+//! endpoint, event queue. An endpoint is generic over its device, so each device has its own tables, and the
+//! data path does not test which device it uses.
 
 mod address;
 mod children;
@@ -51,7 +50,7 @@ impl Provider for Rstream {
         flags: u64,
         hints: Option<InfoRef<'_>>,
     ) -> Result<InfoList> {
-        info::answer(&info::Query { version, node, service, flags, hints })
+        info::getinfo(&info::Query { version, node, service, flags, hints })
     }
 
     fn fabric(&self, attributes: FabricAttr<'_>) -> Result<NewFabric> {

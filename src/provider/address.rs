@@ -33,9 +33,9 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// The addresses that `node` and `service` name. Without a node these are the wildcard addresses
-/// if the caller wants to listen (`passive`), else the loopback addresses. With `numeric`, host names are
-/// not looked up.
+/// The addresses for `node` and `service`. Without a node these are the wildcard addresses if the caller
+/// wants to listen (`passive`), and otherwise the loopback addresses. With `numeric`, host names are not
+/// looked up.
 ///
 /// # Errors
 /// `FI_ENODATA` for a name that cannot be resolved.
@@ -73,7 +73,7 @@ pub(super) fn route_to(remote: SocketAddr) -> Option<SocketAddr> {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Connecting a datagram socket sends nothing; it only asks for the route. Port 0 has none.
+    // Connecting a datagram socket sends nothing. It only looks up the route, which port 0 does not have.
     let socket = UdpSocket::bind((any, 0)).ok()?;
     let port = if remote.port() == 0 { 9 } else { remote.port() };
     let mut target = remote;

@@ -33,7 +33,7 @@ pub(super) struct Offered {
     pub(super) domain: Option<String>,
 }
 
-/// Every usable device, RDMA devices first; of one fabric only, if its name is given.
+/// Every usable device, RDMA devices first. If the name of a fabric is given, only its devices.
 pub(super) fn offered(fabric: Option<&str>) -> Result<Vec<Offered>> {
     let wanted = |name: &CStr| fabric.is_none_or(|fabric| fabric.as_bytes() == name.to_bytes());
     let interfaces = address::interfaces()?;

@@ -22,11 +22,12 @@ use super::message::{
     region::Region, shared_receive::SharedReceive,
 };
 
-/// An open domain. Each stream endpoint has a protection domain of its own, so that the keys that one peer is told
-/// give no other peer access. Message endpoints share one, because `fi_mr` belongs to the domain.
+/// An open domain. Each stream endpoint has its own protection domain, so the keys that one peer knows give
+/// no other peer access. Message endpoints share one, because a memory region of libfabric belongs to the
+/// domain.
 pub(super) struct Domain<D: Device> {
     device: D,
-    /// Of message endpoints, once something needs it.
+    /// The engine of message endpoints, created on first use.
     engine: Mutex<Option<Arc<Engine<D>>>>,
     naming: Naming,
     /// Keeps the fabric open.
@@ -55,7 +56,7 @@ impl<D: Device> Domain<D> {
         }))
     }
 
-    /// What drives its message endpoints.
+    /// The engine of its message endpoints.
     pub(super) fn engine(&self) -> Result<Arc<Engine<D>>> {
         let mut engine = self.engine.lock();
         if engine.is_none() {
@@ -64,7 +65,7 @@ impl<D: Device> Domain<D> {
         engine.clone().ok_or(Errno::EIO)
     }
 
-    /// Waits as long as [`Linger`] allows for what closed message endpoints have on its way.
+    /// Waits, as long as [`Linger`] allows, for output of closed message endpoints.
     fn linger(&self) {
         let Some(engine) = self.engine.lock().take() else { return };
         let mut linger = Linger::since(Instant::now());

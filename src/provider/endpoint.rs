@@ -50,7 +50,7 @@ pub(super) struct Endpoint<D: Device> {
     maker: Maker,
     inner: Mutex<Inner<D>>,
     /// Notified by each call. A call that yields to another thread waits for it.
-    news: Condvar,
+    called: Condvar,
 }
 
 struct Inner<D: Device> {
@@ -63,7 +63,7 @@ struct Inner<D: Device> {
     state: State<D>,
     callers: Callers,
     /// Whether `FI_SHUTDOWN` was queued.
-    told_shutdown: bool,
+    shutdown_reported: bool,
     /// Counts the endpoint as open in its domain.
     membership: Option<Child>,
 }
@@ -78,7 +78,7 @@ enum State<D: Device> {
     /// Connected, or the connection has ended.
     Connected(Box<Connection<D>>),
     /// The attempt failed, or the endpoint is closed.
-    Dead,
+    Closed,
 }
 
 impl<D: Device> Endpoint<D> {
@@ -111,10 +111,10 @@ impl<D: Device> Endpoint<D> {
                 wait: None,
                 state: State::Open,
                 callers: Callers::default(),
-                told_shutdown: false,
+                shutdown_reported: false,
                 membership: Some(domain.children().join()),
             }),
-            news: Condvar::new(),
+            called: Condvar::new(),
             domain,
         }))
     }
@@ -156,21 +156,21 @@ impl<D: Device> Endpoint<D> {
         self.domain.device().attributes()
     }
 
-    /// Bytes that the device leaves for the user's connection data.
+    /// Maximum number of bytes of the user's connection data that the device allows.
     fn user_data_room(&self) -> usize {
         user_data_room(&self.attributes())
     }
 }
 
 impl<D: Device> Inner<D> {
-    /// Makes the queue pair and posts the receives.
+    /// Creates the queue pair and posts the receives.
     fn enable(&mut self, endpoint: &Endpoint<D>) -> Result<()> {
         match self.state {
             State::Open => {}
             State::Enabled(_) => return Ok(()),
             State::Connecting(_) => return Err(Errno::EALREADY),
             State::Connected(_) => return Err(Errno::EISCONN),
-            State::Dead => return Err(Errno::EOPBADSTATE),
+            State::Closed => return Err(Errno::EOPBADSTATE),
         }
         if self.binding.is_none() {
             return Err(Errno::ENOEQ);
@@ -205,7 +205,7 @@ impl<D: Device> Inner<D> {
             State::Enabled(queue_pair) => Some(queue_pair),
             State::Connecting(handshake) => Some(handshake.queue_pair_mut()),
             State::Connected(connection) => Some(connection.queue_pair_mut()),
-            State::Open | State::Dead => None,
+            State::Open | State::Closed => None,
         }
     }
 
@@ -214,7 +214,7 @@ impl<D: Device> Inner<D> {
             State::Enabled(queue_pair) => Some(queue_pair),
             State::Connecting(handshake) => Some(handshake.queue_pair()),
             State::Connected(connection) => Some(connection.queue_pair()),
-            State::Open | State::Dead => None,
+            State::Open | State::Closed => None,
         }
     }
 
@@ -222,8 +222,8 @@ impl<D: Device> Inner<D> {
     /// if a call would return something now.
     fn after_call(&mut self) {
         let State::Connected(connection) = &self.state else { return };
-        if !self.told_shutdown && connection.is_over() {
-            self.told_shutdown = true;
+        if !self.shutdown_reported && connection.is_over() {
+            self.shutdown_reported = true;
             if let Some(binding) = &self.binding {
                 binding.push(Event::Shutdown { fid: binding.fid() });
             }
@@ -266,7 +266,7 @@ impl<D: Device> Inner<D> {
         }
     }
 
-    /// Stops waiting: the peer gets the bytes that the device has, and the end of the stream.
+    /// Stops waiting. The peer still gets the bytes that the device has, and the end of the stream.
     fn give_up(&mut self) {
         if let State::Connected(connection) = &mut self.state {
             connection.disconnect();
@@ -303,7 +303,7 @@ impl<D: Device> Fid for Endpoint<D> {
         }
         let mut inner = self.inner.lock();
         inner.binding = None;
-        inner.state = State::Dead;
+        inner.state = State::Closed;
         inner.membership = None;
         drop(inner);
         if let Some(request) = &self.request {
@@ -320,7 +320,7 @@ impl<D: Device> Fid for Endpoint<D> {
     fn control(&self, command: Control<'_>) -> Result<i32> {
         match command {
             Control::Enable => self.inner.lock().enable(self).map(|()| 0),
-            command => wait::answer(command, || {
+            command => wait::control(command, || {
                 let mut inner = self.inner.lock();
                 let fd = inner.descriptor()?.as_fd().as_raw_fd();
                 inner.after_call();

@@ -1,11 +1,11 @@
-//! From errors of the verbs core and of the stream to errno.
+//! Conversion of errors of the verbs core and of the stream to errno.
 
 use rdma_verbs::Error;
 
 use crate::abi::Errno;
 
-/// The errno of a device's refusal; what the device said goes to the log, because an errno cannot
-/// carry it.
+/// The errno of a call that a device refused. The error itself goes to the log, because an errno cannot
+/// express it.
 pub(super) fn errno_of(error: Error) -> Errno {
     log::warn!(target: "ep_ctrl", "{error}");
     match error {

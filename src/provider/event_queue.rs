@@ -37,7 +37,7 @@ pub(super) trait Source: Send + Sync {
 pub(super) struct EventQueue {
     wait: Arc<WaitSet>,
     /// On while events are queued.
-    news: Signal,
+    ready_signal: Signal,
     timer: Timer,
     queue: Mutex<Queue>,
     membership: Mutex<Option<Child>>,
@@ -76,8 +76,8 @@ impl EventQueue {
         let timer = Timer::new().map_err(errno_of)?;
         wait.add(timer.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
         let membership = Mutex::new(Some(membership));
-        let news = wait.signal(wait.token());
-        Ok(Self { wait, news, timer, queue: Mutex::default(), membership })
+        let ready_signal = wait.signal(wait.token());
+        Ok(Self { wait, ready_signal, timer, queue: Mutex::default(), membership })
     }
 
     /// Drives every source that has an event or whose deadline has passed, then runs `look` on the queue.
@@ -91,7 +91,7 @@ impl EventQueue {
 
     /// For `fi_trywait`: whether an event can be read.
     pub(super) fn must_not_wait(&self) -> bool {
-        self.drive(|queue| queue.has_news())
+        self.drive(|queue| queue.has_event())
     }
 
     fn drive_ready<R>(&self, ready: &mut Vec<Token>, then: impl FnOnce(&mut Queue) -> R) -> R {
@@ -99,8 +99,8 @@ impl EventQueue {
         ready.extend(self.queue.lock().expired(Instant::now()));
         ready.sort_unstable();
         ready.dedup();
-        // The endpoints that were bound last come first: that one is connected is told before the next request of its
-        // peer.
+        // The endpoints that were bound last come first: the queue reports that one is connected before it
+        // reports the next request of its peer.
         for token in ready.drain(..).rev() {
             let source = self.queue.lock().source(token);
             if let Some(source) = source {
@@ -128,7 +128,7 @@ impl EventQueue {
         let mut queue = self.queue.lock();
         let result = change(&mut queue);
         if queue.driving == 0 {
-            self.news.set(queue.has_news());
+            self.ready_signal.set(queue.has_event());
         }
         result
     }
@@ -164,7 +164,7 @@ impl Drop for Driving<'_> {
 
 impl Queue {
     /// Whether an event or an error can be read.
-    fn has_news(&self) -> bool {
+    fn has_event(&self) -> bool {
         !self.events.is_empty() || !self.errors.is_empty()
     }
 
@@ -288,7 +288,7 @@ impl Fid for EventQueue {
     }
 
     fn control(&self, command: Control<'_>) -> Result<i32> {
-        wait::answer(command, || Ok(self.wait.as_fd().as_raw_fd()))
+        wait::control(command, || Ok(self.wait.as_fd().as_raw_fd()))
     }
 }
 

@@ -45,9 +45,9 @@ struct Choice {
     control_progress: u32,
 }
 
-/// Answers `fi_getinfo`.
-pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
-    // Opening devices takes time, so other requests are answered first.
+/// Implements `fi_getinfo`.
+pub(super) fn getinfo(query: &Query<'_>) -> Result<InfoList> {
+    // Opening devices takes time, so requests that need none return first.
     let hints = query.hints;
     let is_known_format = hints.is_none_or(|hints| fits_address_format(hints.addr_format()));
     let (streams, messages) = (hints.is_none_or(fits), hints.is_none_or(message::info::may_fit));
@@ -73,8 +73,8 @@ pub(super) fn answer(query: &Query<'_>) -> Result<InfoList> {
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }
 }
 
-/// Adds the info of a route, which `describe` makes but for the addresses, if the application's address format can hold
-/// them.
+/// Adds the info of a route, if the application's address format can hold its addresses. `describe` creates
+/// the info without addresses.
 fn add(
     list: &mut InfoList,
     hints: Option<InfoRef<'_>>,
@@ -138,7 +138,7 @@ impl Choice {
     }
 }
 
-/// Whether stream endpoints of any device can be as the hints ask.
+/// Whether any stream endpoint can satisfy the hints.
 fn fits(hints: InfoRef<'_>) -> bool {
     is_subset(hints.caps(), CAPS)
         && hints.ep_attr().is_none_or(fits_endpoint)

@@ -69,7 +69,7 @@ impl Allowance {
         Self { whole, restored: now }
     }
 
-    /// Takes `time` out if so much is left.
+    /// Takes `time`, if that much is left.
     fn draw(&mut self, time: Duration, now: Instant) -> bool {
         let restored = self.restored.max(now) + time * RETURN;
         let enough = restored - now <= self.whole * RETURN;

@@ -1,8 +1,8 @@
-//! Message endpoints (`FI_EP_MSG`): messages and remote memory access with completions, on queue pairs for messages of
-//! the verbs core.
+//! Message endpoints (`FI_EP_MSG`): messages and remote memory access with completions, on queue pairs for
+//! messages of the verbs core.
 //!
-//! All objects of a domain share one [`engine`]: its lock covers the device's completion queue and all that a call
-//! changes. Whoever reads a completion queue or a counter drives it.
+//! All objects of a domain share one [`engine`]: its lock covers the device's completion queue and everything
+//! that a call changes. Each reader of a completion queue or counter drives it.
 //!
 //! | file | part |
 //! |---|---|

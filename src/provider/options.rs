@@ -53,8 +53,8 @@ impl Name {
     }
 }
 
-/// Changes one option; `value` has the bytes of the caller's integer. `open` says whether the endpoint still
-/// takes changes.
+/// Changes one option. `value` has the bytes of the caller's integer. `open` says whether the endpoint still
+/// allows changes.
 pub(super) fn set(
     sizes: &mut Sizes,
     (level, name): (i32, i32),

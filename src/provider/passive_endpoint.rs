@@ -20,11 +20,11 @@ use super::fabric::Fabric;
 use super::info;
 use super::message::{self, hello};
 use super::options;
-use super::request::{Offer, Request, Requests};
+use super::request::{PeerEndpoint, Request, Requests};
 
 /// Connection requests that may wait for the application unless `FI_BACKLOG` sets another number.
 const DEFAULT_BACKLOG: u32 = 1024;
-/// Most requests that one call takes. The descriptor stays readable for the others.
+/// Maximum number of requests that one call takes. The descriptor stays readable for the others.
 const ROUND: usize = 16;
 /// Number of requests whose handles stay valid after their peers have left.
 const KEPT: usize = 1024;
@@ -80,25 +80,25 @@ impl<D: Device> PassiveEndpoint<D> {
         message::info::is_of_messages(self.info.as_ref())
     }
 
-    /// What a peer's connection data says: the kind of its endpoint and the application's bytes, or why it is
-    /// refused and what it is told.
-    fn read_offer(
+    /// Decodes a peer's connection data. Returns the kind of its endpoint and the application's bytes, or why
+    /// the request is refused and the private data of the reply.
+    fn read_connection_data(
         &self,
         inner: &Inner<D>,
         data: &[u8],
-    ) -> std::result::Result<(Offer, Vec<u8>), (String, Vec<u8>)> {
+    ) -> std::result::Result<(PeerEndpoint, Vec<u8>), (String, Vec<u8>)> {
         if self.is_of_messages() {
             let user_data = hello::decode(data).map(<[u8]>::to_vec);
             let refused = || ("not the data of a message endpoint".to_owned(), hello::encode(&[]));
-            return user_data.map(|data| (Offer::Messages, data)).ok_or_else(refused);
+            return user_data.map(|data| (PeerEndpoint::Messages, data)).ok_or_else(refused);
         }
         match Peer::decode(data) {
-            Ok((peer, user_data)) => Ok((Offer::Stream(peer, inner.sizes), user_data)),
+            Ok((peer, user_data)) => Ok((PeerEndpoint::Stream(peer, inner.sizes), user_data)),
             Err(why) => Err((why.to_string(), why.refusal())),
         }
     }
 
-    /// Bytes of the application's connection data.
+    /// Maximum number of bytes of the application's connection data.
     fn user_data_room(&self) -> usize {
         let attributes = self.device.attributes();
         if self.is_of_messages() {
@@ -109,17 +109,17 @@ impl<D: Device> PassiveEndpoint<D> {
     }
 
     /// Queues an event for a request, or rejects the request.
-    fn announce(&self, inner: &mut Inner<D>, request: D::Request) {
+    fn queue_request(&self, inner: &mut Inner<D>, request: D::Request) {
         let Some(binding) = &inner.binding else { return };
-        let (offer, user_data) = match self.read_offer(inner, request.private_data()) {
-            Ok(offered) => offered,
-            Err((why, answer)) => {
+        let (peer, user_data) = match self.read_connection_data(inner, request.private_data()) {
+            Ok(decoded) => decoded,
+            Err((why, reply)) => {
                 log::warn!(target: "ep_ctrl", "connection from {} refused: {why}", request.peer_address());
-                return request.reject(&answer);
+                return request.reject(&reply);
             }
         };
         let (local, remote) = (request.local_address(), request.peer_address());
-        let request = Request::<D>::new(request, offer);
+        let request = Request::<D>::new(request, peer);
         let sizes = (!self.is_of_messages()).then_some(&inner.sizes);
         let mut info = match info::for_request(&self.info, local, remote, sizes) {
             Ok(info) => info,
@@ -142,7 +142,7 @@ impl<D: Device> Source for PassiveEndpoint<D> {
         let room = (inner.backlog as usize).saturating_sub(waiting);
         for _ in 0..room.min(ROUND) {
             let Some(request) = inner.listener.as_mut().and_then(Listener::poll) else { break };
-            self.announce(&mut inner, request);
+            self.queue_request(&mut inner, request);
         }
         if let Some(binding) = &inner.binding {
             binding.set_deadline(inner.listener.as_ref().and_then(Listener::deadline));

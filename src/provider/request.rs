@@ -1,4 +1,4 @@
-//! A connection request, which `FI_CONNREQ` announces and the application accepts or rejects.
+//! A connection request, which `FI_CONNREQ` reports and the application accepts or rejects.
 //!
 //! It belongs to its passive endpoint, and from `fi_endpoint` on to the endpoint that was opened for it. When
 //! the owner is closed, the request is abandoned.
@@ -12,24 +12,24 @@ use crate::abi::ConnectionHandle;
 use rdma_verbs::{ConnectionRequest, Device};
 use rstream_session::{Peer, Sizes};
 
-/// A request and, until it is answered, its connection.
+/// A request and, until it is accepted or rejected, its connection.
 pub(super) struct Request<D: Device> {
     pending: Mutex<Option<Pending<D>>>,
     /// Whether an endpoint was opened for it.
     claimed: AtomicBool,
-    offer: Offer,
+    peer: PeerEndpoint,
 }
 
-/// What kind of endpoint the peer has.
+/// The kind of the peer's endpoint.
 #[derive(Debug, Clone)]
-pub(super) enum Offer {
-    /// A stream: its parameters, and the sizes with which endpoints that accept it begin.
+pub(super) enum PeerEndpoint {
+    /// A stream: the peer's connection parameters, and the initial sizes of an endpoint that accepts it.
     Stream(Peer, Sizes),
     /// Messages.
     Messages,
 }
 
-/// The parts that the answer consumes.
+/// The parts that accepting or rejecting consumes.
 struct Pending<D: Device> {
     request: D::Request,
     /// The application's handle of the request. It keeps the request alive.
@@ -38,29 +38,31 @@ struct Pending<D: Device> {
 
 impl<D: Device> Request<D> {
     /// A request of a peer.
-    pub(super) fn new(request: D::Request, offer: Offer) -> Arc<Self> {
+    pub(super) fn new(request: D::Request, peer: PeerEndpoint) -> Arc<Self> {
         let pending = Mutex::new(Some(Pending { request, handle: None }));
-        Arc::new(Self { pending, claimed: AtomicBool::new(false), offer })
+        Arc::new(Self { pending, claimed: AtomicBool::new(false), peer })
     }
 
-    /// Gives the request a handle, which is valid until the request is answered or abandoned.
+    /// Creates the handle of the request, which is valid until the request is accepted, rejected or
+    /// abandoned.
     pub(super) fn name(self: &Arc<Self>, give: impl FnOnce(&ConnectionHandle)) {
         if let Some(pending) = &mut *self.pending.lock() {
             give(pending.handle.get_or_insert_with(|| ConnectionHandle::new(Arc::clone(self))));
         }
     }
 
-    /// The parameters of a peer that asks for a stream, and the sizes with which an endpoint for it begins.
+    /// The connection parameters of a peer that requests a stream, and the initial sizes of an endpoint for
+    /// it.
     pub(super) fn stream(&self) -> Option<(&Peer, Sizes)> {
-        match &self.offer {
-            Offer::Stream(peer, sizes) => Some((peer, *sizes)),
-            Offer::Messages => None,
+        match &self.peer {
+            PeerEndpoint::Stream(peer, sizes) => Some((peer, *sizes)),
+            PeerEndpoint::Messages => None,
         }
     }
 
     /// Whether the peer has a message endpoint.
     pub(super) fn is_of_messages(&self) -> bool {
-        matches!(self.offer, Offer::Messages)
+        matches!(self.peer, PeerEndpoint::Messages)
     }
 
     /// Passes it from the passive endpoint to the endpoint that is opened for it.
@@ -68,7 +70,7 @@ impl<D: Device> Request<D> {
         self.claimed.store(true, Ordering::Relaxed);
     }
 
-    /// Takes the connection out, to answer the request. `None` if it was answered before.
+    /// Removes the connection, to accept or reject it. `None` if that has happened before.
     pub(super) fn take(&self) -> Option<D::Request> {
         self.pending.lock().take().map(|pending| pending.request)
     }
@@ -77,23 +79,23 @@ impl<D: Device> Request<D> {
         self.pending.lock().is_some()
     }
 
-    /// Whether it is unanswered and its peer has left.
+    /// Whether it is pending and its peer has closed the connection.
     fn has_left(&self) -> bool {
         self.pending.lock().as_ref().is_some_and(|pending| pending.request.has_left())
     }
 
-    /// Drops the connection without an answer.
+    /// Drops the connection without a reply.
     pub(super) fn abandon(&self) {
         drop(self.take());
     }
 
-    /// Rejects the request. `false` if it was answered before.
+    /// Rejects the request. `false` if it was accepted or rejected before.
     pub(super) fn reject(&self, private_data: &[u8]) -> bool {
         self.take().map(|request| request.reject(private_data)).is_some()
     }
 }
 
-/// The unanswered requests of a passive endpoint.
+/// The pending requests of a passive endpoint.
 pub(super) struct Requests<D: Device>(Vec<Weak<Request<D>>>);
 
 impl<D: Device> Default for Requests<D> {
@@ -103,8 +105,8 @@ impl<D: Device> Default for Requests<D> {
 }
 
 impl<D: Device> Requests<D> {
-    /// Adds a request. Of the requests whose peers have left, at least the last `kept` keep their handles.
-    /// Older ones are abandoned eventually.
+    /// Adds a request. Of the requests whose peers have closed the connection, at least the last `kept` keep
+    /// their handles. Older ones are abandoned eventually.
     pub(super) fn remember(&mut self, request: &Arc<Request<D>>, kept: usize) {
         if self.0.len() == self.0.capacity() {
             self.sweep(kept);
@@ -120,7 +122,7 @@ impl<D: Device> Requests<D> {
             .for_each(|request| request.abandon());
     }
 
-    /// Removes answered requests, and abandons old ones whose peers have left.
+    /// Removes accepted and rejected requests, and abandons old ones whose peers have closed the connection.
     fn sweep(&mut self, kept: usize) {
         self.0.retain(|request| request.upgrade().is_some_and(|request| request.is_pending()));
         let left: Vec<_> =

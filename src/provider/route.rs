@@ -1,4 +1,4 @@
-//! The pairs of addresses that an `fi_getinfo` call is about, and the interface of each.
+//! The pairs of addresses to which an `fi_getinfo` call refers, and the interface of each.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use super::info::Query;
 /// Domain name for all interfaces.
 const ANY_INTERFACE: &str = "any";
 
-/// The two ends of a connection as an info names them, and the local interface.
+/// The addresses of both ends of a connection for an info, and the local interface.
 pub(super) struct Route {
     pub(super) source: Option<SocketAddr>,
     pub(super) destination: Option<SocketAddr>,
@@ -19,13 +19,13 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// Whether its addresses are of IPv4.
+    /// Whether its addresses are IPv4 addresses.
     pub(super) fn is_v4(&self) -> bool {
         self.source.or(self.destination).is_none_or(|address| address.is_ipv4())
     }
 }
 
-/// Both ends as the query names them, for every device.
+/// The addresses of both ends that the query names, for every device.
 pub(super) struct Ends<'a> {
     /// `None`: not named.
     sources: Option<Vec<SocketAddr>>,
@@ -78,7 +78,7 @@ impl<'a> Ends<'a> {
 }
 
 /// The addresses at which a passive side listens: the address named or, if that is the wildcard and an
-/// interface was asked for, the addresses of the interface.
+/// interface was requested, the addresses of the interface.
 fn listening(source: SocketAddr, interfaces: &[Interface], wanted: Option<&str>) -> Vec<Route> {
     let route =
         |source: SocketAddr, domain: String| Route { source: Some(source), destination: None, domain };

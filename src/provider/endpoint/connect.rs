@@ -51,9 +51,9 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    /// Takes in the outcome of a connection attempt, if there is one.
+    /// Handles the outcome of a connection attempt, if there is one.
     fn advance(&self, inner: &mut Inner<D>) {
-        let handshake = match std::mem::replace(&mut inner.state, State::Dead) {
+        let handshake = match std::mem::replace(&mut inner.state, State::Closed) {
             State::Connecting(handshake) => handshake,
             other => {
                 inner.state = other;
@@ -104,9 +104,9 @@ impl<D: Device> Inner<D> {
         self.after_call();
     }
 
-    /// Goes from enabled to connecting, and has the event queue watch the attempt.
+    /// Changes the state from enabled to connecting, and makes the event queue watch the attempt.
     fn start(&mut self, start: impl FnOnce(Box<StreamQueuePair<D>>) -> Started<D>) -> Result<()> {
-        let queue_pair = match std::mem::replace(&mut self.state, State::Dead) {
+        let queue_pair = match std::mem::replace(&mut self.state, State::Closed) {
             State::Enabled(queue_pair) => queue_pair,
             other => {
                 self.state = other;
@@ -130,7 +130,7 @@ impl<D: Device> Inner<D> {
         Ok(())
     }
 
-    /// Tells the event queue when to drive the endpoint even without an event.
+    /// Sets the time at which the event queue drives the endpoint even without an event.
     fn set_deadline(&self) {
         if let Some(binding) = &self.binding {
             binding.set_deadline(self.queue_pair().and_then(StreamQueuePair::deadline));

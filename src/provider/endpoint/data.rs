@@ -18,8 +18,8 @@ use super::{Endpoint, Inner, State};
 /// The outcome of a call that finds nothing to do.
 const BLOCKED: Moved<usize> = Err(Error::WouldBlock);
 
-/// Most repetitions of a call for what arrives while it arms the descriptor. A peer that sends without pause
-/// cannot keep the caller in the call.
+/// Maximum number of repetitions of a call for what arrives while it arms the descriptor. A peer that sends
+/// without pause cannot keep the caller in the call.
 const ARMS: usize = 8;
 
 /// Flags of a data call. Except for `FI_PEEK` and `FI_MORE` they have no effect, because every call is
@@ -50,13 +50,13 @@ impl<D: Device> Endpoint<D> {
             if outcome == BLOCKED {
                 outcome = self.before_sleep(&mut inner, direction, &mut call)?;
             }
-            self.news.notify_all();
+            self.called.notify_all();
         }
         let connection = inner.connected()?;
         if !peeks {
             connection.calls(direction).count(&outcome);
         }
-        // While a connection stands and has no descriptor, there is nothing to update.
+        // An established connection without a descriptor has nothing to update.
         if connection.is_over() || inner.wait.is_some() {
             inner.after_call();
         }
@@ -105,8 +105,8 @@ impl<D: Device> Endpoint<D> {
             }
             // The other thread may sleep on the descriptor, or wait here as well.
             inner.after_call();
-            self.news.notify_all();
-            self.news.wait_for(inner, pause);
+            self.called.notify_all();
+            self.called.wait_for(inner, pause);
             outcome = call(inner.connected()?);
         }
         Ok(outcome)

@@ -16,18 +16,18 @@ use crate::provider::error::errno_of;
 use crate::provider::wait;
 use rdma_verbs::{Device, Interest, Signal, WaitSet};
 
-/// Most repetitions of a look for what arrives while the wake-up is asked for.
+/// Maximum number of polls for completions that arrive while the wake-up is requested.
 const ARMS: usize = 8;
 
-/// What the engine has of a completion queue.
+/// The engine's part of a completion queue.
 #[derive(Default)]
 pub(super) struct Queue {
     entries: VecDeque<Entry>,
     /// Whether a read that waits is to end without entries.
     is_signaled: bool,
-    /// Wakes readers; `None`: nobody can wait.
-    news: Option<Signal>,
-    /// Uses by endpoints.
+    /// Wakes readers; `None`: the queue has no wait object.
+    ready_signal: Option<Signal>,
+    /// Number of uses by endpoints.
     pub(super) users: usize,
 }
 
@@ -36,14 +36,14 @@ impl Queue {
         self.entries.push_back(entry);
     }
 
-    fn has_news(&self) -> bool {
+    fn is_ready(&self) -> bool {
         self.is_signaled || !self.entries.is_empty()
     }
 
-    /// Wakes readers if there is something for them.
-    pub(super) fn ring(&self) {
-        if let Some(news) = &self.news {
-            news.set(self.has_news());
+    /// Switches the signal for readers on if there is something to read, and off otherwise.
+    pub(super) fn notify(&self) {
+        if let Some(signal) = &self.ready_signal {
+            signal.set(self.is_ready());
         }
     }
 
@@ -71,9 +71,9 @@ impl Queue {
 /// An open completion queue.
 pub(in super::super) struct CompletionQueue<D: Device> {
     pub(super) engine: Arc<Engine<D>>,
-    /// Its place in the engine.
+    /// Its index in the engine.
     pub(super) at: usize,
-    /// Readable when it has to be read: holds the engine's set and the signal of the queue.
+    /// Readable when the queue has to be read. It holds the engine's set and the signal of the queue.
     wait: Option<Arc<WaitSet>>,
     membership: Mutex<Option<Child>>,
 }
@@ -92,8 +92,8 @@ impl<D: Device> CompletionQueue<D> {
             constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(Self::wait_set(&engine)?),
             _ => return Err(Errno::ENOSYS),
         };
-        let news = wait.as_ref().map(|wait| wait.signal(wait.token()));
-        let at = engine.lock().queues.insert(Queue { news, ..Queue::default() });
+        let ready_signal = wait.as_ref().map(|wait| wait.signal(wait.token()));
+        let at = engine.lock().queues.insert(Queue { ready_signal, ..Queue::default() });
         Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
     }
 
@@ -109,21 +109,21 @@ impl<D: Device> CompletionQueue<D> {
         *users = users.saturating_add_signed(by);
     }
 
-    /// For `fi_trywait`: whether there is something to read. Otherwise the descriptor becomes readable for the next
-    /// entry.
+    /// For `fi_trywait`: whether there is something to read. Otherwise the descriptor becomes readable for
+    /// the next entry.
     pub(in super::super) fn must_not_wait(&self) -> bool {
-        self.engine.with(|state| self.looks_before_sleep(state))
+        self.engine.with(|state| self.is_ready_before_sleep(state))
     }
 
-    /// Drives the engine, and asks for the next wake-up if nothing came. Answers whether something did.
-    fn looks_before_sleep(&self, state: &mut State<D>) -> bool {
+    /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did.
+    fn is_ready_before_sleep(&self, state: &mut State<D>) -> bool {
         for _ in 0..ARMS {
             state.drive();
-            if state.queues[self.at].has_news() || !state.arm() {
+            if state.queues[self.at].is_ready() || !state.arm() {
                 break;
             }
         }
-        state.queues[self.at].has_news()
+        state.queues[self.at].is_ready()
     }
 }
 
@@ -143,7 +143,7 @@ impl<D: Device> CqOps for CompletionQueue<D> {
         let mut ready = Vec::new();
         loop {
             let outcome = self.engine.with(|state| {
-                self.looks_before_sleep(state);
+                self.is_ready_before_sleep(state);
                 let queue = &mut state.queues[self.at];
                 let is_signaled = std::mem::take(&mut queue.is_signaled);
                 let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
@@ -201,8 +201,8 @@ impl<D: Device> CqOps for CompletionQueue<D> {
     }
 }
 
-/// Longest sleep of a read that waits for several entries and has some: another thread that drives the engine may have
-/// taken what would wake.
+/// Longest sleep of a read that waits for several entries and has some: another thread that drives the engine
+/// may have consumed the wake-up.
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl<D: Device> CompletionQueue<D> {
@@ -227,8 +227,8 @@ impl<D: Device> Fid for CompletionQueue<D> {
 
     fn control(&self, command: Control<'_>) -> Result<i32> {
         let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
-        wait::answer(command, || {
-            // The device tells only what comes from now on.
+        wait::control(command, || {
+            // The device signals only what arrives after this point.
             self.must_not_wait();
             Ok(wait.as_fd().as_raw_fd())
         })

@@ -18,7 +18,7 @@ impl<D: Device> Endpoint<D> {
         while let Some(qp) = state.links.get(at).map(|link| link.qp)
             && let Some(event) = state.cq.poll_event(qp)
         {
-            // Completions come before the end of their connection.
+            // Completions are reported before the end of their connection.
             state.drive();
             let refused = match event {
                 ConnectionEvent::Established { private_data } => self.established(state, at, &private_data),
@@ -51,7 +51,8 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    /// The connection stands. Answers why it is given up, if the peer's data is not that of a message endpoint.
+    /// Handles an established connection. Returns the reason to give it up, if the peer's data is not that of
+    /// a message endpoint.
     fn established(
         &self,
         state: &mut State<D>,

@@ -16,20 +16,21 @@ use crate::provider::wait;
 use rdma_verbs::Device;
 use std::os::fd::AsFd;
 
-/// Longest sleep of a wait between two looks: another thread that drives the engine may have taken what would wake.
+/// Longest sleep of a wait between two polls: another thread that drives the engine may have consumed the
+/// wake-up.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The numbers of a counter.
 #[derive(Default)]
 pub(super) struct Count {
-    /// Without those that are counted elsewhere.
+    /// Number of successes, except those that are counted elsewhere.
     successes: AtomicU64,
     errors: AtomicU64,
     /// Regions whose writes by peers are counted as well.
     regions: Mutex<Vec<Weak<dyn Written>>>,
 }
 
-/// What counts the writes of peers by itself.
+/// A region that counts the writes of peers itself.
 pub(super) trait Written: Send + Sync {
     fn writes(&self) -> u64;
 }
@@ -47,7 +48,7 @@ impl Count {
         self.successes.fetch_sub(before, Ordering::Relaxed);
     }
 
-    /// A region is closed, and does not tell its writes any more.
+    /// Adds the writes to a region that is closed, and no longer counts them itself.
     pub(super) fn add_writes(&self, writes: u64) {
         self.successes.fetch_add(writes, Ordering::Relaxed);
         self.regions.lock().retain(|region| region.strong_count() > 0);
@@ -88,12 +89,12 @@ impl Counters {
         counters.iter().for_each(|count| count.add(is_success));
     }
 
-    /// Counts a write of the peer that came with data.
+    /// Counts a write of the peer that carried data.
     pub(super) fn count_remote_write(&self) {
         self.remote_write.iter().for_each(|count| count.add(true));
     }
 
-    /// Whether what this side sends is counted.
+    /// Whether there is a counter for sends.
     pub(super) fn is_of_sends(&self) -> bool {
         !self.send.is_empty() || !self.write.is_empty()
     }
@@ -219,7 +220,7 @@ impl<D: Device> Fid for Counter<D> {
     const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
 
     fn close(&self) -> Result<()> {
-        // Endpoints have a reference each.
+        // Each endpoint that uses it has a reference.
         if Arc::strong_count(&self.count) > 1 {
             return Err(Errno::EBUSY);
         }
@@ -231,6 +232,6 @@ impl<D: Device> Fid for Counter<D> {
         if !self.has_descriptor {
             return Err(Errno::ENOSYS);
         }
-        wait::answer(command, || Ok(self.engine.wait_set()?.as_fd().as_raw_fd()))
+        wait::control(command, || Ok(self.engine.wait_set()?.as_fd().as_raw_fd()))
     }
 }

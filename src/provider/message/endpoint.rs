@@ -36,12 +36,12 @@ pub(in super::super) struct Endpoint<D: Device> {
     handle: OnceLock<FidHandle>,
     maker: Maker,
     pub(super) sizes: Sizes,
-    /// Its place in the engine, once it is enabled.
+    /// Its index in the engine, once it is enabled.
     pub(super) link: OnceLock<usize>,
     pub(super) setup: Mutex<Setup<D>>,
 }
 
-/// What the info says of the queues.
+/// The sizes that the info requests.
 pub(super) struct Sizes {
     pub(super) tx: usize,
     pub(super) rx: usize,
@@ -49,7 +49,7 @@ pub(super) struct Sizes {
     pub(super) rx_flags: u64,
 }
 
-/// What is bound until the endpoint is enabled, and what keeps it open.
+/// The objects that are bound until the endpoint is enabled, and the references that keep others open.
 pub(super) struct Setup<D: Device> {
     binding: Option<Binding>,
     tx: Option<Bound<D>>,
@@ -61,7 +61,7 @@ pub(super) struct Setup<D: Device> {
     membership: Option<Child>,
 }
 
-/// A completion queue that is bound for one direction; it is counted as used until this is dropped.
+/// A completion queue that is bound for one direction. It counts as used until this is dropped.
 struct Bound<D: Device> {
     queue: Arc<CompletionQueue<D>>,
     is_selective: bool,
@@ -84,16 +84,16 @@ impl<D: Device> Drop for Bound<D> {
     }
 }
 
-/// Where the operations of one direction are reported.
+/// How the operations of one direction are reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Report {
-    /// Place of the completion queue in the engine.
+    /// Index of the completion queue in the engine.
     pub(super) at: usize,
-    /// Whether only those are reported that ask for it.
+    /// Whether only operations that request it are reported.
     pub(super) is_selective: bool,
 }
 
-/// What the engine has of an enabled endpoint.
+/// The engine's part of an enabled endpoint.
 pub(super) struct Link {
     pub(super) qp: QpId,
     pub(super) phase: Phase,
@@ -105,7 +105,7 @@ pub(super) struct Link {
     pub(super) tx: Report,
     pub(super) rx: Report,
     pub(super) counters: Counters,
-    /// Place of the shared receive context in the engine.
+    /// Index of the shared receive context in the engine.
     pub(super) shared: Option<usize>,
     pub(super) binding: Binding,
 }
@@ -120,7 +120,7 @@ pub(super) enum Phase {
 }
 
 impl Link {
-    /// An operation has ended.
+    /// Records that an operation has ended.
     pub(super) fn ended(&mut self, kind: Kind) {
         match kind {
             Kind::Recv => self.receives = self.receives.saturating_sub(1),
@@ -149,7 +149,7 @@ impl<D: Device> Endpoint<D> {
             tx_flags: info.tx_attr().map_or(0, TxAttr::op_flags),
             rx_flags: info.rx_attr().map_or(0, RxAttr::op_flags),
         };
-        // A passive endpoint that does not listen passes its address on.
+        // A passive endpoint that does not listen passes on its address.
         let bound = passive.map(|passive| passive.getname()).transpose()?;
         let (source, destination) = (bound.or(info.src_addr()?), info.dest_addr()?);
         let engine = domain.engine()?;
@@ -182,7 +182,7 @@ impl<D: Device> Endpoint<D> {
         self.link.get().copied().ok_or(Errno::EOPBADSTATE)
     }
 
-    /// Makes the queue pair, unless it is there.
+    /// Creates the queue pair, unless it exists.
     pub(super) fn enable(&self) -> Result<usize> {
         let mut setup = self.setup.lock();
         if let Some(&link) = self.link.get() {
@@ -289,7 +289,7 @@ impl<D: Device> Fid for Endpoint<D> {
         if self.link.get().is_some() {
             return Err(Errno::EOPBADSTATE);
         }
-        // Others have places in other engines.
+        // Objects of other domains have indexes in other engines.
         let is_of_domain =
             |engine| if Arc::ptr_eq(engine, &self.engine) { Ok(()) } else { Err(Errno::EDOMAIN) };
         if let Some(queue) = other.downcast::<CompletionQueue<D>>() {

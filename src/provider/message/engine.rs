@@ -1,7 +1,7 @@
-//! What drives the message endpoints of a domain: the device's completion queue with its queue pairs, and the lists that
-//! say whose completion is whose, behind one lock.
+//! The engine that drives the message endpoints of a domain: the device's completion queue with its queue
+//! pairs, and the lists that assign completions to operations, behind one lock.
 //!
-//! The lock comes before that of an event queue. Nothing waits while it holds the lock.
+//! The lock is taken before that of an event queue. No thread waits while it holds the lock.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -22,14 +22,15 @@ use rdma_verbs::{
     QueuePairs, SrqId, WaitSet,
 };
 
-/// Completions taken from the device at a time.
+/// Maximum number of completions that one poll takes from the device.
 const BATCH: usize = 32;
-/// Batches of one call, so that peers that send without pause do not keep it.
+/// Maximum number of polls of one call, so that peers that send without pause do not hold the caller.
 const BATCHES: usize = 8;
-/// How long the queue pair of a closed endpoint is kept until the peer's host has everything.
+/// Maximum time for which the queue pair of a closed endpoint is kept until the peer's host has received
+/// everything.
 const LEAVE: Duration = Duration::from_secs(5);
 
-/// Id of work requests of which nothing is reported, and of completions without a request of this side.
+/// Id of work requests whose completions are not reported, and of completions without a request of this side.
 pub(super) const NO_OPERATION: u64 = Completion::NO_RECEIVE;
 /// Set in the ids of shared receives.
 const SHARED: u64 = 1 << 63;
@@ -39,18 +40,19 @@ pub(in super::super) struct Engine<D: Device> {
     pub(super) limits: Limits,
     pd: D::Pd,
     state: Mutex<State<D>>,
-    /// Readable when the device has something to do, once somebody may sleep.
+    /// Readable when the device has something to do. It is attached to the device when a caller first may
+    /// sleep.
     wait: Arc<WaitSet>,
 }
 
-/// What the lock covers.
+/// The state that the lock covers.
 pub(in super::super) struct State<D: Device> {
     pub(super) cq: D::Cq,
     pub(super) links: Slab<Link>,
     by_qp: BTreeMap<QpId, usize>,
     pub(super) queues: Slab<Queue>,
     pub(super) shared: Slab<SharedReceives>,
-    /// Queue pairs of closed endpoints that have bytes on their way, with the time at which they are given up.
+    /// Queue pairs of closed endpoints that still have output, with the time at which they are destroyed.
     leaving: VecDeque<(QpId, Instant)>,
     attached: bool,
 }
@@ -59,7 +61,7 @@ pub(in super::super) struct State<D: Device> {
 pub(super) struct SharedReceives {
     pub(super) srq: SrqId,
     pub(super) operations: Operations,
-    /// Endpoints that use it.
+    /// Number of endpoints that use it.
     pub(super) users: usize,
 }
 
@@ -68,7 +70,7 @@ pub(super) fn id_of(link: usize, operation: usize) -> u64 {
     (link as u64) << 32 | operation as u64
 }
 
-/// The id of a receive of the shared receive context at this place.
+/// The id of a receive of the shared receive context with this index.
 pub(super) fn shared_id_of(context: usize, operation: usize) -> u64 {
     SHARED | id_of(context, operation)
 }
@@ -99,11 +101,11 @@ impl<D: Device> Engine<D> {
         self.state.lock()
     }
 
-    /// Runs a call on the state, then updates what wakes the readers of completion queues.
+    /// Runs a call on the state, then updates the signals of completion queues.
     pub(super) fn with<R>(&self, call: impl FnOnce(&mut State<D>) -> R) -> R {
         let mut state = self.state.lock();
         let outcome = call(&mut state);
-        state.ring();
+        state.notify();
         outcome
     }
 
@@ -114,14 +116,14 @@ impl<D: Device> Engine<D> {
             state.cq.attach(Arc::clone(&self.wait)).map_err(errno_of)?;
             state.attached = true;
             state.drive();
-            state.ring();
+            state.notify();
         }
         Ok(&self.wait)
     }
 }
 
 impl<D: Device> State<D> {
-    /// Takes what the device has completed, and reports it.
+    /// Takes the completions of the device, and reports them.
     pub(super) fn drive(&mut self) {
         let mut batch = [Completion::EMPTY; BATCH];
         for _ in 0..BATCHES {
@@ -138,15 +140,15 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Asks to be woken for the next completion. Answers whether one may be there already.
+    /// Requests a wake-up for the next completion. Returns whether one may be there already.
     pub(super) fn arm(&mut self) -> bool {
         self.cq.arm().unwrap_or(true)
     }
 
-    /// Wakes the readers of queues that have something to read.
-    fn ring(&mut self) {
+    /// Updates the signals of completion queues.
+    fn notify(&mut self) {
         for (_, queue) in &mut self.queues {
-            queue.ring();
+            queue.notify();
         }
     }
 
@@ -164,7 +166,7 @@ impl<D: Device> State<D> {
         let (operations, link) = if id & SHARED == 0 {
             match self.links.get_mut(at) {
                 Some(link) if link.qp == qp => (&mut link.operations, at),
-                // Of an endpoint that is closed.
+                // It belongs to an endpoint that is closed.
                 _ => return,
             }
         } else {
@@ -221,15 +223,15 @@ impl<D: Device> State<D> {
         at
     }
 
-    /// Removes an endpoint that is closed: reports what it has outstanding as cancelled, and touches none of its memory
-    /// afterwards. What the device has taken still goes to the peer.
+    /// Removes an endpoint that is closed. Reports its outstanding operations as cancelled, and does not
+    /// access their memory afterwards. What the device has taken is still sent to the peer.
     pub(super) fn remove(&mut self, at: usize) {
         let Some(qp) = self.links.get(at).map(|link| link.qp) else { return };
         self.cq.disconnect(qp);
         self.drive();
         let mut link = self.links.remove(at);
         self.by_qp.remove(&qp);
-        // The device does not have the memory of others any more.
+        // The device does not hold the memory of other operations any more.
         let goes = link.operations.iter().all(|(_, operation)| operation.is_injected);
         for operation in link.operations.drain().filter(|operation| !operation.is_injected) {
             link.counters.count(operation.kind, false);
@@ -246,7 +248,8 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Removes an endpoint that another process has opened: frees what this one has of it, and reports nothing.
+    /// Removes an endpoint that another process has opened: frees this process's part of it, and reports
+    /// nothing.
     pub(super) fn abandon(&mut self, at: usize) {
         let Some(link) = self.links.try_remove(at) else { return };
         self.by_qp.remove(&link.qp);
@@ -256,7 +259,8 @@ impl<D: Device> State<D> {
         self.cq.destroy_qp(link.qp);
     }
 
-    /// Lets queue pairs of closed endpoints go whose bytes have reached the peer's host, or that took too long.
+    /// Destroys queue pairs of closed endpoints whose bytes have reached the peer's host, or that took too
+    /// long.
     fn part(&mut self) {
         let now = Instant::now();
         for _ in 0..self.leaving.len() {
@@ -269,13 +273,13 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// For the close of the domain: whether there are queue pairs with bytes on their way.
+    /// Whether queue pairs of closed endpoints still have output, for the close of the domain.
     pub(in super::super) fn is_leaving(&mut self) -> bool {
         self.part();
         !self.leaving.is_empty()
     }
 
-    /// The enabled endpoint at this place.
+    /// The enabled endpoint with this index.
     pub(super) fn link(&mut self, at: usize) -> Result<&mut Link> {
         self.links.get_mut(at).ok_or(Errno::EOPBADSTATE)
     }

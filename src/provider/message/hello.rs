@@ -1,4 +1,5 @@
-//! The connection data of message endpoints: a header that tells them from streams, and the application's bytes.
+//! The connection data of message endpoints: a header that distinguishes them from streams, and the
+//! application's bytes.
 //!
 //! | byte | content |
 //! |---|---|
@@ -8,15 +9,15 @@
 //! | 4 | 0 |
 //! | 5 ... | the application's bytes |
 //!
-//! The length lets a device pad the data.
+//! A device may pad the data, because it contains its length.
 
 const MARK: [u8; 4] = *b"rm\x01\0";
 /// Bytes before the application's.
 const HEADER: usize = 1 + MARK.len();
-/// Longest data of the application, however much a device has room for.
+/// Maximum length of the application's data on any device.
 const USER_DATA_MAX: usize = 200;
 
-/// Most bytes of the application in so many bytes of connection data.
+/// Maximum number of bytes of the application in this many bytes of connection data.
 pub(in super::super) const fn room(private_data: usize) -> usize {
     let room = private_data.saturating_sub(HEADER);
     if room < USER_DATA_MAX { room } else { USER_DATA_MAX }
@@ -29,7 +30,7 @@ pub(in super::super) fn encode(user_data: &[u8]) -> Vec<u8> {
     [&[length][..], &MARK, user_data].concat()
 }
 
-/// The application's bytes; `None` for anything but the data of a message endpoint of this version.
+/// The application's bytes; `None` for data that is not that of a message endpoint of this version.
 pub(in super::super) fn decode(data: &[u8]) -> Option<&[u8]> {
     let (&length, rest) = data.split_first()?;
     let rest = rest.get(..usize::from(length).checked_sub(1)?)?;

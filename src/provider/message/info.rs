@@ -1,4 +1,4 @@
-//! What discovery says of message endpoints: what fits hints, and the info.
+//! Discovery of message endpoints: compares hints, and creates the info.
 
 use std::ffi::CString;
 
@@ -9,11 +9,11 @@ use crate::provider::route::Route;
 
 use super::limits::{Limits, OP_FLAGS};
 
-/// Depth of the queues unless the application asks for another.
+/// Default depth of the queues.
 pub(super) const DEFAULT_SIZE: usize = 256;
-/// RDMA reads of either side that may be under way on a connection.
+/// Maximum number of outstanding RDMA Reads of either side of a connection.
 pub(super) const READS: u8 = 16;
-/// Objects of a domain.
+/// Maximum number of objects of each kind in a domain.
 const QUEUES: usize = 256;
 const ENDPOINTS: usize = 32_768;
 const REGIONS: usize = 1 << 20;
@@ -44,13 +44,13 @@ pub(in super::super) fn is_of_messages(info: InfoRef<'_>) -> bool {
     info.ep_attr().is_some_and(|endpoint| endpoint.type_() == constants::FI_EP_MSG)
 }
 
-/// Whether message endpoints of some device may be as the hints ask.
+/// Whether message endpoints of some device may satisfy the hints.
 pub(in super::super) fn may_fit(hints: InfoRef<'_>) -> bool {
     let endpoint = hints.ep_attr().map_or(constants::FI_EP_UNSPEC, EpAttr::type_);
     matches!(endpoint, constants::FI_EP_UNSPEC | constants::FI_EP_MSG) && is_subset(hints.caps(), CAPS)
 }
 
-/// Whether those with these limits can be as the hints, which [may fit](may_fit), ask.
+/// Whether endpoints with these limits satisfy the hints, which [may fit](may_fit).
 fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
     is_subset(hints.caps(), caps(limits, CAPS))
         && hints.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
@@ -60,7 +60,7 @@ fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
         && hints.domain_attr().is_none_or(|domain| domain.cq_data_size() <= data_size(limits, Some(hints)))
 }
 
-/// Those of these capabilities that the device has.
+/// The part of these capabilities that the device has.
 fn caps(limits: &Limits, caps: u64) -> u64 {
     if limits.is_direct { caps & !constants::FI_RMA_EVENT } else { caps }
 }
@@ -112,8 +112,9 @@ fn fits_domain(limits: &Limits, domain: DomainAttr<'_>) -> bool {
         && domain.auth_key_size() == 0
 }
 
-/// What is answered to these modes of memory registration; `None` if they lack what the device requires. The two modes
-/// of the first API are answered as they are, and its applications know no others; with `FI_MR_BASIC` keys are drawn.
+/// The mode of memory registration for these hints; `None` if they lack what the device requires. The two
+/// modes of the first API are returned unchanged, because its applications know no others; with `FI_MR_BASIC`
+/// the provider draws keys.
 fn mr_mode(limits: &Limits, hints: Option<InfoRef<'_>>, version: u32) -> Option<i32> {
     let asked = hints.and_then(InfoRef::domain_attr).map_or(0, DomainAttr::mr_mode);
     let is_first = version < MODE_BITS_SINCE;
@@ -131,13 +132,13 @@ fn mr_mode(limits: &Limits, hints: Option<InfoRef<'_>>, version: u32) -> Option<
     may.then_some(DIRECT_MODE)
 }
 
-/// What applications have to do for a device that accesses memory by itself.
+/// The requirements of a device that accesses memory by itself.
 const DIRECT_MODE: i32 = constants::FI_MR_LOCAL
     | constants::FI_MR_ALLOCATED
     | constants::FI_MR_PROV_KEY
     | constants::FI_MR_VIRT_ADDR;
 
-/// Whether an application does what this mode says.
+/// Whether an application satisfies this mode.
 fn has_mode(hints: Option<InfoRef<'_>>, mode: u64) -> bool {
     hints.is_none_or(|hints| hints.mode() & mode != 0)
 }
@@ -159,7 +160,7 @@ fn mode(limits: &Limits, hints: Option<InfoRef<'_>>, mr_mode: i32) -> u64 {
 /// `FI_VERSION(1, 5)`: from then on the mode consists of bits.
 const MODE_BITS_SINCE: u32 = 1 << 16 | 5;
 
-/// The size asked for, or the default.
+/// The requested size, or the default.
 fn size(limits: &Limits, asked: usize) -> usize {
     if asked == 0 { DEFAULT_SIZE.min(limits.size) } else { asked }
 }

@@ -1,11 +1,11 @@
-//! An operation between its call and its completion.
+//! An operation from its call to its completion.
 
 use slab::Slab;
 
 use crate::abi::{Completion, CompletionError, Errno, UserContext, constants};
 use rdma_verbs::CompletionStatus;
 
-/// What kind of operation it is.
+/// The kind of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Send,
@@ -31,22 +31,22 @@ impl Kind {
 pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) context: UserContext,
-    /// Whether its success is reported; its failure is, unless `is_injected`.
+    /// Whether its success is reported. Its failure always is, unless `is_injected`.
     pub(super) is_reported: bool,
-    /// Whether it has no completion in a queue, however it ends.
+    /// Whether it never has a completion in a queue.
     pub(super) is_injected: bool,
-    /// Bytes of room of a receive.
+    /// Length of the buffer of a receive, in bytes.
     pub(super) room: usize,
-    /// Work requests of it that are not complete.
+    /// Number of its work requests that are not complete.
     pub(super) left: u8,
-    /// The first failure of those that are.
+    /// The first failure among the complete ones.
     pub(super) failure: Option<CompletionStatus>,
 }
 
 /// The operations of one endpoint, or of one shared receive context.
 pub(super) type Operations = Slab<Operation>;
 
-/// What is reported of an operation.
+/// An entry of a completion queue.
 #[derive(Debug)]
 pub(super) enum Entry {
     Success(Completion),
@@ -54,7 +54,7 @@ pub(super) enum Entry {
 }
 
 impl Operation {
-    /// One whose completions are reported and that consists of one work request.
+    /// An operation of one work request whose completion is reported.
     pub(super) fn new(kind: Kind, context: UserContext) -> Self {
         Self { kind, context, is_reported: true, is_injected: false, room: 0, left: 1, failure: None }
     }
@@ -64,7 +64,7 @@ impl Operation {
         Entry::Success(self.completion(length, data))
     }
 
-    /// The entry of its failure; `length` are the bytes of the message that a receive was too short for.
+    /// The entry of its failure. `length` is that of the message, if it was longer than the receive.
     pub(super) fn failure(&self, status: CompletionStatus, length: usize) -> Entry {
         let (received, excess) = match status {
             CompletionStatus::Truncated => (self.room, length.saturating_sub(self.room)),
@@ -79,7 +79,7 @@ impl Operation {
         }))
     }
 
-    /// The entry of an operation that is cancelled, also because its endpoint is closed.
+    /// The entry of an operation that is cancelled, possibly by closing its endpoint.
     pub(super) fn cancelled(&self) -> Entry {
         self.failure(CompletionStatus::Flushed, 0)
     }
@@ -95,7 +95,8 @@ impl Operation {
     }
 }
 
-/// The entry of a write of the peer that came with data, with the context of the receive that it took, if it took one.
+/// The entry of a write of the peer that carried data, with the context of the receive that it consumed, if
+/// it consumed one.
 pub(super) fn remote_write(context: UserContext, length: usize, data: u64) -> Entry {
     let flags = constants::FI_REMOTE_WRITE | constants::FI_RMA | constants::FI_REMOTE_CQ_DATA;
     Entry::Success(Completion { context, flags, length, data })

@@ -270,8 +270,8 @@ impl<D: Device> RmaOps for Endpoint<D> {
 }
 
 impl<D: Device> Endpoint<D> {
-    /// Posts a read or write: one request for each remote piece, which `describe` makes; its second argument says
-    /// whether it is the last.
+    /// Posts a read or write: one request for each remote piece, which `describe` makes; its second argument
+    /// says whether it is the last.
     fn access(
         &self,
         call: &RmaCall<'_>,

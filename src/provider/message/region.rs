@@ -1,4 +1,4 @@
-//! Registered memory (`fi_mr`): what peers may read and write, and by which key.
+//! Registered memory (`fi_mr`): the memory that peers may access, and its keys.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use crate::provider::children::Child;
 use crate::provider::error::errno_of;
 use rdma_verbs::{Access, Device, Error, MemoryRegion as _, ProtectionDomain as _, RegionName};
 
-/// How the regions of a domain are named: what `fi_domain_attr.mr_mode` says.
+/// How the regions of a domain are named, from `fi_domain_attr.mr_mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Naming {
     /// Whether the provider draws the keys.
@@ -32,10 +32,10 @@ impl Naming {
     }
 }
 
-/// The key on the wire (STag) for a key of 64 bits. Both sides compute it: a key of 32 bits stands for itself, others
-/// are spread over the keys there are.
+/// The key on the wire (STag) for a key of 64 bits. Both sides compute it: a key that fits 32 bits stays as
+/// it is, and others are distributed over all keys.
 pub(super) fn stag_of(key: u64) -> NonZeroU32 {
-    // An odd number without a pattern: that of the golden ratio.
+    // An odd number without a pattern: the golden ratio.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
     let short = u32::try_from(key).ok().and_then(NonZeroU32::new);
     short.unwrap_or_else(|| {
@@ -82,7 +82,7 @@ impl<D: Device> Region<D> {
     }
 }
 
-/// The rights that peers and the device get.
+/// The rights of peers and of the device.
 fn rights(access: u64) -> Access {
     let mut rights = Access::empty();
     rights.set(Access::LOCAL_WRITE, access & (constants::FI_RECV | constants::FI_READ) != 0);
@@ -106,7 +106,7 @@ impl<D: Device> Region<D> {
 
 impl<D: Device> Fid for Region<D> {
     fn close(&self) -> Result<()> {
-        // Nobody places or sends a byte of it meanwhile, and nobody does afterwards.
+        // No byte of the region is placed or sent while this thread holds the lock, or afterwards.
         let state = self.engine.lock();
         let writes = self.writes();
         *self.region.lock() = None;
@@ -128,7 +128,7 @@ impl<D: Device> Fid for Region<D> {
 
     fn control(&self, command: Control<'_>) -> Result<i32> {
         match command {
-            // A region can be used from its registration on.
+            // A region is enabled from its registration on.
             Control::Enable => Ok(0),
             _ => Err(Errno::ENOSYS),
         }

@@ -18,7 +18,7 @@ use super::info::DEFAULT_SIZE;
 /// An open shared receive context.
 pub(in super::super) struct SharedReceive<D: Device> {
     pub(super) engine: Arc<Engine<D>>,
-    /// Its place in the engine.
+    /// Its index in the engine.
     pub(super) at: usize,
     size: usize,
     membership: Mutex<Option<Child>>,
@@ -36,7 +36,7 @@ impl<D: Device> SharedReceive<D> {
             _ => return Err(Errno::EINVAL),
         };
         let mut state = engine.lock();
-        // A limit of 32 bits.
+        // The limit has 32 bits.
         let srq = state.cq.create_srq(engine.pd(), size as u32).map_err(errno_of)?;
         let at = state.shared.insert(SharedReceives { srq, operations: Operations::new(), users: 0 });
         drop(state);
@@ -51,7 +51,7 @@ impl<D: Device> MessageOps for SharedReceive<D> {
             let shared = &mut state.shared[self.at];
             let mut operation = Operation::new(Kind::Recv, receive.context);
             let buffer = buffer_of(receive.buffers);
-            // At most 2^32 - 1, or the device refuses it.
+            // It is at most 2^32 - 1, or the device refuses it.
             operation.room = buffer.len() as usize;
             let at = shared.operations.insert(operation);
             let request = RecvRequest { id: shared_id_of(self.at, at), buffer };
@@ -75,7 +75,7 @@ impl<D: Device> EndpointOps for SharedReceive<D> {
                 .map(|(at, _)| at)
                 .find(|&at| state.cq.cancel_recv(queue, shared_id_of(self.at, at)))
                 .ok_or(Errno::ENOENT)?;
-            // There is no queue that its completion belongs to.
+            // There is no queue for its completion.
             state.shared[self.at].operations.remove(at);
             Ok(())
         })
