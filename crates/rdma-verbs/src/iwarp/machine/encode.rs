@@ -181,8 +181,8 @@ impl Encoder {
             let portion = self.portion(total - offset);
             let last = offset + portion as u64 == total;
             let mut head = message.head(offset, portion, last);
-            let in_front = immediate.take().map_or(0, |immediate| head.prepend_immediate(immediate));
-            self.segment(&head, gather, portion - in_front, output);
+            let leading = immediate.take().map_or(0, |immediate| head.prepend_immediate(immediate));
+            self.segment(&head, gather, portion - leading, output);
             offset += portion as u64;
             if last {
                 break;

@@ -57,7 +57,7 @@ pub(super) struct Receiver {
     message: u32,
     /// Its leading immediate data.
     immediate: Option<u64>,
-    /// Number of bytes written by the peer since it last consumed a receive; `None`: there was no write.
+    /// Number of bytes written by the peer since its last message; `None`: there was no write.
     written: Option<u64>,
 }
 

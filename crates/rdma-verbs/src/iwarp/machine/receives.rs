@@ -145,9 +145,9 @@ impl Receives {
         place_at(self.places.iter().take(places), offset)
     }
 
-    /// Removes the oldest receive, which a message has consumed.
+    /// Removes the oldest receive, whose message is complete.
     #[inline]
-    pub(super) fn consume(&mut self) {
+    pub(super) fn remove_oldest(&mut self) {
         let Some(run) = self.runs.front_mut() else { return };
         self.posted -= 1;
         let places = run.first.places();
@@ -165,7 +165,7 @@ impl Receives {
     fn take_oldest_of(&mut self, other: &mut Self) -> bool {
         let Some(receive) = other.oldest() else { return false };
         self.places.extend(other.places.range(..receive.places()));
-        other.consume();
+        other.remove_oldest();
         self.runs.push_back(Run { first: receive, count: 1 });
         self.posted += 1;
         true
@@ -351,7 +351,7 @@ impl ReceiveSource {
         self.shared = None;
         while let Some(receive) = self.own.oldest() {
             each(receive);
-            self.own.consume();
+            self.own.remove_oldest();
         }
         (self.own.runs, self.own.places) = Default::default();
     }
@@ -363,7 +363,7 @@ mod tests {
     use crate::iwarp::region::ProtectionDomain;
     use crate::{Memory, MemoryRegion as _, ProtectionDomain as _};
 
-    /// Posts and consumes receives with these ids and slots; each is unchanged when it is consumed.
+    /// Posts and removes receives with these ids and slots; each is unchanged when it is removed.
     fn pass(chains: &[&[(u64, Option<u64>)]], runs: usize) {
         let domain = ProtectionDomain::default();
         let region = domain.register(Memory::zeroed(100).unwrap(), Access::LOCAL_WRITE).unwrap();
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!((receives.runs.len(), receives.room()), (runs, 16 - posted.len()));
         for request in &posted {
             assert_eq!(receives.oldest(), Some(Receive::new(request)));
-            receives.consume();
+            receives.remove_oldest();
         }
         assert_eq!((receives.oldest(), receives.room()), (None, 16));
     }

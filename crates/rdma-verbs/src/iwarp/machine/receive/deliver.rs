@@ -73,10 +73,10 @@ impl Receiver {
         if opcode.invalidates() && !regions.invalidate(stag) {
             return Err(Violation::Invalidate(stag));
         }
-        let receive = self.consume_receive()?;
+        let receive = self.complete_receive()?;
         let immediate = self.immediate.take();
-        let in_front = if immediate.is_some() { rdmap::IMMEDIATE as u32 } else { 0 };
-        let length = std::mem::take(&mut self.message) - in_front;
+        let leading = if immediate.is_some() { rdmap::IMMEDIATE as u32 } else { 0 };
+        let length = std::mem::take(&mut self.message) - leading;
         let status =
             if length > receive.length { CompletionStatus::Truncated } else { CompletionStatus::Success };
         let completion = completion(self.qp, &receive, status);
@@ -97,7 +97,7 @@ impl Receiver {
             let (qp, kind, status) = (self.qp, CompletionKind::RecvWrite, CompletionStatus::Success);
             Completion { qp, id: Completion::NO_RECEIVE, kind, status, length, ..Completion::EMPTY }
         } else {
-            completion(self.qp, &self.consume_receive()?, CompletionStatus::Success)
+            completion(self.qp, &self.complete_receive()?, CompletionStatus::Success)
         };
         let immediate = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
         sink.push(Completion { immediate, ..completion });
@@ -106,13 +106,9 @@ impl Receiver {
     }
 
     /// Completes a receive with immediate data [RFC 7306 4.1-4].
-    pub(super) fn deliver_immediate(
-        &mut self,
-        word: u64,
-        sink: &mut impl Sink,
-    ) -> std::result::Result<(), Violation> {
+    fn deliver_immediate(&mut self, word: u64, sink: &mut impl Sink) -> std::result::Result<(), Violation> {
         let written = self.written;
-        let receive = self.consume_receive()?;
+        let receive = self.complete_receive()?;
         let completion = completion(self.qp, &receive, CompletionStatus::Success);
         let completion = match written {
             Some(written) => {
@@ -125,11 +121,11 @@ impl Receiver {
         Ok(())
     }
 
-    /// Consumes the receive of a complete message [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
+    /// Removes the receive of a complete message [RFC 5040 5.3-2, 5.3-6] [RFC 7306 6.3-2].
     #[inline]
-    fn consume_receive(&mut self) -> std::result::Result<Receive, Violation> {
+    fn complete_receive(&mut self) -> std::result::Result<Receive, Violation> {
         let Some(receive) = self.receives.own.oldest() else { return Err(self.no_receive()) };
-        self.receives.own.consume();
+        self.receives.own.remove_oldest();
         self.written = None;
         Ok(receive)
     }

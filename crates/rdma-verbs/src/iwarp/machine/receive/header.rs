@@ -328,7 +328,7 @@ impl<const N: usize> Partial<N> {
 
 /// Number of bytes of length field and header that are needed, as far as `head` shows: the length field, then
 /// the first byte, which shows the kind of header, then the header, or as much of it as the FPDU has.
-pub(super) fn wanted_head(head: &[u8]) -> usize {
+fn wanted_head(head: &[u8]) -> usize {
     let Some((field, header)) = head.split_first_chunk() else { return mpa::FPDU_LENGTH_FIELD };
     let ulpdu = usize::from(u16::from_be_bytes(*field));
     let header = header.first().map_or(1, |&control| ddp::header_length(control));
