@@ -27,8 +27,8 @@ pub enum RecvQueue {
 /// - a message without a receive waits until one is posted, and so does all that the peer sent after it; once
 ///   this side has disconnected, further input is dropped;
 /// - a message that is longer than its receive is cut: the receive completes as
-///   [`Truncated`](crate::CompletionStatus::Truncated). The connection remains on the embedded device, and breaks
-///   on RDMA devices;
+///   [`Truncated`](crate::CompletionStatus::Truncated). The connection remains on the embedded device, and
+///   breaks on RDMA devices;
 /// - a send carries immediate data with its payload. A write with immediate data consumes a receive on RDMA
 ///   devices, and none on the embedded device;
 /// - payload is inline or in [places](crate::Place).

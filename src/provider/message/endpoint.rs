@@ -360,7 +360,8 @@ impl<D: Device> EndpointOps for Endpoint<D> {
     }
 }
 
-/// `fi_getopt` of active and passive endpoints of messages, whose connection data has so much room for the application.
+/// `fi_getopt` of active and passive endpoints of messages, whose connection data has so much room for the
+/// application.
 pub(in super::super) fn getopt(
     level: i32,
     name: i32,

@@ -143,8 +143,8 @@ fn has_mode(hints: Option<InfoRef<'_>>, mode: u64) -> bool {
     hints.is_none_or(|hints| hints.mode() & mode != 0)
 }
 
-/// Bytes of the data of completions. On a device on which a write with data takes a receive, this is for applications
-/// that know it.
+/// Bytes of the data of completions. On a device on which a write with data takes a receive, this is for
+/// applications that know it.
 fn data_size(limits: &Limits, hints: Option<InfoRef<'_>>) -> usize {
     if limits.is_direct && !has_mode(hints, constants::FI_RX_CQ_DATA) { 0 } else { limits.data_size }
 }

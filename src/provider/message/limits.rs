@@ -20,7 +20,8 @@ pub(super) const OP_FLAGS: u64 = constants::FI_INJECT
 /// Largest depths of queues.
 const SIZE_MAX: usize = 1 << 17;
 const SHARED_SIZE_MAX: usize = 1 << 16;
-/// Entries of a send queue beside those of the application's operations: an operation may be several requests.
+/// Entries of a send queue beside those of the application's operations: an operation may be several
+/// requests.
 pub(super) const SPARE: u32 = 16;
 
 /// See the module. Sizes are in bytes.
@@ -40,8 +41,9 @@ pub(in super::super) struct Limits {
     /// Size of the application's connection data.
     pub(super) user_data: usize,
     pub(super) protocol: u32,
-    /// Whether the device accesses memory by itself. Then local memory has to be registered, the device draws the keys,
-    /// addresses are virtual, writes of peers are not counted, and a write with data takes a receive.
+    /// Whether the device accesses memory by itself. Then local memory has to be registered, the device draws
+    /// the keys, addresses are virtual, writes of peers are not counted, and a write with data takes a
+    /// receive.
     pub(super) is_direct: bool,
 }
 
