@@ -36,6 +36,7 @@ extern const struct section message_rma_section;
 extern const struct section message_queues_section;
 extern const struct section message_threads_section;
 extern const struct section message_orders_section;
+extern const struct section message_rdma_section;
 extern const struct section headers_section;
 
 /* Opens a TCP connection to a listener, on which the test makes the handshake. Only the embedded device's

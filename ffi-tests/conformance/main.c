@@ -9,7 +9,7 @@ static const struct section *const sections[] = {
     &bad_input_section,     &footprint_section,  &stats_section,      &base_peer_section,
     &sharing_section,       &rdma_section,       &message_life_section, &messages_section,
     &message_rma_section,   &message_queues_section, &message_threads_section, &message_orders_section,
-    &headers_section,
+    &message_rdma_section,  &headers_section,
 };
 
 int main(int argc, char **argv)

@@ -11,14 +11,21 @@ struct fi_info *message_hints(const struct message_settings *settings)
 {
     struct fi_info *hints = stream_hints();
 
-    needs_embedded_device();
     settings = settings ? settings : &defaults;
+    if (settings->on_rdma)
+        needs_rdma_device();
+    else
+        needs_embedded_device();
     hints->ep_attr->type = FI_EP_MSG;
     hints->tx_attr->size = settings->tx_size;
     hints->rx_attr->size = settings->rx_size;
     hints->tx_attr->op_flags = settings->tx_flags;
     hints->rx_attr->op_flags = settings->rx_flags;
     hints->domain_attr->mr_mode = settings->mr_mode;
+    if (settings->on_rdma) {
+        hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
+        hints->mode = FI_RX_CQ_DATA;
+    }
     return hints;
 }
 
@@ -75,6 +82,29 @@ void message_server(struct side *listener, struct side *server, const struct eve
 {
     side_share(server, listener, request->info);
     message_endpoint(server, settings);
+}
+
+struct fid_ep *message_shared(struct side *listener, struct side *client, struct fid_ep *shared,
+                              const struct message_settings *settings)
+{
+    struct event request;
+    struct fid_ep *ep;
+
+    message_client(client, listener, settings);
+    message_endpoint(client, settings);
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+    request = await_event(listener->eq, FI_CONNREQ);
+    request.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    CHECK_OK(fi_endpoint(listener->domain, request.info, &ep, NULL));
+    fi_freeinfo(request.info);
+    CHECK_OK(fi_ep_bind(ep, &listener->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &listener->cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
+    CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EINVAL);
+    CHECK_OK(fi_accept(ep, NULL, 0));
+    (void)await_event(client->eq, FI_CONNECTED);
+    (void)await_event(listener->eq, FI_CONNECTED);
+    return ep;
 }
 
 void messages_open(struct pair *pair, const struct message_settings *settings)

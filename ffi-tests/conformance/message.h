@@ -36,6 +36,8 @@ struct message_settings {
     size_t tx_size, rx_size;
     uint64_t tx_flags, rx_flags;
     int mr_mode;
+    /* On an RDMA device instead of the embedded one. Implies the mr_mode that these require. */
+    bool on_rdma;
     /* Called for each side before its endpoint is enabled, to bind further objects. */
     void (*prepare)(struct side *side);
 };
@@ -52,6 +54,10 @@ void message_endpoint(struct side *side, const struct message_settings *settings
 /* Opens an endpoint in `server` for this connection request. `server` shares the listener's objects. */
 void message_server(struct side *listener, struct side *server, const struct event *request,
                     const struct message_settings *settings);
+/* Connects a client to an endpoint in the listener's domain that takes its receives from `shared` and reports to
+ * the listener's completion queue. */
+struct fid_ep *message_shared(struct side *listener, struct side *client, struct fid_ep *shared,
+                              const struct message_settings *settings);
 /* Connects two endpoints; pair_close closes them. */
 void messages_open(struct pair *pair, const struct message_settings *settings);
 

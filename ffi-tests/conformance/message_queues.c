@@ -651,29 +651,6 @@ static void open_shared(struct side *listener, const struct fi_rx_attr *attr)
     message_queue(listener, NULL);
 }
 
-/* Connects a client to an endpoint of the listener's domain, which takes receives from the shared context. */
-static struct fid_ep *connect_shared(struct side *listener, struct side *client)
-{
-    struct event request;
-    struct fid_ep *ep;
-
-    message_client(client, listener, NULL);
-    message_endpoint(client, NULL);
-    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
-    request = await_event(listener->eq, FI_CONNREQ);
-    request.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
-    CHECK_OK(fi_endpoint(listener->domain, request.info, &ep, NULL));
-    fi_freeinfo(request.info);
-    CHECK_OK(fi_ep_bind(ep, &listener->eq->fid, 0));
-    CHECK_OK(fi_ep_bind(ep, &listener->cq->fid, FI_TRANSMIT | FI_RECV));
-    CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
-    CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EINVAL);
-    CHECK_OK(fi_accept(ep, NULL, 0));
-    (void)await_event(client->eq, FI_CONNECTED);
-    (void)await_event(listener->eq, FI_CONNECTED);
-    return ep;
-}
-
 static void shared_receives(void)
 {
     struct side listener, clients[2];
@@ -682,7 +659,7 @@ static void shared_receives(void)
 
     open_shared(&listener, NULL);
     for (unsigned i = 0; i < 2; i++)
-        eps[i] = connect_shared(&listener, &clients[i]);
+        eps[i] = message_shared(&listener, &clients[i], shared, NULL);
     CHECK_RET(fi_recv(eps[0], got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
     /* Receives go to whichever endpoint has a message, in the order in which they were posted. */
     for (unsigned i = 0; i < 10; i++)
@@ -722,7 +699,7 @@ static void shared_attributes(void)
     uint8_t got[4];
 
     open_shared(&listener, &attr);
-    ep = connect_shared(&listener, &client);
+    ep = message_shared(&listener, &client, shared, NULL);
     CHECK_RET(fi_rx_size_left(shared), 3);
     for (unsigned i = 0; i < 3; i++)
         post_recv(shared, &got[i], 1, i);
@@ -758,7 +735,7 @@ static void half_filled(void)
 
     open_shared(&listener, NULL);
     for (unsigned i = 0; i < 2; i++)
-        eps[i] = connect_shared(&listener, &clients[i]);
+        eps[i] = message_shared(&listener, &clients[i], shared, NULL);
     post_recv(shared, got, LENGTH, 1);
     post_send(clients[0].ep, sent, LENGTH, 5);
     AWAIT(PATIENCE_MS, got[0] == 1);

@@ -302,11 +302,13 @@ pub(super) fn check_places(places: &[Place], most: usize, need_keys: bool) -> Re
     if places.len() > most {
         return Err(too_many(places.len(), most));
     }
-    let has_none = |place: &Place| place.segment().key == 0 && !place.is_empty();
-    if need_keys && places.iter().any(has_none) {
-        return Err(Error::Unsupported("memory that is not registered"));
+    let is_outside = |segment: &Segment| segment.key == 0 && segment.length > 0;
+    match places.iter().map(Place::segment).find(is_outside).filter(|_| need_keys) {
+        Some(Segment { key, address, length }) => {
+            Err(Error::BadSegment { key, address, length, why: "it is in no registered region" })
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Fills the first entries of a scatter or gather list, which is long enough. Returns how many.
