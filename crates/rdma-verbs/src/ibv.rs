@@ -18,6 +18,8 @@
 //!   it for a wrong local key and for a message that is longer than its receive. Soft iWARP does not report a
 //!   read that the peer refuses.
 //! - `post_send` ignores `more`: it posts every request at once.
+//! - Queue pairs for [messages](super::MessageQueues) exist on InfiniBand and RoCE only. Receives cannot be
+//!   cancelled. A receive of a shared queue that its message leaves unfinished becomes the newest one again.
 
 mod cm;
 mod completion_queue;
