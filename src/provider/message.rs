@@ -11,6 +11,7 @@
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
 //! | `hello` | the connection data |
+//! | `waiter` | threads that wait for several entries or for a counter |
 //! | `completion_queue`, `counter` | where completions are reported |
 //! | `region` | registered memory |
 //! | `shared_receive` | receives that several endpoints share |
@@ -27,3 +28,4 @@ mod operation;
 mod posting;
 pub(super) mod region;
 pub(super) mod shared_receive;
+mod waiter;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::engine::{Engine, State};
 use super::operation::{self, Entry};
+use super::waiter::Goal;
 use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno, Fid, Result, constants};
 use crate::provider::children::Child;
 use crate::provider::error::errno_of;
@@ -45,6 +46,12 @@ impl Queue {
         if let Some(signal) = &self.ready_signal {
             signal.set(self.is_ready());
         }
+    }
+
+    /// Whether a read that waits for so many entries is to end.
+    pub(super) fn ends_wait(&self, number: usize) -> bool {
+        let is_failure = |entry: &Entry| matches!(entry, Entry::Failure(_));
+        self.is_signaled || self.entries.len() >= number.max(1) || self.entries.iter().any(is_failure)
     }
 
     /// Moves entries to `out`, up to the first failure.
@@ -142,34 +149,24 @@ impl<D: Device> CqOps for CompletionQueue<D> {
         let give_up = timeout.map(|timeout| Instant::now() + timeout);
         let mut ready = Vec::new();
         loop {
+            let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
             let outcome = self.engine.with(|state| {
                 self.is_ready_before_sleep(state);
                 let queue = &mut state.queues[self.at];
-                let is_signaled = std::mem::take(&mut queue.is_signaled);
-                let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
-                let failed = queue.entries.iter().any(|entry| matches!(entry, Entry::Failure(_)));
-                let enough = queue.entries.len() >= threshold || failed;
-                if enough || is_signaled || left.is_some_and(|left| left.is_zero()) {
-                    Ok(queue.take(out))
-                } else {
-                    Err(left)
-                }
+                let is_over = queue.ends_wait(threshold) || left.is_some_and(|left| left.is_zero());
+                queue.is_signaled &= !is_over;
+                is_over.then(|| queue.take(out))
             });
-            match outcome {
-                Ok(outcome) => return outcome,
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+            if threshold > 1 {
                 // Entries below the threshold keep the queue's signal on.
-                Err(left) if self.has_entries() => {
-                    let pause = left.map_or(PAUSE, |left| left.min(PAUSE));
-                    let set = self.engine.wait_set()?;
-                    if !self.engine.lock().arm() {
-                        set.wait(Some(pause), &mut ready).map_err(errno_of)?;
-                        ready.clear();
-                    }
-                }
-                Err(left) => {
-                    wait.wait(left, &mut ready).map_err(errno_of)?;
-                    ready.clear();
-                }
+                let goal = Goal::Entries { queue: self.at, number: threshold };
+                self.engine.wait_for(goal, give_up)?;
+            } else {
+                wait.wait(left, &mut ready).map_err(errno_of)?;
+                ready.clear();
             }
         }
     }
@@ -198,16 +195,6 @@ impl<D: Device> CqOps for CompletionQueue<D> {
 
     fn strerror(&self, prov_errno: i32) -> &'static CStr {
         operation::text(prov_errno)
-    }
-}
-
-/// Longest sleep of a read that waits for several entries and has some: another thread that drives the engine
-/// may have consumed the wake-up.
-const PAUSE: Duration = Duration::from_millis(2);
-
-impl<D: Device> CompletionQueue<D> {
-    fn has_entries(&self) -> bool {
-        !self.engine.lock().queues[self.at].entries.is_empty()
     }
 }
 

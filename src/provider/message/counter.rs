@@ -9,23 +9,19 @@ use parking_lot::Mutex;
 
 use super::engine::Engine;
 use super::operation::Kind;
+use super::waiter::Goal;
 use crate::abi::{CntrAttr, CntrOps, Control, Errno, Fid, Result, constants};
 use crate::provider::children::Child;
-use crate::provider::error::errno_of;
 use crate::provider::wait;
 use rdma_verbs::Device;
 use std::os::fd::AsFd;
-
-/// Longest sleep of a wait between two polls: another thread that drives the engine may have consumed the
-/// wake-up.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The numbers of a counter.
 #[derive(Default)]
 pub(super) struct Count {
     /// Number of successes, except those that are counted elsewhere.
     successes: AtomicU64,
-    errors: AtomicU64,
+    pub(super) errors: AtomicU64,
     /// Regions whose writes by peers are counted as well.
     regions: Mutex<Vec<Weak<dyn Written>>>,
 }
@@ -58,7 +54,7 @@ impl Count {
         self.regions.lock().iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum()
     }
 
-    fn successes(&self) -> u64 {
+    pub(super) fn successes(&self) -> u64 {
         self.successes.load(Ordering::Relaxed).wrapping_add(self.elsewhere())
     }
 
@@ -173,45 +169,36 @@ impl<D: Device> CntrOps for Counter<D> {
     }
 
     fn add(&self, value: u64) -> Result<()> {
-        self.count.successes.fetch_add(value, Ordering::Relaxed);
+        self.engine.with(|_| self.count.successes.fetch_add(value, Ordering::Relaxed));
         Ok(())
     }
 
     fn adderr(&self, value: u64) -> Result<()> {
-        self.count.errors.fetch_add(value, Ordering::Relaxed);
+        self.engine.with(|_| self.count.errors.fetch_add(value, Ordering::Relaxed));
         Ok(())
     }
 
     fn set(&self, value: u64) -> Result<()> {
-        self.count.set(value);
+        self.engine.with(|_| self.count.set(value));
         Ok(())
     }
 
     fn seterr(&self, value: u64) -> Result<()> {
-        self.count.errors.store(value, Ordering::Relaxed);
+        self.engine.with(|_| self.count.errors.store(value, Ordering::Relaxed));
         Ok(())
     }
 
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<()> {
         let give_up = timeout.map(|timeout| Instant::now() + timeout);
         let errors = self.count.errors.load(Ordering::Relaxed);
-        let set = self.engine.wait_set()?;
-        let mut ready = Vec::new();
-        loop {
-            if self.read() >= threshold {
-                return Ok(());
-            }
-            if self.count.errors.load(Ordering::Relaxed) != errors {
-                return Err(Errno::EAVAIL);
-            }
-            let left = give_up.map_or(PAUSE, |at| at.saturating_duration_since(Instant::now()).min(PAUSE));
-            if left.is_zero() {
-                return Err(Errno::ETIMEDOUT);
-            }
-            if !self.must_not_wait() {
-                set.wait(Some(left), &mut ready).map_err(errno_of)?;
-                ready.clear();
-            }
+        if self.read() >= threshold {
+            return Ok(());
+        }
+        let goal = Goal::Count { count: Arc::clone(&self.count), successes: threshold, errors };
+        match self.engine.wait_for(goal, give_up)? {
+            _ if self.count.successes() >= threshold => Ok(()),
+            true => Err(Errno::EAVAIL),
+            false => Err(Errno::ETIMEDOUT),
         }
     }
 }

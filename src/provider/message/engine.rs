@@ -15,6 +15,7 @@ use super::completion_queue::Queue;
 use super::endpoint::Link;
 use super::limits::Limits;
 use super::operation::{Kind, Operation, Operations, remote_write};
+use super::waiter::Waiter;
 use crate::abi::{Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
@@ -52,6 +53,7 @@ pub(in super::super) struct State<D: Device> {
     by_qp: BTreeMap<QpId, usize>,
     pub(super) queues: Slab<Queue>,
     pub(super) shared: Slab<SharedReceives>,
+    pub(super) waiters: Slab<Waiter>,
     /// Queue pairs of closed endpoints that still have output, with the time at which they are destroyed.
     leaving: VecDeque<(QpId, Instant)>,
     attached: bool,
@@ -84,6 +86,7 @@ impl<D: Device> Engine<D> {
             by_qp: BTreeMap::new(),
             queues: Slab::new(),
             shared: Slab::new(),
+            waiters: Slab::new(),
             leaving: VecDeque::new(),
             attached: false,
         };
@@ -101,7 +104,7 @@ impl<D: Device> Engine<D> {
         self.state.lock()
     }
 
-    /// Runs a call on the state, then updates the signals of completion queues.
+    /// Runs a call on the state, then updates the signals.
     pub(super) fn with<R>(&self, call: impl FnOnce(&mut State<D>) -> R) -> R {
         let mut state = self.state.lock();
         let outcome = call(&mut state);
@@ -145,10 +148,13 @@ impl<D: Device> State<D> {
         self.cq.arm().unwrap_or(true)
     }
 
-    /// Updates the signals of completion queues.
+    /// Updates the signals of completion queues and of threads that wait.
     fn notify(&mut self) {
         for (_, queue) in &mut self.queues {
             queue.notify();
+        }
+        for (_, waiter) in &self.waiters {
+            waiter.notify(&self.queues);
         }
     }
 
