@@ -91,6 +91,85 @@ static void post_and_read(void)
     pair_close(&pair);
 }
 
+/* ---- waiting beside a thread that drives -------------------------------------------------- */
+
+/* What the server's receives count in, and what a thread reads to drive the domain. */
+static struct fid_cntr *counted, *driven;
+static atomic_bool enough;
+
+static void bind_received(struct side *side)
+{
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+
+    if (side->info->handle == NULL)
+        return;
+    CHECK_OK(fi_cntr_open(side->domain, &attr, &counted, NULL));
+    CHECK_OK(fi_cntr_open(side->domain, &attr, &driven, NULL));
+    CHECK_OK(fi_ep_bind(side->ep, &counted->fid, FI_RECV));
+}
+
+static void *drive_domain(void *argument)
+{
+    (void)argument;
+    while (!atomic_load(&enough))
+        CHECK_INT(fi_cntr_read(driven), 0);
+    return NULL;
+}
+
+static void *await_count(void *argument)
+{
+    CHECK_RET(fi_cntr_wait(counted, *(uint64_t *)argument, PATIENCE_MS), 0);
+    return NULL;
+}
+
+static void *await_entries(void *argument)
+{
+    struct fi_cq_data_entry entries[4];
+
+    CHECK_RET(fi_cq_sread(argument, entries, 4, CONTEXT(3), PATIENCE_MS), 3);
+    return NULL;
+}
+
+static void woken_by_driver(void)
+{
+    struct message_settings settings = {.cq = {.wait_obj = FI_WAIT_FD, .wait_cond = FI_CQ_COND_THRESHOLD},
+                                        .prepare = bind_received};
+    struct pair pair;
+    uint8_t got[3];
+    int64_t start;
+    pthread_t driver, waiters[2];
+
+    messages_open(&pair, &settings);
+    CHECK_OK(pthread_create(&driver, NULL, drive_domain, NULL));
+    for (uint64_t round = 1; round <= 20; round++) {
+        uint64_t count = 3 * round;
+
+        CHECK_OK(pthread_create(&waiters[0], NULL, await_count, &count));
+        CHECK_OK(pthread_create(&waiters[1], NULL, await_entries, pair.server.cq));
+        for (unsigned i = 0; i < 3; i++) {
+            post_recv(pair.server.ep, &got[i], 1, i);
+            usleep(2000);
+            CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+        }
+        CHECK_OK(pthread_join(waiters[0], NULL));
+        CHECK_OK(pthread_join(waiters[1], NULL));
+    }
+    /* The application's own changes wake as well. */
+    CHECK_OK(pthread_create(&waiters[0], NULL, await_count, &(uint64_t){1000}));
+    usleep(20000);
+    start = now_ms();
+    CHECK_OK(fi_cntr_add(counted, 940));
+    CHECK_OK(pthread_join(waiters[0], NULL));
+    CHECK(now_ms() - start < PATIENCE_MS / 2);
+    atomic_store(&enough, true);
+    CHECK_OK(pthread_join(driver, NULL));
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    close_fid(&counted->fid);
+    close_fid(&driven->fid);
+    pair_close(&pair);
+}
+
 /* Reads entries until it has been told to stop and nothing is left. */
 struct reader {
     struct fid_cq *cq;
@@ -314,6 +393,7 @@ static void leaks_nothing(void)
 
 static const struct test tests[] = {
     TEST(post_and_read, "one thread posts, another reads the completions"),
+    TEST(woken_by_driver, "fi_cntr_wait, and fi_cq_sread for several entries, while another thread takes the wake-ups"),
     TEST(close_beside_reader, "a close beside threads that read: each operation is read once"),
     TEST(share_endpoint, "several threads use one endpoint and one queue"),
     TEST(many_lives, "threads open, connect and close beside each other"),
