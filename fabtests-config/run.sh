@@ -1,114 +1,103 @@
 #!/usr/bin/env bash
-# Runs what applies of an installed fabtests against the rstream provider. Programs that the file
-# rstream.exclude names are left out, with its reason.
+# Runs an installed fabtests over one provider: what its runfabtests.sh has, fi_ubertest with a
+# configuration of this folder, and programs that runfabtests.sh does not know.
 #
-#   FABTESTS_BIN=/usr/bin fabtests-config/run.sh
+#   fabtests-config/run.sh [-t SETS] PREFIX PROVIDER RESULTS
 #
-# FABTESTS_BIN is the folder with the fi_* programs (fi_stream_msg is in fabtests up to 1.20).
-# FI_PROVIDER_PATH names the folder of librstream_fi.so; target/release unless set. Ends with the
-# line "N passed, N failed, N skipped".
+#   -t SETS    as runfabtests.sh takes them (default quick; all,short is everything)
+#   PREFIX     where fabtests is installed, and libfabric if it brings one
+#   PROVIDER   rstream or rstream;ofi_rxm; or to compare with, with the same tests left out, tcp or tcp;ofi_rxm
+#   RESULTS    a line "RESULT SECONDS TEST" for each test: pass, fail, absent (the provider says that it lacks
+#              something) or excluded. RESULTS.log has the output of those that did not pass
+#
+# FI_PROVIDER_PATH names the folder of librstream_fi.so; target/release unless set.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-bin=${FABTESTS_BIN:?name the folder of the fabtests programs: FABTESTS_BIN=... fabtests-config/run.sh}
-export FI_PROVIDER_PATH=${FI_PROVIDER_PATH:-$here/../target/release}
-export FI_PROVIDER=rstream
-limit=60
-passed=0
-failed=0
-skipped=0
-logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
-
-# fabtests' own status for "this provider cannot": ENODATA and ENOSYS.
-not_run=(61 38)
-
-# Programs that are one process, with their arguments; every other one is a server and a client.
-declare -A unit_arguments=(
-    [fi_getinfo_test]="-p rstream -s 127.0.0.1 127.0.0.1"
-    [fi_dom_test]="-p rstream -n 2"
-    [fi_eq_test]="-p rstream"
-)
-
-# reason NAME: why rstream.exclude leaves the program out; nothing if it does not. The reason is the
-# comment that stands last above the pattern.
-reason() {
-    local line comment=''
-    while IFS= read -r line; do
-        if [[ $line == '#'* ]]; then
-            comment=${line#\# }
-        elif [[ -n $line && $1 =~ $line ]]; then
-            echo "$comment"
-            return
-        fi
-    done <"$here/rstream.exclude"
+sets=quick
+usage() {
+    sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
 }
-
-# result NAME STATUS LOG...
-result() {
-    local name=$1 status=$2 code
-    shift 2
-    for code in "${not_run[@]}"; do
-        if ((status == code)); then
-            skipped=$((skipped + 1))
-            echo "skipped $name: it says that the provider lacks what it needs (status $status)"
-            return
-        fi
-    done
-    if ((status == 0)); then
-        passed=$((passed + 1))
-        echo "ok $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED $name: status $status"
-        sed 's/^/    /' "$@"
-    fi
-}
-
-run_unit() {
-    local status=0 arguments
-    read -ra arguments <<<"${unit_arguments[$1]}"
-    timeout "$limit" "$bin/$1" "${arguments[@]}" >"$logs/unit" 2>&1 || status=$?
-    result "$1" "$status" "$logs/unit"
-}
-
-# run_pair NAME ADDRESS: a server, and a client when the server had time to listen.
-run_pair() {
-    local server status=0
-    timeout "$limit" "$bin/$1" -p rstream -s "$2" >"$logs/server" 2>&1 &
-    server=$!
-    sleep 1
-    timeout "$limit" "$bin/$1" -p rstream -s "$2" "$2" >"$logs/client" 2>&1 || status=$?
-    if ((status != 0)); then
-        kill "$server" 2>/dev/null || true
-        wait "$server" || true
-    else
-        wait "$server" || status=$?
-    fi
-    result "$1 ($2)" "$status" "$logs/server" "$logs/client"
-}
-
-shopt -s nullglob
-programs=("$bin"/fi_*)
-if ((${#programs[@]} == 0)); then
-    echo "no fi_* programs in $bin" >&2
-    exit 1
-fi
-for path in "${programs[@]}"; do
-    name=${path##*/}
-    why=$(reason "$name")
-    if [[ -n $why ]]; then
-        skipped=$((skipped + 1))
-        echo "skipped $name: $why"
-    elif [[ -n ${unit_arguments[$name]:-} ]]; then
-        run_unit "$name"
-    else
-        run_pair "$name" 127.0.0.1
-        run_pair "$name" ::1
-    fi
+while getopts t: option; do
+    case $option in
+        t) sets=$OPTARG ;;
+        *) usage ;;
+    esac
 done
-if [[ ! -x $bin/fi_stream_msg ]]; then
-    echo "fi_stream_msg is not in $bin: fabtests has had it up to version 1.20" >&2
-fi
-echo "$passed passed, $failed failed, $skipped skipped"
-((failed == 0 && passed > 0))
+shift $((OPTIND - 1))
+(($# == 3)) || usage
+prefix=$(realpath "$1") provider=$2 results=$(realpath "$3")
+export FI_PROVIDER_PATH=${FI_PROVIDER_PATH:-$here/../target/release} PATH=$prefix/bin:$PATH
+case $provider in
+    *';'*) layer=${provider#*;} kind=rdm ;;
+    *) layer=rstream kind=msg ;;
+esac
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+: >"$results.log"
+: >none
+
+# Ports would be taken twice by runs beside each other, and runfabtests.sh ends whatever is called fi_* on a
+# machine.
+isolated() {
+    "$here/../scripts/isolated.sh" "$@"
+}
+
+# run_fabtests OPTION...: has a name, a result and a time for each test reported; its own status is their
+# number.
+run_fabtests() {
+    isolated runfabtests.sh -vv -p "$prefix/bin" "$@" "$provider" >report 2>&1 || true
+    cat report >>"$results.log"
+    if ! grep -q '^  result:' report; then
+        echo "error: runfabtests.sh has run nothing:" >&2
+        tail report >&2
+        return 1
+    fi
+    awk '
+        BEGIN {
+            said["Pass"] = "pass"
+            said["Fail"] = "fail"
+            said["Notrun"] = "absent"
+            said["Excluded"] = "excluded"
+        }
+        /^- name:/ { sub(/^- name: */, ""); sub(/ -p ".*"$/, ""); test = $0 }
+        # fi_ubertest says behind it how many of its tests succeeded: "[71/72]", and nothing of those that
+        # it had to skip.
+        /^  result:/ {
+            split($3, counts, /[][\/]/)
+            result = $2 == "Pass" && counts[2] != counts[3] ? "absent" : said[$2]
+        }
+        /^  time:/ { print result, $2, test }
+    ' report
+}
+
+# pair NAME PROGRAM ADDRESS ARGUMENT...: a server, and a client when it had time to listen.
+pair() {
+    local start=$SECONDS status=0 result
+    isolated bash -c '
+        timeout 60 "$1" "${@:3}" & sleep 1
+        timeout 60 "$1" "${@:3}" "$2"; client=$?
+        wait "$!"; exit "$((client ? client : $?))"' - "${@:2}" >output 2>&1 || status=$?
+    case $status in
+        0) result=pass ;;
+        # ENODATA, ENOSYS
+        61 | 38) result=absent ;;
+        *) result=fail; { echo "- name: $1"; cat output; } >>"$results.log" ;;
+    esac
+    echo "$result $((SECONDS - start)) $1"
+}
+
+{
+    run_fabtests -T 60 -t "$sets" -f "$here/$layer.exclude"
+    sed "s/PROVIDER/$provider/" "$here/$layer.test" >configuration
+    run_fabtests -T 600 -t complex -u "$folder/configuration" -f "$folder/none" | sed "s/$/ -u $layer.test/"
+    pair "fi_pingpong -e $kind" fi_pingpong 127.0.0.1 -e "$kind" -p "$provider" -c
+    if [[ $provider == rstream && -x $prefix/bin/fi_stream_msg ]]; then
+        for address in 127.0.0.1 ::1; do
+            pair "fi_stream_msg ($address)" fi_stream_msg "$address" -s "$address" -p rstream
+        done
+    fi
+} >"$results"
