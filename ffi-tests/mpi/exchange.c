@@ -8,27 +8,14 @@
  * Each library ("libfabric.so") must be mapped into both processes after MPI is initialized, or must not
  * if "!" precedes it. This shows with which libfabric and providers the job ran.
  */
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <mpi.h>
+#include "job.h"
 
 static const int sizes[] = {0, 1, 63, 4096, 65537, 1 << 20, (4 << 20) + 3};
 #define SIZES (sizeof sizes / sizeof sizes[0])
 #define LARGEST ((4 << 20) + 3)
-
-static int rank;
-
-static void require(bool holds, const char *what)
-{
-    if (holds)
-        return;
-    fprintf(stderr, "process %d: %s\n", rank, what);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
 
 static bool mapped(const char *library)
 {
@@ -66,14 +53,13 @@ static uint64_t checksum(const uint8_t *data, int size)
 
 int main(int argc, char **argv)
 {
-    uint8_t *sent = malloc(LARGEST), *received = malloc(LARGEST), *expected = malloc(LARGEST);
-    int processes;
+    uint8_t *sent, *received, *expected;
 
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &processes);
+    begin(&argc, &argv, MPI_THREAD_SINGLE);
     require(processes == 2, "a job of two processes is wanted");
-    require(sent && received && expected, "no memory");
+    sent = allocate(LARGEST);
+    received = allocate(LARGEST);
+    expected = allocate(LARGEST);
     for (int i = 1; i < argc; i++) {
         bool absent = argv[i][0] == '!';
 
@@ -87,7 +73,8 @@ int main(int argc, char **argv)
         fill(sent, size, rank, number);
         fill(expected, size, peer, number);
         memset(received, 0, (size_t)size);
-        MPI_Sendrecv(sent, size, MPI_BYTE, peer, number, received, LARGEST, MPI_BYTE, peer, number, MPI_COMM_WORLD, &status);
+        MPI_Sendrecv(sent, size, MPI_BYTE, peer, number, received, LARGEST, MPI_BYTE, peer, number, MPI_COMM_WORLD,
+                     &status);
         MPI_Get_count(&status, MPI_BYTE, &count);
         require(count == size, "a message has another length");
         require(memcmp(received, expected, (size_t)size) == 0, "a message has other bytes");
