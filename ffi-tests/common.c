@@ -390,3 +390,13 @@ bool readable(int fd, int ms)
 
     return CHECK_SYS(poll(&poll_fd, 1, ms)) == 1;
 }
+
+int capture_errors(void)
+{
+    int ends[2];
+
+    CHECK_SYS(pipe(ends));
+    CHECK_SYS(dup2(ends[1], STDERR_FILENO));
+    close(ends[1]);
+    return ends[0];
+}

@@ -238,6 +238,8 @@ const uint8_t *pattern(uint64_t offset, size_t length);
 int wait_fd(struct fid *fid);
 /* Whether the descriptor is readable within `ms`. Drives nothing. */
 bool readable(int fd, int ms);
+/* Captures what the process writes to standard error from now on. */
+int capture_errors(void);
 
 /* ---- addresses and devices of the tests ----------------------------------------------------- */
 

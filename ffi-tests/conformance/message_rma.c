@@ -2,6 +2,7 @@
 #include "message.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #define LENGTH 100000
 #define UNKNOWN_FLAG (1ULL << 45)
@@ -545,6 +546,28 @@ static void refused_writes(void)
     }
 }
 
+/* The side that refuses says so in its log at once, also if nobody reads its event queue. */
+static void refusal_is_logged(void)
+{
+    char text[65536] = "";
+    struct offer offer;
+    int errors;
+
+    setenv("FI_LOG_LEVEL", "info", 1);
+    setenv("FI_LOG_SUBSYS", "ep_ctrl", 1);
+    offer_open(&offer, NULL);
+    errors = capture_errors();
+    CHECK_OK(fi_write(offer.pair.client.ep, here, 10, NULL, LOCAL, 0, 0xbad, CONTEXT(1)));
+    for (int64_t start = now_ms(); now_ms() < start + PATIENCE_MS && !readable(errors, 1);)
+        (void)fi_cq_read(offer.pair.server.cq, NULL, 0);
+    if (readable(errors, 0))
+        CHECK_SYS(read(errors, text, sizeof text - 1));
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    if (!strstr(text, "Write with STag 0x00000bad"))
+        fail_at(__FILE__, __LINE__, "nothing of the key in: %s", text);
+    offer_close(&offer);
+}
+
 /* The regions of one domain are not those of another. */
 static void other_domain(void)
 {
@@ -616,6 +639,7 @@ static const struct test tests[] = {
     TEST(call_errors, "bad arguments: errors, and nothing changes"),
     TEST(refused_reads, "wrong key, bounds or right of a read: FI_EACCES, then the end; nothing is read"),
     TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
+    TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),
     TEST(other_domain, "a key opens nothing in another domain"),
     TEST(closed_in_use, "after the close of a region nothing touches its memory"),
 };

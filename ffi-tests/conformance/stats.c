@@ -176,17 +176,6 @@ static void refused_names(void)
     pair_close(&pair);
 }
 
-/* Captures what the process writes to standard error from now on. */
-static int capture_errors(void)
-{
-    int ends[2];
-
-    CHECK_SYS(pipe(ends));
-    CHECK_SYS(dup2(ends[1], STDERR_FILENO));
-    close(ends[1]);
-    return ends[0];
-}
-
 static void line_at_close(void)
 {
     char text[65536], wanted[128];

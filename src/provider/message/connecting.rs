@@ -30,12 +30,7 @@ impl<D: Device> Endpoint<D> {
                     log::info!(target: "ep_ctrl", "connection attempt failed: {error}");
                     Some((reason::codes(&error), Vec::new()))
                 }
-                ConnectionEvent::Disconnected => {
-                    shut(state, at);
-                    None
-                }
-                ConnectionEvent::Broken(reason) => {
-                    log::info!(target: "ep_ctrl", "connection broken: {reason}");
+                ConnectionEvent::Disconnected | ConnectionEvent::Broken(_) => {
                     shut(state, at);
                     None
                 }

@@ -64,6 +64,9 @@ impl QueuePair {
     pub(super) fn end(&mut self, event: ConnectionEvent) {
         self.state = State::Ended;
         self.liveness.stop();
+        if let (ConnectionEvent::Broken(reason), Some(peer)) = (&event, self.peer) {
+            log::info!("ibv: the connection to {peer} is broken: {reason}");
+        }
         self.events.push_back(event);
         self.fail_requests();
         if let Some(id) = &self.id {

@@ -88,6 +88,9 @@ impl QueuePair {
         let orderly = event == ConnectionEvent::Disconnected;
         // A connection that is draining has reported its end already.
         if !matches!(self.phase, Phase::Draining) {
+            if let (ConnectionEvent::Broken(reason), Some(peer)) = (&event, self.peer) {
+                log::info!("iwarp: the connection to {peer} is broken: {reason}");
+            }
             self.ended = Some(event);
         }
         if orderly {
