@@ -668,6 +668,34 @@ static void events_leave(void)
     pair_close(&pair);
 }
 
+/* A program that never reads its event queue learns of the end from its calls. */
+static void unread_end(void)
+{
+    struct fi_cq_data_entry entry;
+    uint8_t byte = 0, got;
+    int64_t refused = 0;
+    struct pair pair;
+    ssize_t answer;
+
+    messages_open(&pair, NULL);
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    do {
+        (void)fi_cq_read(pair.client.cq, &entry, 1);
+        answer = fi_write(pair.client.ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 1, NULL);
+        if (answer == -FI_EAGAIN && refused == 0)
+            refused = now_ms();
+        if (answer == -FI_EAGAIN)
+            CHECK(now_ms() - refused < PATIENCE_MS);
+    } while (answer == 0 || answer == -FI_EAGAIN);
+    CHECK_RET(answer, -FI_ENOTCONN);
+    CHECK_AT_LEAST(now_ms() - refused, 999);
+    CHECK_RET(fi_send(pair.client.ep, &byte, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_recv(pair.client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
 static void injected_before_close(void)
 {
     static uint8_t got[200][4096];
@@ -767,6 +795,7 @@ static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
     TEST(events_leave, "events of a closed endpoint are gone"),
+    TEST(unread_end, "after the end, without reading the event: -FI_EAGAIN for a second, then -FI_ENOTCONN"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
     TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments"),
     TEST(strangers, "a listener is not disturbed by peers that speak something else, or nothing"),

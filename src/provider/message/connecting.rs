@@ -14,7 +14,7 @@ use rdma_verbs::{ConnectionEvent, Connections as _, Device};
 
 impl<D: Device> Endpoint<D> {
     /// Takes in what happened to the connection.
-    fn advance(&self, state: &mut State<D>, at: usize) {
+    pub(super) fn advance(&self, state: &mut State<D>, at: usize) {
         while let Some(qp) = state.links.get(at).map(|link| link.qp)
             && let Some(event) = state.cq.poll_event(qp)
         {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -97,6 +98,8 @@ pub(super) struct Report {
 pub(super) struct Link {
     pub(super) qp: QpId,
     pub(super) phase: Phase,
+    /// When a call was first refused because the connection has ended.
+    pub(super) refused: Option<Instant>,
     pub(super) operations: Operations,
     /// Those that send, and those of them that read; and those that receive.
     pub(super) sends: usize,
@@ -216,6 +219,7 @@ impl<D: Device> Endpoint<D> {
             Ok::<_, Errno>(state.add(Link {
                 qp,
                 phase,
+                refused: None,
                 operations,
                 sends,
                 reads,

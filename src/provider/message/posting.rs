@@ -1,6 +1,7 @@
 //! The data calls: each posts work requests, and remembers the operation until they are complete.
 
 use std::io::IoSlice;
+use std::time::{Duration, Instant};
 
 use super::endpoint::{Endpoint, Link, Phase};
 use super::engine::{NO_OPERATION, State, id_of};
@@ -26,6 +27,9 @@ const SEND_FLAGS: u64 = OP_FLAGS
     | OWN_FLAGS;
 /// Flags of calls that receive.
 const RECV_FLAGS: u64 = constants::FI_COMPLETION | constants::FI_MORE | OWN_FLAGS;
+
+/// For how long calls on an ended connection return `-FI_EAGAIN` while its event is unread.
+const UNREAD: Duration = Duration::from_secs(1);
 
 /// A read of no bytes, whose answer says that the peer has taken what was sent before it.
 const FLUSH: Request = Request::Read { remote: RemoteAddress { key: 0, address: 0 } };
@@ -71,7 +75,7 @@ impl<D: Device> Endpoint<D> {
         more: bool,
     ) -> Result<()> {
         let link = state.link(at)?;
-        may_post(link)?;
+        link.may_post()?;
         let is_silent = operation.is_injected && !link.counters.is_of_sends();
         if link.sends >= self.sizes.tx {
             return Err(Errno::EAGAIN);
@@ -79,7 +83,8 @@ impl<D: Device> Endpoint<D> {
         let (qp, kind) = (link.qp, operation.kind);
         if is_silent {
             requests.iter_mut().for_each(|request| (request.id, request.signaled) = (NO_OPERATION, false));
-            return state.cq.post_send(qp, requests, more).map_err(refused);
+            let posted = state.cq.post_send(qp, requests, more);
+            return posted.map_err(|error| self.refused(state, at, error));
         }
         let place = link.operations.insert(operation);
         requests.iter_mut().for_each(|request| request.id = id_of(at, place));
@@ -93,7 +98,7 @@ impl<D: Device> Endpoint<D> {
             }
             Err(error) => {
                 link.operations.remove(place);
-                Err(refused(error))
+                Err(self.refused(state, at, error))
             }
         }
     }
@@ -102,6 +107,20 @@ impl<D: Device> Endpoint<D> {
     /// On a device that accesses memory by itself, the completion of every request says so.
     fn needs_flush(&self, manner: Manner) -> bool {
         manner.flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
+    }
+
+    /// The errno of a request that the device refuses.
+    fn refused(&self, state: &mut State<D>, at: usize, error: Error) -> Errno {
+        match error {
+            Error::QueueFull { .. } => Errno::EAGAIN,
+            Error::BadState { .. } => {
+                // Queues the event of the end, unless completions have to be read first.
+                self.advance(state, at);
+                state.link(at).and_then(Link::may_post).err().unwrap_or(Errno::EAGAIN)
+            }
+            Error::OutOfRange { .. } => Errno::EMSGSIZE,
+            other => errno_of(other),
+        }
     }
 
     /// Posts a send or a write of one piece, with the read behind it that `FI_DELIVERY_COMPLETE` needs.
@@ -137,29 +156,25 @@ fn remote(piece: &RemotePiece) -> RemoteAddress {
     RemoteAddress { key: stag_of(piece.key).get(), address: piece.address }
 }
 
-/// Whether the connection takes something now.
-fn may_post(link: &Link) -> Result<()> {
-    match link.phase {
-        Phase::Connected => Ok(()),
-        Phase::Connecting => Err(Errno::EAGAIN),
-        Phase::Idle => Err(Errno::ENOTCONN),
-        Phase::Over => Err(over(link)),
+impl Link {
+    /// Whether the connection takes something now.
+    fn may_post(&mut self) -> Result<()> {
+        match self.phase {
+            Phase::Connected => Ok(()),
+            Phase::Connecting => Err(Errno::EAGAIN),
+            Phase::Idle => Err(Errno::ENOTCONN),
+            Phase::Over => Err(self.over()),
+        }
     }
-}
 
-/// After the end of the connection: the application is to read the event that says so first.
-fn over(link: &Link) -> Errno {
-    if link.binding.unread() > 0 { Errno::EAGAIN } else { Errno::ENOTCONN }
-}
-
-/// The errno of a request that the device refuses.
-fn refused(error: Error) -> Errno {
-    match error {
-        Error::QueueFull { .. } => Errno::EAGAIN,
-        // The end of the connection is announced soon.
-        Error::BadState { .. } => Errno::EAGAIN,
-        Error::OutOfRange { .. } => Errno::EMSGSIZE,
-        other => errno_of(other),
+    /// The errno of a call after the end of the connection. The application has to read the event first, if
+    /// it reads events at all.
+    fn over(&mut self) -> Errno {
+        if self.binding.unread() == 0 {
+            return Errno::ENOTCONN;
+        }
+        let since = *self.refused.get_or_insert_with(Instant::now);
+        if since.elapsed() < UNREAD { Errno::EAGAIN } else { Errno::ENOTCONN }
     }
 }
 
@@ -185,7 +200,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
                 return Err(Errno::EINVAL);
             }
             if link.phase == Phase::Over {
-                return Err(over(link));
+                return Err(link.over());
             }
             if link.receives >= self.sizes.rx {
                 return Err(Errno::EAGAIN);
@@ -205,7 +220,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
                     link.operations.remove(place);
                     link.receives -= 1;
                 }
-                refused(error)
+                self.refused(state, at, error)
             })
         })
     }
