@@ -162,6 +162,7 @@ source scripts/checks/contract.sh
 source scripts/checks/libfabric2.sh
 source scripts/checks/sanitizers.sh
 source scripts/checks/valgrind.sh
+source scripts/checks/fabtests.sh
 source scripts/checks/mpi.sh
 source scripts/checks/scale.sh
 source scripts/checks/perf.sh
@@ -211,6 +212,9 @@ waits() {
     step fi_info fi_info_checks
     step fi_info-2.5 libfabric2_info
     step scale scale_checks
+    step_unless "$(lacks_fabtests)" fabtests-1.17 fabtests_117
+    step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
+    step mpi-jobs mpi_jobs
 }
 
 # Tests in the virtual machine.
