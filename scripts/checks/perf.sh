@@ -35,6 +35,22 @@ perf_everything() {
     rows threads bidirectional rstream rstream-iwarp tcp unix
 }
 
+# Message endpoints of both providers, in one run; a stream has no part in remote memory access.
+perf_messages() {
+    local tests=(bandwidth pingpong rate write read connections verify) test status=0
+    measured messages -n 20 -t "$(IFS=,; echo "${tests[*]}")" -o rstream-msg,tcp-msg
+    measured messages-sleeping --sleep -n 20 -t "$(IFS=,; echo "${tests[*]}")" -o rstream-msg,tcp-msg
+    for test in "${tests[@]}"; do
+        rows messages "$test" rstream-msg tcp-msg
+        rows messages-sleeping "$test" rstream-msg tcp-msg
+    done
+    "$provider/rstream-perf" -t write,bidirectional -o tcp-msg,tcp -r 1 -d 0.02 -q >"$logs/perf-unsuited.txt"
+    [[ $(grep -cE '^ +64K +tcp' "$logs/perf-unsuited.txt") == 2 ]]
+    "$provider/rstream-perf" -t write -o tcp 2>"$logs/perf-unsuited.txt" || status=$?
+    ((status == 1))
+    grep -F 'tcp can do none of the tests: write' "$logs/perf-unsuited.txt"
+}
+
 perf_pictures() {
     local picture
     rm -rf "$logs/perf-pictures"
@@ -75,7 +91,7 @@ perf_fails() {
 
 perf_checks() {
     local check
-    for check in everything pictures server fails; do
+    for check in everything messages pictures server fails; do
         "perf_$check"
         echo "1 passed, 0 failed"
     done

@@ -6,13 +6,20 @@ use std::path::{Path, PathBuf};
 use bindgen::callbacks::{EnumVariantCustomBehavior, EnumVariantValue, IntKind, ParseCallbacks};
 
 /// `rstream.h` comes last, as in a C application.
-const HEADERS: &[&str] =
-    &["rdma/fabric.h", "rdma/fi_cm.h", "rdma/fi_domain.h", "rdma/fi_endpoint.h", "rdma/fi_eq.h", "rstream.h"];
+const HEADERS: &[&str] = &[
+    "rdma/fabric.h",
+    "rdma/fi_cm.h",
+    "rdma/fi_domain.h",
+    "rdma/fi_endpoint.h",
+    "rdma/fi_eq.h",
+    "rdma/fi_rma.h",
+    "rstream.h",
+];
 
 /// Everything that is called, inline functions of the headers included.
-const FUNCTIONS: &str = "fi_(accept|allocinfo|close|connect|control|domain|enable|endpoint|ep_bind|eq_open|\
-     eq_readerr|eq_sread|fabric|freeinfo|getinfo|getname|listen|passive_ep|pep_bind|recv|send|setopt|shutdown|\
-     strerror|trywait|version)";
+const FUNCTIONS: &str = "fi_(accept|allocinfo|close|connect|control|cq_open|cq_read|cq_readerr|domain|enable|\
+     endpoint|ep_bind|eq_open|eq_readerr|eq_sread|fabric|freeinfo|getinfo|getname|listen|mr_desc|mr_key|mr_reg|\
+     passive_ep|pep_bind|read|recv|send|setopt|shutdown|strerror|trywait|version|write)";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -44,7 +51,7 @@ fn generate_bindings(folders: &[PathBuf], target: &Path) {
         .wrap_static_fns(true)
         .wrap_static_fns_path(target.join("inline.c"))
         .allowlist_function(FUNCTIONS)
-        .allowlist_type("fi_(eq_cm_entry|eq_err_entry)")
+        .allowlist_type("fi_(cq_msg_entry|eq_cm_entry|eq_err_entry)")
         .allowlist_var("FI_.*")
         // A value that this version does not name must be representable: never a Rust enum.
         .default_enum_style(bindgen::EnumVariation::Consts)

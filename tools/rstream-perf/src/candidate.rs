@@ -1,4 +1,4 @@
-//! What is measured: ways to carry a byte stream, with the sizes of their rings.
+//! What is measured: ways to carry a byte stream, with the sizes of their rings, and ways to carry messages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,6 +22,10 @@ pub(crate) enum Way {
     Rstream,
     /// The provider without shared memory between the processes of one host.
     RstreamIwarp,
+    /// Messages and remote memory access over the provider.
+    RstreamMsg,
+    /// The same over libfabric's own provider for TCP.
+    TcpMsg,
     Tcp,
     Unix,
     /// The crate `rstream-ring` by itself.
@@ -44,6 +48,8 @@ pub(crate) struct Rings {
 const NAMES: &[(Way, &str)] = &[
     (Way::Rstream, "rstream"),
     (Way::RstreamIwarp, "rstream-iwarp"),
+    (Way::RstreamMsg, "rstream-msg"),
+    (Way::TcpMsg, "tcp-msg"),
     (Way::Tcp, "tcp"),
     (Way::Unix, "unix"),
     (Way::RstreamRing, "rstream-ring"),
@@ -57,6 +63,8 @@ impl Candidate {
     /// Whether it can do this at all.
     pub(crate) fn suits(&self, test: Test, sleeps: bool) -> bool {
         match self.way {
+            Way::RstreamMsg | Way::TcpMsg => test != Test::Bidirectional,
+            _ if test.is_remote_access() => false,
             Way::Rstream | Way::RstreamIwarp | Way::RstreamRing | Way::Tcp | Way::Unix => true,
             Way::Ring => !sleeps && test != Test::Connections,
             Way::Line => !sleeps && test == Test::Pingpong,
@@ -70,12 +78,24 @@ impl Candidate {
 
     /// Whether it carries from one host to another.
     pub(crate) fn leaves_the_host(&self) -> bool {
-        matches!(self.way, Way::Rstream | Way::RstreamIwarp | Way::Tcp)
+        self.provider().is_some() || self.way == Way::Tcp
+    }
+
+    /// The provider of libfabric that carries it.
+    pub(crate) fn provider(&self) -> Option<&'static str> {
+        match self.way {
+            Way::Rstream | Way::RstreamIwarp | Way::RstreamMsg => Some("rstream"),
+            Way::TcpMsg => Some("tcp"),
+            Way::Tcp | Way::Unix | Way::RstreamRing | Way::Ring | Way::Line => None,
+        }
     }
 
     /// What the environment of its processes must say.
-    pub(crate) fn environment(&self) -> Option<(&'static str, &'static str)> {
-        (self.way == Way::RstreamIwarp).then_some(("FI_RSTREAM_SHM", "0"))
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let shared_memory = (self.way == Way::RstreamIwarp).then_some(("FI_RSTREAM_SHM", "0"));
+        // Only the provider that is measured is loaded.
+        let provider = self.provider().map(|name| ("FI_PROVIDER", name));
+        shared_memory.into_iter().chain(provider)
     }
 }
 
@@ -106,7 +126,7 @@ impl FromStr for Candidate {
         let most = match way {
             Way::Rstream | Way::RstreamIwarp => 2,
             Way::RstreamRing | Way::Ring => 1,
-            Way::Tcp | Way::Unix | Way::Line => 0,
+            Way::RstreamMsg | Way::TcpMsg | Way::Tcp | Way::Unix | Way::Line => 0,
         };
         ensure!(text.matches(':').count() <= most, "'{name}' has no such sizes as '{text}' gives");
         ensure!(bytes.is_none_or(|bytes| bytes <= RING_MOST), "rings of at most {}", size::text(RING_MOST));
@@ -125,6 +145,8 @@ mod tests {
             "rstream-iwarp:512K",
             "rstream:1M:4096",
             "rstream::64",
+            "rstream-msg",
+            "tcp-msg",
             "tcp",
             "unix",
             "rstream-ring:20K",
@@ -137,8 +159,17 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for text in ["", "udp", "tcp:1M", "line:64", "rstream:0", "rstream:1M:4:5", "ring:1M:4", "rstream:9G"]
-        {
+        for text in [
+            "",
+            "udp",
+            "tcp:1M",
+            "tcp-msg:1M",
+            "line:64",
+            "rstream:0",
+            "rstream:1M:4:5",
+            "ring:1M:4",
+            "rstream:9G",
+        ] {
             assert!(text.parse::<Candidate>().is_err(), "{text}");
         }
     }
@@ -150,5 +181,24 @@ mod tests {
         assert!(!line.suits(Test::Pingpong, true) && !line.suits(Test::Bandwidth, false));
         let ring: Candidate = "ring".parse().unwrap();
         assert!(ring.suits(Test::Rate, false) && !ring.suits(Test::Connections, false));
+    }
+
+    #[test]
+    fn remote_memory_is_accessed_by_messages_only() {
+        for (_, name) in NAMES {
+            let candidate: Candidate = name.parse().unwrap();
+            let is_of_messages = name.ends_with("-msg");
+            assert_eq!(candidate.suits(Test::Write, false), is_of_messages, "{name}");
+            assert_eq!(candidate.suits(Test::Read, true), is_of_messages, "{name}");
+            assert!(!(is_of_messages && candidate.suits(Test::Bidirectional, false)), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_candidate_loads_its_own_provider() {
+        let environment = |name: &str| name.parse::<Candidate>().unwrap().environment().collect::<Vec<_>>();
+        assert_eq!(environment("rstream-iwarp"), [("FI_RSTREAM_SHM", "0"), ("FI_PROVIDER", "rstream")]);
+        assert_eq!(environment("tcp-msg"), [("FI_PROVIDER", "tcp")]);
+        assert_eq!(environment("tcp"), []);
     }
 }

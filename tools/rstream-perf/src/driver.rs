@@ -68,7 +68,12 @@ impl Run<'_> {
 
 pub(crate) fn measure(options: &Options) -> Result<()> {
     let mut run = Run { options, machine: Machine::this(), rows: plan(options) };
-    ensure!(!run.rows.is_empty(), "none of the candidates can do any of the tests");
+    ensure!(
+        !run.rows.is_empty(),
+        "{} can do none of the tests: {}",
+        join(&options.candidates),
+        join(&options.tests)
+    );
     let mut progress = Progress::new(options.quiet, options.rounds * run.rows.len());
     let mut failures = 0;
     for round in 1..=options.rounds {
@@ -93,6 +98,10 @@ pub(crate) fn measure(options: &Options) -> Result<()> {
         bail!("{failures} measurements failed");
     }
     Ok(())
+}
+
+fn join(things: &[impl ToString]) -> String {
+    things.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// What is to be measured, in the order of the report.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
@@ -40,6 +40,10 @@ pub(crate) enum Test {
     Pingpong,
     /// One way, counted in messages.
     Rate,
+    /// Into the other side's memory, as fast as it goes.
+    Write,
+    /// Out of the other side's memory, as fast as it goes.
+    Read,
     /// Many connections, a message there and one back on each.
     Connections,
     /// Content, not speed: what arrives is what was sent.
@@ -64,7 +68,13 @@ impl Job {
             self.test
         );
         ensure!((1..=CONNECTIONS_MOST).contains(&self.connections), "1 to {CONNECTIONS_MOST} connections");
-        Ok(())
+        if self.candidate.suits(self.test, self.sleeps) { Ok(()) } else { Err(self.unsuited()) }
+    }
+
+    /// What is said of a test that the candidate does not have.
+    pub(crate) fn unsuited(&self) -> anyhow::Error {
+        let how = if self.sleeps { "sleeping" } else { "polling" };
+        anyhow!("{} does not have the test {}, {how}", self.candidate, self.test)
     }
 
     pub(crate) fn duration(&self) -> Duration {
@@ -78,6 +88,8 @@ impl Test {
         (Test::Bidirectional, "bidirectional"),
         (Test::Pingpong, "pingpong"),
         (Test::Rate, "rate"),
+        (Test::Write, "write"),
+        (Test::Read, "read"),
         (Test::Connections, "connections"),
         (Test::Verify, "verify"),
     ];
@@ -85,9 +97,14 @@ impl Test {
     /// The message size unless one is given.
     pub(crate) fn usual_size(self) -> usize {
         match self {
-            Test::Bandwidth | Test::Bidirectional | Test::Verify => 65536,
+            Test::Bandwidth | Test::Bidirectional | Test::Write | Test::Read | Test::Verify => 65536,
             Test::Pingpong | Test::Rate | Test::Connections => 64,
         }
+    }
+
+    /// Whether it accesses the other side's memory, which only messages do.
+    pub(crate) fn is_remote_access(self) -> bool {
+        matches!(self, Test::Write | Test::Read)
     }
 }
 
@@ -191,6 +208,8 @@ mod tests {
         assert!(Job { seconds: f64::NAN, ..job() }.check().is_err());
         assert!(Job { connections: 0, ..job() }.check().is_err());
         assert!(Job { test: Test::Rate, ..job() }.check().is_err());
+        let unsuited = Job { test: Test::Write, threads: false, ..job() }.check();
+        assert_eq!(unsuited.unwrap_err().to_string(), "rstream:1M does not have the test write, sleeping");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The measurements themselves, each in the words of both sides: the active one connects and holds the
-//! clock, the passive one does its part until the stream ends.
+//! clock, the passive one does its part until the stream ends. Those of messages are in a module of their own.
 
+mod content;
 mod crowd;
 mod end;
+pub(crate) mod message;
 mod pingpong;
 mod threads;
 mod traffic;
@@ -24,7 +26,8 @@ pub(crate) fn passive<L: Listener>(job: &Job, listener: &mut L) -> Result<Outcom
         Test::Bandwidth | Test::Rate => traffic::take(job, &mut end)?,
         Test::Bidirectional => traffic::exchange_back(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Passive),
-        Test::Pingpong | Test::Connections => pingpong::answer(job, &mut end)?,
+        Test::Pingpong => pingpong::answer(job, &mut end)?,
+        Test::Connections | Test::Write | Test::Read => return Err(job.unsuited()),
     }
     Ok(end.outcome(Vec::new()))
 }
@@ -38,7 +41,8 @@ pub(crate) fn active<C: Connector>(job: &Job, connector: &mut C) -> Result<Outco
         Test::Bandwidth | Test::Rate => traffic::give(job, &mut end)?,
         Test::Bidirectional => traffic::exchange(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Active),
-        Test::Pingpong | Test::Connections => pingpong::ask(job, &mut end)?,
+        Test::Pingpong => pingpong::ask(job, &mut end)?,
+        Test::Connections | Test::Write | Test::Read => return Err(job.unsuited()),
     };
     Ok(end.outcome(metrics))
 }

@@ -160,16 +160,22 @@ impl Options {
     fn complete(&mut self) -> Result<()> {
         let one_host = matches!(self.partner, Partner::Here(_));
         if self.candidates.is_empty() {
-            self.candidates = list(if one_host { "rstream,tcp,unix" } else { "rstream,tcp" })?;
+            self.candidates = list(if self.tests.iter().all(|test| test.is_remote_access()) {
+                "rstream-msg,tcp-msg"
+            } else if one_host {
+                "rstream,tcp,unix"
+            } else {
+                "rstream,tcp"
+            })?;
         }
         if let Some(stays) =
             self.candidates.iter().find(|candidate| !one_host && !candidate.leaves_the_host())
         {
             bail!("{stays} stays on one host");
         }
-        let tcp = "tcp".parse()?;
-        if self.against.is_none() && self.candidates.contains(&tcp) {
-            self.against = Some(tcp);
+        if self.against.is_none() {
+            let usual: Vec<Candidate> = list("tcp,tcp-msg")?;
+            self.against = usual.into_iter().find(|candidate| self.candidates.contains(candidate));
         }
         if let Some(against) = self.against.filter(|against| !self.candidates.contains(against)) {
             bail!("--against {against}, which is not measured");
@@ -246,6 +252,13 @@ mod tests {
         assert_eq!((options.rounds, options.seconds, options.sleeps), (2, 0.1, true));
         assert_eq!(options.processors, Some([1, 0]));
         assert_eq!(options.against.unwrap().to_string(), "ring");
+    }
+
+    #[test]
+    fn messages_are_compared_with_messages() {
+        let options = options("-t write,read");
+        assert_eq!(options.candidates, list::<Candidate>("rstream-msg,tcp-msg").unwrap());
+        assert_eq!(options.against.unwrap().to_string(), "tcp-msg");
     }
 
     #[test]

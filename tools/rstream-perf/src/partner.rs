@@ -99,8 +99,7 @@ fn read_line(input: &mut impl BufRead) -> Result<String> {
     Ok(line)
 }
 
-/// This program as a worker, with libfabric's environment: unless that says otherwise, the provider beside
-/// this program is used, and no other one wakes up.
+/// This program as a worker. Unless FI_PROVIDER_PATH is set, the provider is found beside this program.
 fn command(work: &Work) -> Result<Command> {
     let program = std::env::current_exe().context("the program's own name")?;
     let mut command = Command::new(&program);
@@ -109,9 +108,6 @@ fn command(work: &Work) -> Result<Command> {
         && folder.join(LIBRARY).exists()
     {
         command.env("FI_PROVIDER_PATH", folder);
-    }
-    if std::env::var_os("FI_PROVIDER").is_none() {
-        command.env("FI_PROVIDER", "rstream");
     }
     command.envs(work.job.candidate.environment());
     command.arg(WORKER).arg(work.address.to_string()).arg(serde_json::to_string(&work.job)?);

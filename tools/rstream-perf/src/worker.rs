@@ -13,6 +13,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::candidate::Way;
 use crate::job::{Job, Outcome, Word};
 use crate::measure;
+use crate::transport::fabric::message::{MessageDoor, MessageWay};
 use crate::transport::fabric::{FabricDoor, FabricWay};
 use crate::transport::line::{LineDoor, LineWay};
 use crate::transport::ring::{RingDoor, RingWay};
@@ -82,12 +83,21 @@ fn passive(job: &Job, address: IpAddr) -> Result<Outcome> {
     let rings = job.candidate.rings;
     match job.candidate.way {
         Way::Rstream | Way::RstreamIwarp => serve(job, FabricDoor::open(address, rings, job.sleeps)?),
+        Way::RstreamMsg | Way::TcpMsg => {
+            let mut door = MessageDoor::open(address, provider(job)?)?;
+            say(&Word::Target(door.target()?))?;
+            measure::message::passive(job, &mut door)
+        }
         Way::Tcp => serve(job, TcpDoor::open(address)?),
         Way::Unix => serve(job, UnixDoor::open()?),
         Way::RstreamRing => serve(job, RingsDoor::open(ring_bytes(job), job.sleeps)?),
         Way::Ring => serve(job, RingDoor::open(ring_bytes(job))?),
         Way::Line => serve(job, LineDoor::open()?),
     }
+}
+
+fn provider(job: &Job) -> Result<&'static str> {
+    job.candidate.provider().with_context(|| format!("{} is not carried by libfabric", job.candidate))
 }
 
 fn ring_bytes(job: &Job) -> usize {
@@ -105,6 +115,9 @@ fn active(job: &Job, address: IpAddr, target: &str) -> Result<Outcome> {
     match job.candidate.way {
         Way::Rstream | Way::RstreamIwarp => {
             ask(job, FabricWay::new(there()?, job.candidate.rings, job.sleeps)?)
+        }
+        Way::RstreamMsg | Way::TcpMsg => {
+            measure::message::active(job, &MessageWay::new(there()?, provider(job)?)?)
         }
         Way::Tcp => ask(job, TcpWay(there()?)),
         Way::Unix => ask(job, UnixWay(target.to_owned())),

@@ -81,7 +81,8 @@ impl<S: Stream> Crowd<S> {
             if moved {
                 self.patience.restore();
             } else {
-                self.patience.wait(&self.streams, if unsent { Interest::Both } else { Interest::Receive })?;
+                let until = if unsent { Interest::Both } else { Interest::Receive };
+                self.patience.wait(|| S::sleep(&self.streams, until))?;
             }
         }
         Ok(())
@@ -91,7 +92,7 @@ impl<S: Stream> Crowd<S> {
         self.streams.iter_mut().try_for_each(S::finish)?;
         for stream in &mut self.streams {
             while stream.receive(&mut self.buffer)? != Some(0) {
-                self.patience.wait(std::slice::from_ref(stream), Interest::Receive)?;
+                self.patience.wait(|| S::sleep(std::slice::from_ref(stream), Interest::Receive))?;
             }
         }
         Ok(())
@@ -129,7 +130,8 @@ pub(super) fn answer<L: Listener>(job: &Job, listener: &mut L) -> Result<Outcome
             patience.restore();
         } else {
             let unsent = kept.iter().any(|kept| !kept.is_empty());
-            patience.wait(&streams, if unsent { Interest::Both } else { Interest::Receive })?;
+            let until = if unsent { Interest::Both } else { Interest::Receive };
+            patience.wait(|| L::Stream::sleep(&streams, until))?;
         }
     }
     Ok(Outcome { sent: tally, received: tally, metrics: Vec::new() })

@@ -26,11 +26,11 @@ impl Patience {
     }
 
     #[inline]
-    pub(super) fn wait<S: Stream>(&mut self, streams: &[S], until: Interest) -> Result<()> {
+    pub(super) fn wait(&mut self, sleep: impl FnOnce() -> Result<()>) -> Result<()> {
         if self.sleeps {
             self.empty_wake_ups += u64::from(self.vain);
             self.vain = 1;
-            return S::sleep(streams, until);
+            return sleep();
         }
         self.vain += 1;
         if self.vain == IN_VAIN {
@@ -64,7 +64,7 @@ impl<S: Stream> End<S> {
     /// After a call that did nothing.
     #[inline]
     pub(super) fn wait(&mut self, until: Interest) -> Result<()> {
-        self.patience.wait(std::slice::from_ref(&self.stream), until)
+        self.patience.wait(|| S::sleep(std::slice::from_ref(&self.stream), until))
     }
 
     #[inline]

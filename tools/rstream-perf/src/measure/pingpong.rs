@@ -18,6 +18,17 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 /// The active side.
 pub(super) fn ask<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric, f64)>> {
     let mut message = vec![0; job.size];
+    let metrics = timed(job, || {
+        end.send_all(&message)?;
+        ensure!(end.receive_all(&mut message)?, "the other side ended first");
+        Ok(())
+    })?;
+    end.finish(&mut message)?;
+    Ok(metrics)
+}
+
+/// Makes trips until the time is over.
+pub(super) fn timed(job: &Job, mut trip: impl FnMut() -> Result<()>) -> Result<Vec<(Metric, f64)>> {
     let mut trips = Histogram::<u32>::new_with_max(LONGEST_NS, SIGNIFICANT_DIGITS)?;
     let of_clock = cost_of_clock();
     let mut clock = Clock::start(job);
@@ -25,8 +36,7 @@ pub(super) fn ask<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric,
     while !clock.is_over(last, 0) {
         let warm = clock.is_warm();
         for _ in 0..TRIPS {
-            end.send_all(&message)?;
-            ensure!(end.receive_all(&mut message)?, "the other side ended first");
+            trip()?;
             let now = Instant::now();
             if warm {
                 trips.saturating_record(nanoseconds(now - last).saturating_sub(of_clock));
@@ -34,7 +44,6 @@ pub(super) fn ask<S: Stream>(job: &Job, end: &mut End<S>) -> Result<Vec<(Metric,
             last = now;
         }
     }
-    end.finish(&mut message)?;
     let at = |quantile| trips.value_at_quantile(quantile) as f64 / 1e3;
     Ok(vec![(Metric::Median, at(0.5)), (Metric::Percentile99, at(0.99)), (Metric::Percentile999, at(0.999))])
 }

@@ -1,19 +1,18 @@
-//! Bytes as fast as they go, one way and both ways, and their content.
+//! Bytes of a stream as fast as they go, one way and both ways, and their content.
 
 use std::time::Instant;
 
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::content::{Checksum, Content, VERIFIED_BYTES};
 use super::{Clock, End, Side, threads};
-use crate::job::{Job, Metric, Outcome, Tally, Test};
+use crate::job::{Job, Metric, Outcome, Test};
 use crate::transport::{Interest, Stream};
 
 /// How many bytes pass at least between two looks at the clock, and how many calls at most.
 const UNWATCHED_BYTES: usize = 1 << 16;
 const UNWATCHED_CALLS: usize = 256;
-/// What is compared each way, if there is time for it.
-const VERIFIED_BYTES: u64 = 32 << 20;
 
 /// The active side, one way. The clock stops when the other side has read everything and said so by ending
 /// its direction.
@@ -93,10 +92,7 @@ fn in_turns<S: Stream>(job: &Job, end: &mut End<S>, mut enough: impl FnMut(u64, 
 /// Either side: content of its own there while the other's comes, both summed up.
 pub(super) fn verify<S: Stream>(job: &Job, end: &mut End<S>, side: Side) -> Result<Outcome> {
     let (mut message, mut buffer) = (vec![0; job.size], vec![0; job.size]);
-    let mut content = Content(match side {
-        Side::Active => 0x9e37_79b9_7f4a_7c15,
-        Side::Passive => 0x6a09_e667_f3bc_c908,
-    });
+    let mut content = Content::of(side);
     let (mut sent, mut received) = (Checksum::new(), Checksum::new());
     let start = Instant::now();
     let (mut offset, mut sends, mut receives) = (job.size, true, true);
@@ -156,56 +152,8 @@ impl Processor {
 }
 
 /// First what the test is about.
-fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
+pub(super) fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
     let bytes = (Metric::Throughput, per_second / 1e6);
     let messages = (Metric::MessageRate, per_second / job.size as f64);
     if job.test == Test::Rate { vec![messages, bytes] } else { vec![bytes, messages] }
-}
-
-/// Bytes that do not repeat (xorshift).
-struct Content(u64);
-
-impl Content {
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            *byte = (self.0 >> 32) as u8;
-        }
-    }
-}
-
-/// FNV-1a: cheap, and every byte and its place count.
-struct Checksum(Tally);
-
-impl Checksum {
-    fn new() -> Self {
-        Self(Tally { bytes: 0, checksum: 0xcbf2_9ce4_8422_2325 })
-    }
-
-    fn add(&mut self, bytes: &[u8]) {
-        self.0.bytes += bytes.len() as u64;
-        for byte in bytes {
-            self.0.checksum = (self.0.checksum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_checksum_depends_on_content_and_order_but_not_on_pieces() {
-        let of = |pieces: &[&[u8]]| {
-            let mut sum = Checksum::new();
-            pieces.iter().for_each(|piece| sum.add(piece));
-            sum.0
-        };
-        assert_eq!(of(&[b"abcd"]), of(&[b"a", b"", b"bcd"]));
-        assert_ne!(of(&[b"abcd"]), of(&[b"abdc"]));
-        assert_ne!(of(&[b"abcd"]), of(&[b"abc"]));
-        assert_eq!(of(&[b"a"]).checksum, 0xaf63_dc4c_8601_ec8c, "as published for FNV-1a");
-    }
 }

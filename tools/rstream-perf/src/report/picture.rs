@@ -81,6 +81,8 @@ fn title(run: &Run<'_>, test: Test) -> String {
         Test::Bidirectional => "Both ways at once",
         Test::Pingpong => "There and back",
         Test::Rate => "Messages one way",
+        Test::Write => "Into remote memory",
+        Test::Read => "Out of remote memory",
         Test::Connections => "Many connections",
         Test::Verify => "Compared",
     };

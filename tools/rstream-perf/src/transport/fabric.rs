@@ -1,11 +1,12 @@
 //! Streams through libfabric's public calls, as an application makes them: this and its children are the only
 //! code that knows libfabric.
 
+mod connecting;
+pub(crate) mod message;
 mod object;
 mod opened;
 mod sys;
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -17,9 +18,11 @@ use rustix::io::Errno;
 
 use super::{Connector, Interest, Listener, Stream};
 use crate::candidate::Rings;
-use object::{Info, Object, check, error_text};
-use opened::{Event, Opened};
+use connecting::{Door, connect};
+use object::{Object, check, error_text};
+use opened::{Opened, Wanted};
 
+const STREAM: Wanted = Wanted { provider: "rstream", endpoint: sys::FI_EP_SOCK_STREAM, caps: sys::FI_MSG };
 const NOT_NOW: isize = -(sys::FI_EAGAIN as isize);
 
 /// The version of the library that runs, as text.
@@ -140,23 +143,15 @@ fn count(call: &'static str, answer: isize) -> Result<Option<usize>> {
     }
 }
 
-/// A passive endpoint.
+/// A passive endpoint of streams.
 pub(crate) struct FabricDoor {
-    passive: Object<sys::fid_pep>,
-    opened: Arc<Opened>,
-    /// Read while another connection was waited for.
-    requests: VecDeque<Info>,
+    door: Door,
     sleeps: bool,
 }
 
 impl FabricDoor {
     pub(crate) fn open(address: IpAddr, rings: Rings, sleeps: bool) -> Result<Self> {
-        let opened = Arc::new(Opened::at(SocketAddr::new(address, 0), sys::FI_SOURCE)?);
-        let passive = opened.passive_endpoint()?;
-        set(&passive, rings)?;
-        // SAFETY: the passive endpoint is open.
-        check("fi_listen", unsafe { sys::fi_listen(passive.pointer()) })?;
-        Ok(Self { passive, opened, requests: VecDeque::new(), sleeps })
+        Ok(Self { door: Door::open(STREAM, address, |passive| set(passive, rings))?, sleeps })
     }
 }
 
@@ -164,46 +159,16 @@ impl Listener for FabricDoor {
     type Stream = Endpoint;
 
     fn target(&self) -> Result<String> {
-        // The port of an IPv4 or IPv6 address is at the same place.
-        let mut address = [0_u8; 128];
-        let mut length = address.len();
-        // SAFETY: the object is open; at most `length` bytes are written.
-        check("fi_getname", unsafe {
-            sys::fi_getname(self.passive.fid(), address.as_mut_ptr().cast(), &raw mut length)
-        })?;
-        Ok(u16::from_be_bytes([address[2], address[3]]).to_string())
+        self.door.target()
     }
 
     fn accept(&mut self) -> Result<Endpoint> {
-        let request = loop {
-            if let Some(request) = self.requests.pop_front() {
-                break request;
-            }
-            self.read_event()?;
-        };
-        let endpoint = self.opened.endpoint(&request)?;
-        // SAFETY: the endpoint was opened from a request that was not answered yet; there is no connection
-        // data.
-        check("fi_accept", unsafe { sys::fi_accept(endpoint.pointer(), ptr::null(), 0) })?;
-        while !self.read_event()? {}
-        Endpoint::new(endpoint, Arc::clone(&self.opened), self.sleeps)
+        let (endpoint, _) = self.door.accept(&[], |_| Ok(()))?;
+        Endpoint::new(endpoint, Arc::clone(&self.door.opened), self.sleeps)
     }
 }
 
-impl FabricDoor {
-    /// Waits for an event. Answers whether the one connection stands that was accepted.
-    fn read_event(&mut self) -> Result<bool> {
-        match self.opened.event()? {
-            Event::Connected => Ok(true),
-            Event::Request(request) => {
-                self.requests.push_back(request);
-                Ok(false)
-            }
-        }
-    }
-}
-
-/// Where a passive endpoint is.
+/// Where a passive endpoint of streams is.
 pub(crate) struct FabricWay {
     opened: Arc<Opened>,
     rings: Rings,
@@ -212,7 +177,7 @@ pub(crate) struct FabricWay {
 
 impl FabricWay {
     pub(crate) fn new(target: SocketAddr, rings: Rings, sleeps: bool) -> Result<Self> {
-        Ok(Self { opened: Arc::new(Opened::at(target, 0)?), rings, sleeps })
+        Ok(Self { opened: Arc::new(Opened::at(STREAM, target, 0)?), rings, sleeps })
     }
 }
 
@@ -220,14 +185,7 @@ impl Connector for FabricWay {
     type Stream = Endpoint;
 
     fn connect(&mut self) -> Result<Endpoint> {
-        let info = self.opened.info();
-        let endpoint = self.opened.endpoint(info)?;
-        set(&endpoint, self.rings)?;
-        // SAFETY: the endpoint is open, and the address is that of the info it was opened from.
-        check("fi_connect", unsafe {
-            sys::fi_connect(endpoint.pointer(), (*info.pointer()).dest_addr, ptr::null(), 0)
-        })?;
-        let Event::Connected = self.opened.event()? else { bail!("an event that is no connection") };
+        let (endpoint, _) = connect(&self.opened, &[], |endpoint| set(endpoint, self.rings))?;
         Endpoint::new(endpoint, Arc::clone(&self.opened), self.sleeps)
     }
 }

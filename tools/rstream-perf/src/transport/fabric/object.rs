@@ -24,6 +24,10 @@ unsafe impl Fid for sys::fid_eq {}
 unsafe impl Fid for sys::fid_pep {}
 // SAFETY: as above.
 unsafe impl Fid for sys::fid_ep {}
+// SAFETY: as above.
+unsafe impl Fid for sys::fid_cq {}
+// SAFETY: as above.
+unsafe impl Fid for sys::fid_mr {}
 
 /// An open object. Whoever holds one also holds what it was opened from, so that it is closed first.
 pub(super) struct Object<T: Fid>(NonNull<T>);

@@ -11,7 +11,9 @@ use super::sys;
 
 /// The interface that is asked for, the oldest that the provider serves.
 const API: u32 = 1 << 16 | 17;
-const PROVIDER: &str = "rstream";
+/// Local memory that providers may want registered, and keys and addresses that they may choose.
+const REGISTRATION: i32 =
+    (sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY) as i32;
 /// How long a connection may take.
 const PATIENCE_MS: i32 = 20_000;
 
@@ -23,18 +25,37 @@ pub(super) struct Opened {
     info: Info,
 }
 
+/// What endpoints are asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) provider: &'static str,
+    pub(super) endpoint: u32,
+    pub(super) caps: u64,
+}
+
+/// Bytes that come with a connection, one side's for the other.
+pub(super) type ConnectionData = [u8; 16];
+
 /// What an event queue told.
 pub(super) enum Event {
     /// Somebody wants to connect; an endpoint opened from this can accept.
-    Request(Info),
-    Connected,
+    Request(Info, ConnectionData),
+    /// With data on the side that asked.
+    Connected(ConnectionData),
+}
+
+/// An event and the data behind it.
+#[repr(C)]
+struct Entry {
+    event: sys::fi_eq_cm_entry,
+    data: ConnectionData,
 }
 
 impl Opened {
     /// The first device that the provider names for an address, the other side's or, with FI_SOURCE, our own.
-    pub(super) fn at(address: SocketAddr, flags: u64) -> Result<Self> {
-        let info =
-            find(address, flags).with_context(|| format!("looking for a device for {}", address.ip()))?;
+    pub(super) fn at(wanted: Wanted, address: SocketAddr, flags: u64) -> Result<Self> {
+        let info = find(wanted, address, flags)
+            .with_context(|| format!("looking for a device for {}", address.ip()))?;
         // SAFETY: the info is whole; the call stores a fabric that is ours.
         let fabric = unsafe {
             Object::open("fi_fabric", |fabric| {
@@ -62,6 +83,10 @@ impl Opened {
 
     pub(super) fn fabric(&self) -> *mut sys::fid_fabric {
         self.fabric.pointer()
+    }
+
+    pub(super) fn domain(&self) -> *mut sys::fid_domain {
+        self.domain.pointer()
     }
 
     pub(super) fn info(&self) -> &Info {
@@ -99,7 +124,7 @@ impl Opened {
         loop {
             let mut kind = 0;
             // SAFETY: every field may be zero.
-            let mut entry: sys::fi_eq_cm_entry = unsafe { std::mem::zeroed() };
+            let mut entry: Entry = unsafe { std::mem::zeroed() };
             let size = size_of_val(&entry);
             // SAFETY: the queue is open, and at most `size` bytes are written to the entry.
             let got = unsafe {
@@ -108,9 +133,12 @@ impl Opened {
             };
             match (got, kind) {
                 (..0, _) => bail!("connecting: {}", self.error(got as i32)),
-                // SAFETY: the info of a request belongs to who reads the event.
-                (_, sys::FI_CONNREQ) => return Ok(Event::Request(unsafe { Info::own(entry.info)? })),
-                (_, sys::FI_CONNECTED) => return Ok(Event::Connected),
+                (_, sys::FI_CONNREQ) => {
+                    // SAFETY: the info of a request belongs to who reads the event.
+                    let info = unsafe { Info::own(entry.event.info)? };
+                    return Ok(Event::Request(info, entry.data));
+                }
+                (_, sys::FI_CONNECTED) => return Ok(Event::Connected(entry.data)),
                 (_, sys::FI_SHUTDOWN) => {}
                 _ => bail!("event {kind} was not expected"),
             }
@@ -127,10 +155,10 @@ impl Opened {
     }
 }
 
-fn find(address: SocketAddr, flags: u64) -> Result<Info> {
+fn find(wanted: Wanted, address: SocketAddr, flags: u64) -> Result<Info> {
     let node = CString::new(address.ip().to_string())?;
     let service = CString::new(address.port().to_string())?;
-    let provider = CString::new(PROVIDER)?;
+    let provider = CString::new(wanted.provider)?;
     // SAFETY: a fresh info, or null.
     let hints = unsafe { Info::own(sys::fi_allocinfo())? };
     let mut found = ptr::null_mut();
@@ -138,15 +166,19 @@ fn find(address: SocketAddr, flags: u64) -> Result<Info> {
     // before the hints are freed, which would free it otherwise; the strings live until the call returns.
     let answer = unsafe {
         let fields = &mut *hints.pointer();
-        fields.caps = sys::FI_MSG;
-        (*fields.ep_attr).type_ = sys::FI_EP_SOCK_STREAM;
+        fields.caps = wanted.caps;
+        (*fields.ep_attr).type_ = wanted.endpoint;
+        (*fields.domain_attr).threading = sys::FI_THREAD_SAFE;
+        // Nobody has a thread that makes progress behind the measurement.
+        (*fields.domain_attr).data_progress = sys::FI_PROGRESS_MANUAL;
+        (*fields.domain_attr).mr_mode = REGISTRATION;
         (*fields.fabric_attr).prov_name = provider.as_ptr().cast_mut();
         let answer = sys::fi_getinfo(API, node.as_ptr(), service.as_ptr(), flags, fields, &raw mut found);
         (*fields.fabric_attr).prov_name = ptr::null_mut();
         answer
     };
     if answer == -sys::FI_ENODATA {
-        bail!("libfabric finds no rstream provider (is librstream_fi.so in FI_PROVIDER_PATH?)");
+        bail!("libfabric finds no {} provider (is librstream_fi.so in FI_PROVIDER_PATH?)", wanted.provider);
     }
     check("fi_getinfo", answer)?;
     // SAFETY: what `fi_getinfo` gave is whole and ours.
