@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures everything that docs/performance.md reports, and writes its results and pictures: rstream-perf over all
-# candidates, libfabric's own tcp provider, and the set-up of thousands of connections.
+# candidates, programs of others over libfabric's tcp provider and ours, and the set-up of thousands of connections.
 #
-#   scripts/bench.sh [--quick] [--vm]
+#   [FABTESTS_BIN=FOLDER] scripts/bench.sh [--quick] [--vm]
 #
 #   --quick   a few seconds instead of minutes: that it works, not what is true
 #   --vm      kernel RDMA in the virtual machine as well, which takes some minutes more
@@ -44,35 +44,54 @@ perf() {
     "$program" --json "$results/$name.json" "$@" >"$results/$name.txt"
 }
 
-# The tcp provider's own ping-pong, in turns with the same sizes over the embedded device.
+# Message endpoints beside those of libfabric's tcp provider, through the same calls.
 message_endpoints() {
-    local round size server
-    say "message endpoints"
-    rm -f "$results"/msg-*
-    for ((round = 1; round <= rounds; round++)); do
-        for size in "${message_sizes[@]}"; do
-            taskset -c 0 fi_pingpong -p tcp -e msg -I "$trips" -S "$size" >/dev/null &
-            server=$!
-            fi_pingpong_client "$size" >>"$results/msg-$size"
-            wait "$server"
-        done
-        "$program" "${apart[@]}" -q -r 1 -d "$seconds" -t pingpong -o "rstream-iwarp,rstream-iwarp:$best" -s "$(IFS=,; echo "${message_sizes[*]}")" \
-            --json "$results/msg-$round.json" >/dev/null
-    done
+    local over=("${apart[@]}" -r "$rounds" -d "$seconds" -o "rstream-msg,tcp-msg")
+    perf messages-pingpong "${over[@]}" -t pingpong -s "$(IFS=,; echo "${message_sizes[*]}")"
+    perf messages-bandwidth "${over[@]}" -t bandwidth -s 1M
+    perf messages-others "${over[@]}" -t rate,write,read,connections -n 8
 }
 message_sizes=(64 1024 4096 65536)
 
-# Microseconds there and back; the server may need a moment until it listens.
-fi_pingpong_client() {
-    local attempt output
+# What programs of others measure, the two providers in turns: fi_pingpong, and the reliable datagrams of ofi_rxm
+# where fabtests are installed.
+others() {
+    local round size provider
+    say "programs of others"
+    rm -f "$results"/other-*
+    for ((round = 1; round <= rounds; round++)); do
+        for provider in rstream tcp; do
+            for size in "${message_sizes[@]}"; do
+                other "pingpong-$size-$provider" 1 fi_pingpong -p "$provider" -e msg -I "$trips" -S "$size"
+            done
+            [[ -n $fabtests ]] || continue
+            other "rxm-pingpong-$provider" 1 "$fabtests/fi_rdm_tagged_pingpong" -p "$provider;ofi_rxm" -I "$trips" -S 64
+            other "rxm-bandwidth-$provider" 2 "$fabtests/fi_rdm_tagged_bw" -p "$provider;ofi_rxm" -I "$((trips / 10))" -S 1048576
+        done
+    done
+}
+fabtests=${FABTESTS_BIN:-$(dirname "$(command -v fi_rdm_tagged_pingpong || echo /)")}
+[[ -x $fabtests/fi_rdm_tagged_pingpong ]] || fabtests=''
+
+# other NAME COLUMN PROGRAM OPTION...: adds to $results/other-NAME what a server and its client print at last, in this
+# column before the last one. The server may need a moment until it listens.
+other() {
+    local name=$1 column=$2 source=() server attempt output
+    shift 2
+    # fi_pingpong listens on every address; fabtests need one.
+    [[ $1 == fi_pingpong ]] || source=(-s 127.0.0.1)
+    FI_PROVIDER_PATH=$PWD/target/release taskset -c 0 "$@" "${source[@]}" >/dev/null &
+    server=$!
     for ((attempt = 0; attempt < 50; attempt++)); do
-        if output=$(taskset -c 1 fi_pingpong -p tcp -e msg -I "$trips" -S "$1" 127.0.0.1 2>/dev/null); then
-            awk 'END { print 2 * $7 }' <<<"$output"
+        if output=$(FI_PROVIDER_PATH=$PWD/target/release taskset -c 1 "$@" 127.0.0.1 2>/dev/null); then
+            wait "$server"
+            awk -v column="$column" 'END { print $(NF - column) }' <<<"$output" >>"$results/other-$name"
             return
         fi
         sleep 0.1
     done
-    echo "bench: fi_pingpong does not answer" >&2
+    kill "$server"
+    echo "bench: $1 does not answer" >&2
     return 1
 }
 
@@ -108,8 +127,16 @@ line() {
     echo "| $1 | \`$6\` | \`$7\` | $default | $(quotient "$(median "$2" "$3" "$4" "$6:$best" "$5")" "$other") | $8 |"
 }
 
+# message_line SCENARIO RUN TEST SIZE METRIC AIM: the same of message endpoints, which have no rings.
+message_line() {
+    local ours theirs
+    ours=$(median "$2" "$3" "$4" rstream-msg "$5")
+    theirs=$(median "$2" "$3" "$4" tcp-msg "$5")
+    echo "| $1 | \`rstream-msg\` | \`tcp-msg\` | $(quotient "$ours" "$theirs") | | $6 |"
+}
+
 ratios() {
-    local throughput=megabytes_per_second messages=messages_per_second latency=median_us
+    local size throughput=megabytes_per_second messages=messages_per_second latency=median_us
     echo "| scenario | rstream | against | defaults | $best rings | to reach |"
     echo "|---|---|---|---|---|---|"
     line "64 KiB one way, polling" polling bandwidth 65536 $throughput rstream tcp "≥ 8"
@@ -120,6 +147,11 @@ ratios() {
     line "" polling pingpong 64 $latency rstream-iwarp tcp "≤ 1.10"
     line "64 B there and back, sleeping" sleeping pingpong 64 $latency rstream tcp "≤ 0.8"
     line "64 B one way, a call each" polling rate 64 $messages rstream tcp "≥ 10"
+    for size in "${message_sizes[@]}"; do
+        message_line "message of $size B there and back" messages-pingpong pingpong "$size" $latency "≤ 1.0"
+    done
+    message_line "messages of 1 MiB one way" messages-bandwidth bandwidth 1048576 $throughput "≥ 1.0"
+    message_line "8 connections on one queue" messages-others connections 64 $messages "≥ 1.2"
 }
 
 # one RUN TEST METRIC...: its whole table, without the column of sizes
@@ -133,13 +165,15 @@ one() {
         $ARGS.positional as $names
         | .settings as $settings
         | [.results[] | select(.test == $test)]
-        | "**\($test)**, \(.[0].size) B, \($settings.waiting)\n",
+        | (map(.size) | unique) as $sizes
+        | "**\($test)**, \($sizes | join(", ")) B, \($settings.waiting)\n",
           "| | \($names | map(unit) | join(" | ")) | / \($settings.against) |",
           "|---|\($names | map("---|") | join(""))---|",
           (.[] | . as $row
             | ($names | map(scale as $scale | $row.metrics[.]
                 | [.median, .least, .most | . / $scale | shown] | "\(.[0]) (\(.[1]), \(.[2]))")) as $cells
-            | "| `\(.over)` | \($cells | join(" | ")) | \(.ratio | fixed) |"),
+            | (if ($sizes | length) > 1 then ", \(.size) B" else "" end) as $size
+            | "| `\(.over)`\($size) | \($cells | join(" | ")) | \(.ratio | fixed) |"),
           ""' --args "${@:3}" <"$results/$1.json"
 }
 
@@ -151,22 +185,28 @@ of_setup() {
         -e 's/, us a/, µs a/' -e '/^. (opened|busy)/s/ \|$/ ≤ 2 |/' -e '/^. resident/s/ \|$/ ≤ 96 KiB |/' "$results/setup.txt"
 }
 
-of_message_endpoints() {
-    local size theirs default ours
-    echo "| there and back, µs, polling | \`fi_pingpong -p tcp -e msg\` | \`rstream-iwarp\` | ratio | $best rings | ratio |"
-    echo "|---|---|---|---|---|---|"
+# of_others: a line for each program and size
+of_others() {
+    local size
+    echo "| programs of others | \`rstream\` | \`tcp\` | ratio |"
+    echo "|---|---|---|---|"
     for size in "${message_sizes[@]}"; do
-        theirs=$(middle <"$results/msg-$size")
-        default=$(of_rounds "$size" rstream-iwarp)
-        ours=$(of_rounds "$size" "rstream-iwarp:$best")
-        echo "| $size B | $theirs | $default | $(quotient "$default" "$theirs") | $ours | $(quotient "$ours" "$theirs") |"
+        of_other "\`fi_pingpong -e msg\`, $size B, µs one way" "pingpong-$size"
     done
+    if [[ -n $fabtests ]]; then
+        of_other "\`fi_rdm_tagged_pingpong\` over \`ofi_rxm\`, 64 B, µs one way" rxm-pingpong
+        of_other "\`fi_rdm_tagged_bw\` over \`ofi_rxm\`, 1 MiB, MB/s" rxm-bandwidth
+    else
+        printf '\nReliable datagrams of `ofi_rxm` were not measured: no fabtests are installed.\n'
+    fi
 }
 
-# of_rounds SIZE CANDIDATE: the middle of its ping-pongs beside message endpoints
-of_rounds() {
-    jq --argjson size "$1" --arg over "$2" \
-        '.results[] | select(.size == $size and .over == $over) | .metrics.median_us.median' "$results"/msg-*.json | middle
+# of_other TITLE NAME
+of_other() {
+    local ours theirs
+    ours=$(middle <"$results/other-$2-rstream")
+    theirs=$(middle <"$results/other-$2-tcp")
+    echo "| $1 | $ours | $theirs | $(quotient "$ours" "$theirs") |"
 }
 
 middle() {
@@ -187,7 +227,12 @@ report() {
     one polling rate messages_per_second
     one sleeping bandwidth megabytes_per_second
     one sleeping pingpong median_us percentile_99_us percentile_99_9_us
-    of_message_endpoints
+    one messages-pingpong pingpong median_us percentile_99_us percentile_99_9_us
+    one messages-bandwidth bandwidth megabytes_per_second
+    one messages-others rate messages_per_second
+    one messages-others write megabytes_per_second
+    one messages-others read megabytes_per_second
+    of_others
     echo
     of_setup
     if [[ -n $vm ]]; then
@@ -222,6 +267,7 @@ perf sleeping -r "$rounds" -d "$seconds" -t bandwidth,pingpong -o "$ours,tcp,uni
 perf curves "${apart[@]}" -r "$curve_rounds" -d "$curve_seconds" -t bandwidth,pingpong -s "$sizes" --svg "$pictures" \
     -o "rstream:$best,rstream-iwarp:$best,tcp,unix,ring:$best"
 message_endpoints
+others
 setup_of_many
 [[ -z $vm ]] || in_vm
 write
