@@ -59,7 +59,7 @@
 
 /**
  * Statistics of one connection since it was established; all 0 before that. Later versions may
- * append fields.
+ * append fields. Fields that are of streams only are 0 for message endpoints, and the reverse.
  */
 struct rstream_stats {
   /**
@@ -67,27 +67,29 @@ struct rstream_stats {
    */
   uint64_t bytes_sent;
   /**
-   * Bytes that receive calls returned, without peeks.
+   * Bytes that receive calls returned, without peeks; of message endpoints, bytes that receives took.
    */
   uint64_t bytes_received;
   /**
-   * Calls of `fi_send`, `fi_sendv`, `fi_sendmsg` and `fi_inject`, without peeks.
+   * Calls of `fi_send`, `fi_sendv`, `fi_sendmsg` and `fi_inject`, without peeks; of message endpoints,
+   * calls that posted a send, a read or a write, and `send_waits`.
    */
   uint64_t send_calls;
   /**
-   * Calls of `fi_recv`, `fi_recvv` and `fi_recvmsg`, without peeks.
+   * Calls of `fi_recv`, `fi_recvv` and `fi_recvmsg`, without peeks. Streams only.
    */
   uint64_t receive_calls;
   /**
-   * Those of `send_calls` that returned `-FI_EAGAIN`: the peer had granted no room.
+   * Those of `send_calls` that returned `-FI_EAGAIN`: the peer had granted no room, or, of message
+   * endpoints, the queue was full or the connection not established.
    */
   uint64_t send_waits;
   /**
-   * Those of `receive_calls` that returned `-FI_EAGAIN`: no byte had arrived.
+   * Those of `receive_calls` that returned `-FI_EAGAIN`: no byte had arrived. Streams only.
    */
   uint64_t receive_waits;
   /**
-   * Data messages sent. One call sends several where a ring wraps.
+   * Data messages sent. One call on a stream sends several where a ring wraps.
    */
   uint64_t messages_sent;
   /**
@@ -95,11 +97,12 @@ struct rstream_stats {
    */
   uint64_t messages_received;
   /**
-   * Control messages sent. They return room and receives to the peer, or end the stream.
+   * Control messages sent. They return room and receives to the peer, or end the stream. Streams
+   * only.
    */
   uint64_t updates_sent;
   /**
-   * Control messages received.
+   * Control messages received. Streams only.
    */
   uint64_t updates_received;
   /**
@@ -107,6 +110,32 @@ struct rstream_stats {
    * as a warning with the numbers.
    */
   uint64_t refused;
+  /**
+   * Messages that found no receive posted, and waited; not known on RDMA devices. Message endpoints
+   * only, like the fields that follow.
+   */
+  uint64_t stalls;
+  /**
+   * Those of `messages_received` that were longer than their receive. `bytes_received` has what
+   * fitted.
+   */
+  uint64_t truncated;
+  /**
+   * Reads of the peer's memory that were posted.
+   */
+  uint64_t reads;
+  /**
+   * Their bytes.
+   */
+  uint64_t bytes_read;
+  /**
+   * Writes to the peer's memory that were posted.
+   */
+  uint64_t writes;
+  /**
+   * Their bytes.
+   */
+  uint64_t bytes_written;
 };
 
 /**

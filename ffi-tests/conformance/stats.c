@@ -1,5 +1,5 @@
 /* Contract, section Statistics: the statistics of a connection, through fi_open_ops and in the log. */
-#include "conformance.h"
+#include "message.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -132,6 +132,121 @@ static void refused_input(void)
     side_close(&listener);
 }
 
+/* ---- message endpoints -------------------------------------------------------------------- */
+
+static void operations_and_bytes(void)
+{
+    struct iovec iov = {(void *)(uintptr_t)pattern(0, 200), 200};
+    struct rstream_stats client, server;
+    uint8_t got[4][500];
+    struct fid_mr *region;
+    struct pair pair;
+    uint64_t key;
+
+    messages_open(&pair, NULL);
+    client = stats_of(pair.client.ep);
+    CHECK(all_zero(&client, sizeof client));
+    region = message_region(&pair.server, got[3], sizeof got[3], 0x77);
+    key = fi_mr_key(region);
+    post_recv(pair.server.ep, got[0], sizeof got[0], 1);
+    post_recv(pair.server.ep, got[1], 50, 2);
+    post_recv(pair.server.ep, got[2], sizeof got[2], 3);
+    post_send(pair.client.ep, pattern(0, 300), 300, 4);
+    CHECK_OK(fi_sendv(pair.client.ep, &iov, NULL, 1, FI_ADDR_UNSPEC, CONTEXT(5)));
+    CHECK_OK(fi_inject(pair.client.ep, pattern(0, 10), 10, FI_ADDR_UNSPEC));
+    (void)await_done(pair.server.cq, 1, RECEIVED);
+    (void)await_failed(pair.server.cq, 2, RECEIVED, FI_ETRUNC);
+    (void)await_done(pair.server.cq, 3, RECEIVED);
+    CHECK_OK(fi_write(pair.client.ep, pattern(0, 400), 400, NULL, FI_ADDR_UNSPEC, 0, key, CONTEXT(6)));
+    CHECK_OK(fi_inject_write(pair.client.ep, "x", 1, FI_ADDR_UNSPEC, 0, key));
+    CHECK_OK(fi_read(pair.client.ep, got[3], 30, NULL, FI_ADDR_UNSPEC, 0, key, CONTEXT(7)));
+    (void)await_done(pair.client.cq, 4, SENT);
+    (void)await_done(pair.client.cq, 5, SENT);
+    (void)await_done(pair.client.cq, 6, WRITTEN);
+    (void)await_done(pair.client.cq, 7, WAS_READ);
+
+    client = stats_of(pair.client.ep);
+    CHECK_INT(client.messages_sent, 3);
+    CHECK_INT(client.bytes_sent, 510);
+    CHECK_INT(client.writes, 2);
+    CHECK_INT(client.bytes_written, 401);
+    CHECK_INT(client.reads, 1);
+    CHECK_INT(client.bytes_read, 30);
+    CHECK_INT(client.send_calls, 6);
+    CHECK_INT(client.send_waits + client.messages_received + client.bytes_received + client.truncated, 0);
+    server = stats_of(pair.server.ep);
+    CHECK_INT(server.messages_received, 3);
+    CHECK_INT(server.bytes_received, 360);
+    CHECK_INT(server.truncated, 1);
+    CHECK_INT(server.messages_sent + server.writes + server.reads + server.send_calls, 0);
+    CHECK_INT(server.stalls + server.refused + client.stalls + client.refused, 0);
+    close_fid(&region->fid);
+    pair_close(&pair);
+}
+
+static void stalls_and_waits(void)
+{
+    struct message_settings settings = {.tx_size = 5};
+    static uint8_t got[PATTERN_MAX];
+    struct pair pair;
+
+    messages_open(&pair, &settings);
+    post_send(pair.client.ep, pattern(0, 300), 300, 1);
+    AWAIT(PATIENCE_MS, stats_of(pair.server.ep).stalls == 1);
+    for (unsigned i = 0; i < 10; i++)
+        drive();
+    /* Looking again is no other stall. */
+    CHECK_INT(stats_of(pair.server.ep).stalls, 1);
+    CHECK_INT(stats_of(pair.server.ep).messages_received, 0);
+    post_recv(pair.server.ep, got, sizeof got, 2);
+    (void)await_done(pair.server.cq, 2, RECEIVED);
+    (void)await_done(pair.client.cq, 1, SENT);
+    message_transfer(&pair.client, &pair.server, 300);
+    CHECK_INT(stats_of(pair.server.ep).stalls, 1);
+    CHECK_INT(stats_of(pair.server.ep).messages_received, 2);
+
+    for (unsigned i = 0; i < 5; i++)
+        post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
+    CHECK_INT(stats_of(pair.client.ep).send_waits, 0);
+    CHECK_RET(fi_send(pair.client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+    CHECK_RET(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
+    CHECK_RET(fi_inject(pair.client.ep, got, MESSAGE_INJECT + 1, FI_ADDR_UNSPEC), -FI_EMSGSIZE);
+    CHECK_INT(stats_of(pair.client.ep).send_waits, 2);
+    CHECK_INT(stats_of(pair.client.ep).messages_sent, 7);
+    CHECK_INT(stats_of(pair.client.ep).send_calls, 9);
+    pair_close(&pair);
+}
+
+/* A raw peer that connects correctly as a message endpoint, and then sends what the protocol does not allow. */
+static void refused_message(void)
+{
+    uint8_t frame[128], hello[] = {5, 'r', 'm', 1, 0}, garbage[24];
+    struct side listener, server;
+    struct event request;
+    size_t length;
+    int fd;
+
+    message_listen(&listener, NULL);
+    fd = stranger_connect(fid_port(&listener.pep->fid));
+    length = mpa_frame(frame, MPA_REQUEST, 1, 0, hello, sizeof hello);
+    CHECK_INT(CHECK_SYS(write(fd, frame, length)), length);
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(server.eq, FI_CONNECTED);
+    CHECK_INT(stats_of(server.ep).refused, 0);
+    memset(garbage, 0xff, sizeof garbage);
+    put_be(garbage, 18, 2);
+    CHECK_INT(CHECK_SYS(write(fd, garbage, sizeof garbage)), sizeof garbage);
+    (void)await_event(server.eq, FI_SHUTDOWN);
+    CHECK_INT(stats_of(server.ep).refused, 1);
+    close(fd);
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* ---- the call ----------------------------------------------------------------------------- */
+
 static void other_sizes(void)
 {
     uint8_t longer[sizeof(struct rstream_stats) + 64];
@@ -176,28 +291,45 @@ static void refused_names(void)
     pair_close(&pair);
 }
 
-static void line_at_close(void)
+/* Closes the client, and reads the line that says what it sent. */
+static void check_line(struct pair *pair)
 {
     char text[65536], wanted[128];
-    struct pair pair;
-    unsigned port;
     ssize_t length;
     int errors;
+
+    snprintf(wanted, sizeof wanted, "to %s:%u: sent 12345 bytes (", IPV4, fid_port(&pair->listener.pep->fid));
+    errors = capture_errors();
+    close_fid(&pair->client.ep->fid);
+    pair->client.ep = NULL;
+    length = CHECK_SYS(read(errors, text, sizeof text - 1));
+    text[length] = '\0';
+    if (!strstr(text, wanted) || !strstr(text, "refused 0"))
+        fail_at(__FILE__, __LINE__, "no \"%s\" in: %s", wanted, text);
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+}
+
+static void line_at_close(void)
+{
+    struct pair pair;
 
     setenv("FI_LOG_LEVEL", "info", 1);
     setenv("FI_LOG_PROV", "rstream", 1);
     pair_open(&pair, IPV4, NULL);
     transfer(pair.client.ep, pair.server.ep, 12345);
-    port = fid_port(&pair.listener.pep->fid);
-    errors = capture_errors();
-    close_fid(&pair.client.ep->fid);
-    pair.client.ep = NULL;
-    length = CHECK_SYS(read(errors, text, sizeof text - 1));
-    text[length] = '\0';
-    snprintf(wanted, sizeof wanted, "to %s:%u: sent 12345 bytes (", IPV4, port);
-    if (!strstr(text, wanted) || !strstr(text, "refused 0"))
-        fail_at(__FILE__, __LINE__, "no \"%s\" in: %s", wanted, text);
-    dup2(STDOUT_FILENO, STDERR_FILENO);
+    check_line(&pair);
+    pair_close(&pair);
+}
+
+static void line_of_messages(void)
+{
+    struct pair pair;
+
+    setenv("FI_LOG_LEVEL", "info", 1);
+    setenv("FI_LOG_PROV", "rstream", 1);
+    messages_open(&pair, NULL);
+    message_transfer(&pair.client, &pair.server, 12345);
+    check_line(&pair);
     pair_close(&pair);
 }
 
@@ -206,9 +338,13 @@ static const struct test tests[] = {
     TEST(calls_and_bytes, "statistics: bytes and calls of both directions, peeks not counted"),
     TEST(waits_and_updates, "statistics: waits and updates"),
     TEST(refused_input, "each refusal of a peer's input is counted"),
+    TEST(operations_and_bytes, "message endpoints: messages, remote accesses and their bytes, truncations"),
+    TEST(stalls_and_waits, "message endpoints: messages that found no receive, calls that found a full queue"),
+    TEST(refused_message, "message endpoints: a refusal of the peer's input is counted"),
     TEST(other_sizes, "statistics of a program built against an earlier or later header"),
     TEST(refused_names, "fi_open_ops: -FI_ENOSYS for what is not there, -FI_EINVAL, -FI_EBADFLAGS"),
     TEST(line_at_close, "one line with the statistics in the log at fi_close, at level info"),
+    TEST(line_of_messages, "the same of a message endpoint"),
 };
 
 const struct section stats_section = SECTION("statistics", tests);

@@ -35,34 +35,51 @@ pub const RSTREAM_QUEUE_SIZE_DEFAULT: u32 = 384;
 pub const RSTREAM_ENDPOINT_OPS: &str = "rstream_endpoint_ops";
 
 /// Statistics of one connection since it was established; all 0 before that. Later versions may
-/// append fields.
+/// append fields. Fields that are of streams only are 0 for message endpoints, and the reverse.
 #[allow(non_camel_case_types, reason = "named as in C")]
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct rstream_stats {
     /// Bytes that send calls accepted.
     pub bytes_sent: u64,
-    /// Bytes that receive calls returned, without peeks.
+    /// Bytes that receive calls returned, without peeks; of message endpoints, bytes that receives took.
     pub bytes_received: u64,
-    /// Calls of `fi_send`, `fi_sendv`, `fi_sendmsg` and `fi_inject`, without peeks.
+    /// Calls of `fi_send`, `fi_sendv`, `fi_sendmsg` and `fi_inject`, without peeks; of message endpoints,
+    /// calls that posted a send, a read or a write, and `send_waits`.
     pub send_calls: u64,
-    /// Calls of `fi_recv`, `fi_recvv` and `fi_recvmsg`, without peeks.
+    /// Calls of `fi_recv`, `fi_recvv` and `fi_recvmsg`, without peeks. Streams only.
     pub receive_calls: u64,
-    /// Those of `send_calls` that returned `-FI_EAGAIN`: the peer had granted no room.
+    /// Those of `send_calls` that returned `-FI_EAGAIN`: the peer had granted no room, or, of message
+    /// endpoints, the queue was full or the connection not established.
     pub send_waits: u64,
-    /// Those of `receive_calls` that returned `-FI_EAGAIN`: no byte had arrived.
+    /// Those of `receive_calls` that returned `-FI_EAGAIN`: no byte had arrived. Streams only.
     pub receive_waits: u64,
-    /// Data messages sent. One call sends several where a ring wraps.
+    /// Data messages sent. One call on a stream sends several where a ring wraps.
     pub messages_sent: u64,
     /// Data messages received.
     pub messages_received: u64,
-    /// Control messages sent. They return room and receives to the peer, or end the stream.
+    /// Control messages sent. They return room and receives to the peer, or end the stream. Streams
+    /// only.
     pub updates_sent: u64,
-    /// Control messages received.
+    /// Control messages received. Streams only.
     pub updates_received: u64,
     /// Inputs of the peer that violated a protocol. The first one ends the connection and is logged
     /// as a warning with the numbers.
     pub refused: u64,
+    /// Messages that found no receive posted, and waited; not known on RDMA devices. Message endpoints
+    /// only, like the fields that follow.
+    pub stalls: u64,
+    /// Those of `messages_received` that were longer than their receive. `bytes_received` has what
+    /// fitted.
+    pub truncated: u64,
+    /// Reads of the peer's memory that were posted.
+    pub reads: u64,
+    /// Their bytes.
+    pub bytes_read: u64,
+    /// Writes to the peer's memory that were posted.
+    pub writes: u64,
+    /// Their bytes.
+    pub bytes_written: u64,
 }
 
 /// The function table that `fi_open_ops` returns for the name `RSTREAM_ENDPOINT_OPS`. Valid until the

@@ -142,6 +142,12 @@ pub(super) fn new_fid<S: FidStruct, T: Fid>(class: u32) -> sys::fid {
     sys::fid { fclass: class as usize, context: ptr::null_mut(), ops: ops::fid::table::<S, T>().cast_mut() }
 }
 
+/// The `struct fid` of a new active endpoint, which has statistics.
+fn endpoint_fid<T: StatsOps>() -> sys::fid {
+    let ops = ops::stats::fid_table::<T>().cast_mut();
+    sys::fid { ops, ..new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP) }
+}
+
 impl New<sys::fid_fabric> {
     /// Creates a fabric.
     pub fn fabric<T: FabricOps>(value: Arc<T>) -> Self {
@@ -169,16 +175,13 @@ impl New<sys::fid_domain> {
 impl New<sys::fid_ep> {
     /// Creates an endpoint of a byte stream.
     pub fn stream_endpoint<T: EndpointOps + CmOps + StreamOps + StatsOps>(value: Arc<T>) -> Self {
-        let fid = sys::fid {
-            ops: ops::stats::fid_table::<T>().cast_mut(),
-            ..new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP)
-        };
+        let fid = endpoint_fid::<T>();
         Self::with_data(fid, ops::stream::table::<T>(), ops::rma::unsupported(), value)
     }
 
     /// Creates an endpoint of messages.
-    pub fn message_endpoint<T: EndpointOps + CmOps + MessageOps + RmaOps>(value: Arc<T>) -> Self {
-        let fid = new_fid::<sys::fid_ep, T>(sys::FI_CLASS_EP);
+    pub fn message_endpoint<T: EndpointOps + CmOps + MessageOps + RmaOps + StatsOps>(value: Arc<T>) -> Self {
+        let fid = endpoint_fid::<T>();
         Self::with_data(fid, ops::message::table::<T>(), ops::rma::table::<T>(), value)
     }
 

@@ -249,7 +249,7 @@ impl CmOps for Endpoint {
 
 impl StatsOps for Endpoint {
     fn stats(&self) -> Result<Stats> {
-        Ok(Stats { bytes_sent: 1, refused: 11, ..Stats::default() })
+        Ok(Stats { bytes_sent: 1, bytes_written: 11, ..Stats::default() })
     }
 }
 

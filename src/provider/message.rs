@@ -10,6 +10,7 @@
 //! | `engine` | the device's completion queue, and whose completion is whose |
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
+//! | `statistics` | what an endpoint counts |
 //! | `hello` | the connection data |
 //! | `waiter` | threads that wait for several entries or for a counter |
 //! | `completion_queue`, `counter` | where completions are reported |
@@ -28,4 +29,5 @@ mod operation;
 mod posting;
 pub(super) mod region;
 pub(super) mod shared_receive;
+mod statistics;
 mod waiter;

@@ -7,7 +7,7 @@ use rstream_session::Statistics;
 
 use crate::abi::Stats;
 
-/// The statistics as the application reads them.
+/// The statistics of a stream as the application reads them.
 pub(super) fn of(Statistics { sends, receives, traffic, refused }: Statistics) -> Stats {
     Stats {
         bytes_sent: sends.bytes,
@@ -21,6 +21,7 @@ pub(super) fn of(Statistics { sends, receives, traffic, refused }: Statistics) -
         updates_sent: traffic.updates_sent,
         updates_received: traffic.updates_received,
         refused,
+        ..Stats::default()
     }
 }
 
@@ -41,13 +42,20 @@ impl fmt::Display for Line {
             updates_sent,
             updates_received,
             refused,
+            stalls,
+            truncated,
+            reads,
+            bytes_read,
+            writes,
+            bytes_written,
         } = self.0;
         write!(
             f,
             "sent {bytes_sent} bytes ({send_calls} calls, {send_waits} waits, {messages_sent} messages, \
              {updates_sent} updates), received {bytes_received} bytes ({receive_calls} calls, \
              {receive_waits} waits, {messages_received} messages, {updates_received} updates), \
-             refused {refused}"
+             refused {refused}, read {bytes_read} bytes ({reads} times), written {bytes_written} bytes \
+             ({writes} times), {stalls} stalls, {truncated} truncated"
         )
     }
 }

@@ -71,6 +71,12 @@ pub trait MessageQueues: QueuePairs {
         let _ = (queue, id);
         false
     }
+
+    /// How many messages of the peer found no receive and had to wait. 0 where the device does not know.
+    fn stalls(&mut self, qp: QpId) -> u64 {
+        let _ = qp;
+        0
+    }
 }
 
 const UNSUPPORTED: Error = Error::Unsupported("queue pairs for messages");

@@ -1,5 +1,5 @@
 //! `struct rstream_endpoint_ops` of `rstream.h`, which `fi_open_ops` returns on an active
-//! endpoint: the statistics of its connection.
+//! endpoint of either type: the statistics of its connection.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;

@@ -112,6 +112,8 @@ impl RmaOps for Messages {
     }
 }
 
+impl StatsOps for Messages {}
+
 /// A shared receive context: receives only.
 #[derive(Default)]
 pub(super) struct Receiver(Messages);

@@ -10,7 +10,7 @@ use crate::provider::config::Config;
 use crate::provider::error::errno_of;
 use crate::provider::event_queue::Source;
 use crate::provider::reason::{self, Reason};
-use rdma_verbs::{ConnectionEvent, Connections as _, Device};
+use rdma_verbs::{BreakReason, ConnectionEvent, Connections as _, Device};
 
 impl<D: Device> Endpoint<D> {
     /// Takes in what happened to the connection.
@@ -30,7 +30,14 @@ impl<D: Device> Endpoint<D> {
                     log::info!(target: "ep_ctrl", "connection attempt failed: {error}");
                     Some((reason::codes(&error), Vec::new()))
                 }
-                ConnectionEvent::Disconnected | ConnectionEvent::Broken(_) => {
+                ConnectionEvent::Disconnected => {
+                    shut(state, at);
+                    None
+                }
+                ConnectionEvent::Broken(reason) => {
+                    if let Some(link) = state.links.get_mut(at) {
+                        link.statistics.refused = matches!(reason, BreakReason::Protocol(_));
+                    }
                     shut(state, at);
                     None
                 }

@@ -13,6 +13,7 @@ use super::info::{DEFAULT_SIZE, READS};
 use super::limits::SPARE;
 use super::operation::{Kind, Operations};
 use super::shared_receive::SharedReceive;
+use super::statistics::{self, Statistics};
 use crate::abi::info::{RxAttr, TxAttr};
 use crate::abi::{
     AnyFid, CmOps as _, Control, EndpointOps, Errno, Fid, FidHandle, InfoRef, OptionOut, Result, UserContext,
@@ -108,6 +109,7 @@ pub(super) struct Link {
     pub(super) tx: Report,
     pub(super) rx: Report,
     pub(super) counters: Counters,
+    pub(super) statistics: Statistics,
     /// Index of the shared receive context in the engine.
     pub(super) shared: Option<usize>,
     pub(super) binding: Binding,
@@ -227,6 +229,7 @@ impl<D: Device> Endpoint<D> {
                 tx,
                 rx,
                 counters,
+                statistics: Statistics::default(),
                 shared,
                 binding,
             }))
@@ -271,7 +274,10 @@ impl<D: Device> Fid for Endpoint<D> {
         if let Some(&link) = self.link.get() {
             // After a fork, only the process that opened the endpoint ends the connection.
             if self.maker.is_this_process() {
-                self.engine.with(|state| state.remove(link));
+                self.engine.with(|state| {
+                    statistics::report(state, link);
+                    state.remove(link);
+                });
             } else {
                 self.engine.lock().abandon(link);
             }

@@ -202,6 +202,9 @@ impl<D: Device> State<D> {
     fn report(&mut self, link: usize, done: &Operation, length: usize, data: Option<u64>) {
         let Some(link) = self.links.get_mut(link) else { return };
         link.ended(done.kind);
+        if done.kind == Kind::Recv {
+            link.statistics.received(done, length);
+        }
         link.counters.count(done.kind, done.failure.is_none());
         let entry = match done.failure {
             _ if done.is_injected => return,

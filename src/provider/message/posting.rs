@@ -65,8 +65,26 @@ impl<D: Device> Endpoint<D> {
         Ok(Manner { flags, is_reported: !link.tx.is_selective || flags & constants::FI_COMPLETION != 0 })
     }
 
-    /// Posts the requests of one operation, whose ids this function sets.
+    /// Posts the requests of one operation, or counts a call that has to come again.
     fn post(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        operation: Operation,
+        requests: &mut [SendRequest<'_>],
+        more: bool,
+    ) -> Result<()> {
+        let posted = self.try_post(state, at, operation, requests, more);
+        if posted == Err(Errno::EAGAIN)
+            && let Ok(link) = state.link(at)
+        {
+            link.statistics.waits += 1;
+        }
+        posted
+    }
+
+    /// Posts the requests of one operation, whose ids this function sets.
+    fn try_post(
         &self,
         state: &mut State<D>,
         at: usize,
@@ -84,14 +102,21 @@ impl<D: Device> Endpoint<D> {
         if is_silent {
             requests.iter_mut().for_each(|request| (request.id, request.signaled) = (NO_OPERATION, false));
             let posted = state.cq.post_send(qp, requests, more);
-            return posted.map_err(|error| self.refused(state, at, error));
+            posted.map_err(|error| self.refused(state, at, error))?;
+            state.link(at)?.statistics.posted(kind, requests);
+            return Ok(());
         }
         let place = link.operations.insert(operation);
-        requests.iter_mut().for_each(|request| request.id = id_of(at, place));
+        match &mut *requests {
+            // The usual operation costs no loop.
+            [one] => one.id = id_of(at, place),
+            several => several.iter_mut().for_each(|request| request.id = id_of(at, place)),
+        }
         let posted = state.cq.post_send(qp, requests, more);
         let link = state.link(at)?;
         match posted {
             Ok(()) => {
+                link.statistics.posted(kind, requests);
                 link.sends += 1;
                 link.reads += usize::from(kind == Kind::Read);
                 Ok(())

@@ -302,6 +302,12 @@ impl Machine {
         self.receiver.is_stalled()
     }
 
+    /// How many messages had to wait for a receive.
+    #[must_use]
+    pub fn stalls(&self) -> u64 {
+        self.receiver.stalls()
+    }
+
     /// Resumes a message that waited for a receive, if there is one now, and then takes what was fed after
     /// it.
     ///

@@ -244,6 +244,10 @@ impl verbs::MessageQueues for CompletionQueue {
             }
         }
     }
+
+    fn stalls(&mut self, qp: QpId) -> u64 {
+        self.with(qp, |pair, _, _| pair.stalls()).unwrap_or(0)
+    }
 }
 
 impl CompletionQueue {

@@ -173,6 +173,11 @@ impl QueuePair {
         }
     }
 
+    /// See [`crate::MessageQueues::stalls`].
+    pub(super) fn stalls(&self) -> u64 {
+        self.machine.stalls()
+    }
+
     /// Cancels a receive; see [`crate::MessageQueues::cancel_recv`].
     pub(super) fn cancel_recv(&mut self, id: u64) -> bool {
         self.machine.cancel_recv(id)

@@ -35,6 +35,8 @@ pub(super) struct Receiver {
     /// What was fed after the header of a stalled message, from `kept_from` on.
     kept: Vec<u8>,
     kept_from: usize,
+    /// Messages that were stalled.
+    stalls: u64,
     /// Set if CRCs are checked.
     verifier: Option<Verifier>,
     /// Whether an FPDU has been completed. From then on the peer may be sent to.
@@ -138,6 +140,7 @@ impl Receiver {
             receives,
             kept: Vec::new(),
             kept_from: 0,
+            stalls: 0,
             verifier: None,
             opened: false,
             part: Part::Head,
@@ -206,6 +209,11 @@ impl Receiver {
     /// See [`super::Machine::is_stalled`].
     pub(super) fn is_stalled(&self) -> bool {
         self.part == Part::Stalled
+    }
+
+    /// See [`super::Machine::stalls`].
+    pub(super) fn stalls(&self) -> u64 {
+        self.stalls
     }
 
     /// Whether the stream may end here: between two FPDUs and two messages, or after the receiver has ended.
@@ -507,6 +515,7 @@ impl Receiver {
     fn receive(&mut self) -> Option<Receive> {
         if self.receives.own.is_empty() && !self.receives.take_shared(self.qp) {
             (self.part, self.left) = (Part::Stalled, 0);
+            self.stalls += 1;
         }
         self.receives.own.oldest()
     }
