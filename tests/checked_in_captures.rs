@@ -77,3 +77,16 @@ fn soft_roce() {
         &[("4", 4), ("6", 1), ("7", 1), ("8", 1), ("12", 1), ("13", 1), ("14", 1), ("15", 1), ("17", 5)],
     );
 }
+
+/// Numbers of packets that wrap around, without a handshake.
+#[test]
+fn soft_roce_around_the_highest_number() {
+    let file = capture("rxe-wrap");
+    assert_eq!(packets(&file, "_ws.malformed || infiniband.mad"), 0);
+    // First, middle and last of ten writes and of the responses to five reads; acknowledgements.
+    let expected = [("6", 10), ("7", 10), ("8", 10), ("12", 5), ("13", 5), ("14", 5), ("15", 5), ("17", 10)];
+    let expected = expected.map(|(code, count)| (code.to_owned(), count)).into();
+    assert_eq!(counted(&file, "infiniband", "infiniband.bth.opcode"), expected);
+    let numbers = values(&file, "infiniband", "infiniband.bth.psn");
+    assert!(numbers.contains(&"16777215".to_owned()) && numbers.contains(&"0".to_owned()));
+}

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use libfuzzer_sys::fuzz_target;
+use rdmacap::advertised::Advertisements;
 use rdmacap::file::{Decoder, Item, Step};
 use rdmacap::rpc::{Exchange, Rpc, RpcSink};
 use rdmacap::rstream::{StreamSink, Streams};
@@ -16,6 +17,7 @@ struct Checked {
     sent: HashSet<u64>,
     streams: Option<Streams<Nothing>>,
     rpc: Option<Rpc<Nothing>>,
+    advertisements: Option<Advertisements>,
 }
 
 struct Nothing;
@@ -28,7 +30,9 @@ impl RpcSink for Nothing {
 impl Checked {
     fn upper(&mut self) -> impl Iterator<Item = &mut dyn Sink> {
         let streams = self.streams.iter_mut().map(|sink| sink as &mut dyn Sink);
-        streams.chain(self.rpc.iter_mut().map(|sink| sink as &mut dyn Sink))
+        let rpc = self.rpc.iter_mut().map(|sink| sink as &mut dyn Sink);
+        let advertisements = self.advertisements.iter_mut().map(|sink| sink as &mut dyn Sink);
+        streams.chain(rpc).chain(advertisements)
     }
 }
 
@@ -63,6 +67,7 @@ fuzz_target!(|data: &[u8]| {
         sent: HashSet::new(),
         streams: Some(Streams::new(Nothing, memory)),
         rpc: Some(Rpc::new(Nothing, memory)),
+        advertisements: Some(Advertisements::new(memory)),
     };
     let (mut decoder, mut at) = (Decoder::new(), 0);
     // A fuzzer does not find checksums.

@@ -73,6 +73,18 @@ perftest() {
     pair "$2 -R ${*:3}" "$2 -R ${*:3} $server"
 }
 
+# wrapping: writes both ways, then reads, without the connection manager and with packet numbers that begin shortly before
+# they wrap around: what draws them is preloaded.
+wrapping() {
+    local server program
+    server=$(address 4 rxe 1)
+    echo 'long lrand48(void) { return 0xfffffa; }' | cc -shared -fPIC -x c -o /tmp/numbers.so -
+    for program in ib_write_lat ib_read_lat; do
+        pair "env LD_PRELOAD=/tmp/numbers.so $program -d rxe1 -x 1 -m 1024 -n 5 -s 2100" \
+            "env LD_PRELOAD=/tmp/numbers.so $program -d rxe0 -x 1 -m 1024 -n 5 -s 2100 $server"
+    done
+}
+
 # wrong_key: a read of a key that names nothing. The client that is refused fails.
 wrong_key() {
     local server
@@ -82,6 +94,7 @@ wrong_key() {
 
 snaplen=128 capture rxe-headers rxe-0 pings rxe 4 -C 1 -S 10000
 capture rxe-lossy rxe-0 lossy pings rxe 4 -C 3 -S 6000
+capture rxe-wrap rxe-0 wrapping
 capture rxe-atomics rxe-0 perftest rxe ib_atomic_lat -n 10
 capture siw-perftest siw-0 perftest siw ib_write_bw -n 10 -s 4096
 capture siw-terminate siw-0 wrong_key

@@ -71,6 +71,25 @@ fn losses_of_rxe_are_told_and_every_byte_is_there() {
     check_rping(&seen, 3, 6000);
 }
 
+/// Both sides have one queue pair number and begin with one packet number, and no handshake says who is who.
+#[test]
+fn numbers_wrap_around_without_a_handshake() {
+    let seen = read("rxe-wrap");
+    let known: Vec<_> =
+        seen.connections.iter().map(|found| (found.known, found.ends.map(|end| end.number))).collect();
+    assert_eq!(known, [(Known::Guessed, [Some(0x11); 2]), (Known::Guessed, [Some(0x12); 2])]);
+    assert_eq!(counts(&seen), [(Kind::Write, 10), (Kind::Read, 5)]);
+    for operation in &seen.operations {
+        assert_eq!(
+            (operation.length, operation.packets),
+            (2100, 3 + u32::from(operation.kind == Kind::Read))
+        );
+        assert!(matches!(operation.outcome, Outcome::Acked | Outcome::Answered), "{operation:?}");
+        assert!(seen.content(operation.id, 2100).is_some());
+    }
+    assert!(seen.findings.iter().all(|finding| finding.topic == Topic::Partial), "{:?}", seen.findings);
+}
+
 #[test]
 fn atomics_of_rxe_count() {
     let seen = read("rxe-atomics");

@@ -49,6 +49,7 @@ fn check_says_by_its_status_what_a_capture_is() {
         ("rxe-rping-segments", 0, "clean"),
         ("rxe-atomics", 0, "clean"),
         ("rxe-headers", 0, "clean"),
+        ("rxe-wrap", 0, "clean: 2 connections, 15 operations, 0 of them faulty"),
         ("embedded-copy", 0, "clean"),
         ("embedded-copy-iwarp", 0, "clean"),
         ("rxe-lossy", 1, "error: network-loss"),

@@ -8,7 +8,7 @@ use rdmacap::{Config, Session};
 use super::{Frame, Seen};
 
 /// The captures.
-pub(crate) const ALL: [&str; 13] = [
+pub(crate) const ALL: [&str; 14] = [
     "embedded-copy",
     "embedded-copy-iwarp",
     "nfs-rxe",
@@ -18,6 +18,7 @@ pub(crate) const ALL: [&str; 13] = [
     "rxe-lossy",
     "rxe-rping",
     "rxe-rping-segments",
+    "rxe-wrap",
     "siw-perftest",
     "siw-rping",
     "siw-rping-crc",
