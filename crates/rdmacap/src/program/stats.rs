@@ -234,14 +234,35 @@ impl Latencies {
     }
 }
 
-/// The step that a time belongs to: its highest bit, and the four bits below it.
+/// The step that a time belongs to: its highest bit, and the four bits below it. Times below 16 are one step.
 fn step(nanoseconds: u64) -> u32 {
-    let bits = 64 - (nanoseconds | 16).leading_zeros() - 5;
-    bits * 16 + ((nanoseconds | 16) >> bits & 15) as u32
+    let nanoseconds = nanoseconds.max(16);
+    let bits = nanoseconds.ilog2() - 4;
+    bits * 16 + (nanoseconds >> bits & 15) as u32
 }
 
 /// The longest time of a step.
 fn upper(step: u32) -> u64 {
-    let (bits, low) = (step / 16, u64::from(step % 16));
-    ((low + 17) << bits) - 1
+    let (bits, low) = (step / 16, u128::from(step % 16));
+    u64::try_from(((low + 17) << bits) - 1).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_a_sixteenth_and_have_no_gaps() {
+        let times =
+            (0..64).flat_map(|bits| [0, 1, 7, 15].map(|part| (1_u64 << bits) + (1_u64 << bits) / 16 * part));
+        for time in times.chain([0, 1, u64::MAX]) {
+            let longest = upper(step(time));
+            assert!(longest >= time && longest - time <= time / 16 + 16, "{time} {longest}");
+            assert_eq!(step(longest), step(time));
+            assert!(longest == u64::MAX || step(longest + 1) == step(longest) + 1);
+        }
+        let mut latencies = Latencies::default();
+        [5, u64::MAX, 100].into_iter().for_each(|time| latencies.add(time));
+        assert_eq!((latencies.quantile(0.5), latencies.quantile(1.0)), (Some(103), Some(u64::MAX)));
+    }
 }
