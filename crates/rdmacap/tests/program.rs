@@ -107,6 +107,26 @@ fn what_cannot_be_read_is_status_3() {
     }
 }
 
+/// Colour is for a terminal that wants it; in a pipe there is neither colour nor progress.
+#[test]
+fn colour_is_for_terminals() {
+    let capture = fixture("siw-terminate");
+    let plain = rdmacap(&["check", &capture]);
+    assert!(plain.stderr.is_empty() && !plain.stdout.contains(&0x1b));
+    let on_terminal = |variables: &str| {
+        let command = format!("{variables} {} check {capture}", env!("CARGO_BIN_EXE_rdmacap"));
+        let output = Command::new("script").args(["-q", "-e", "-c", &command, "/dev/null"]).output().ok()?;
+        assert_eq!(output.status.code(), Some(1));
+        Some(String::from_utf8_lossy(&output.stdout).replace('\r', ""))
+    };
+    let (Some(colored), Some(uncolored)) = (on_terminal(""), on_terminal("NO_COLOR=1")) else {
+        eprintln!("skipped colour_is_for_terminals: no script(1)");
+        return;
+    };
+    assert!(colored.contains("\x1b[31merror: terminate:"), "{colored:?}");
+    assert_eq!(uncolored, String::from_utf8_lossy(&plain.stdout));
+}
+
 #[test]
 fn operations_as_json() {
     let lines = json(&["ops", &fixture("rxe-rping-segments")]);
