@@ -1,8 +1,8 @@
 //! Where keys come from: a host that lets others use its memory says so in a send or in the private data of a
 //! connection, and there the key stands beside the address, in whatever protocol.
 //!
-//! [`Advertisements`] is a [`Sink`] that keeps the latest messages of all hosts. Where a region is used for the
-//! first time, it looks for the key in them.
+//! [`Advertisements`] is a [`Sink`] that keeps the latest messages of all hosts. Where a region is used for
+//! the first time, it looks for the key in them.
 
 mod message;
 
@@ -96,8 +96,8 @@ impl Advertisements {
         let mut latest = |same: bool| {
             let theirs = |said: &&Said| said.host == owner && (said.connection == connection) == same;
             self.said.iter().rev().take(MOST_MESSAGES).filter(theirs).find_map(|said| {
-                left = left.saturating_sub(said.bytes.len());
-                let byte = find(&said.bytes, target).filter(|_| left > 0)?;
+                left = left.checked_sub(said.bytes.len())?;
+                let byte = find(&said.bytes, target)?;
                 let &Said { frame, private_data, .. } = said;
                 let message = message::name(&said.bytes, byte, target.key);
                 Some(Advertised { frame, private_data, byte, message })

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::net::IpAddr;
 
 use crate::Operation;
-use crate::operation::{Finding, Placement, Sink, Target, Topic};
+use crate::finding::{Finding, Topic};
+use crate::operation::{Placement, Sink, Target};
 use crate::regions::Regions;
 
 /// Bytes that state may take, over all connections.

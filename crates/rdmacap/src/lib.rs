@@ -6,6 +6,7 @@ mod assemble;
 mod bytes;
 mod context;
 pub mod file;
+mod finding;
 mod iwarp;
 mod link;
 mod operation;
@@ -19,10 +20,11 @@ mod table;
 mod tcp;
 
 pub use assemble::{Assembler, Content};
+pub use finding::{Finding, Severity, Topic};
 pub use link::{Encapsulation, ROCE_PORT, digest};
 pub use operation::{
-    Access, Atomic, Carrier, Connection, Endpoint, Finding, Kind, Known, Operation, Outcome, Placement,
-    Region, Severity, Side, Sink, Target, Topic,
+    Access, Atomic, Carrier, Connection, Endpoint, Kind, Known, Operation, Outcome, Placement, Region, Side,
+    Sink, Target,
 };
 pub use ranges::Ranges;
 pub use session::{Config, Session};

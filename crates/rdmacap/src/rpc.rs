@@ -25,7 +25,8 @@ pub use self::parameters::Parameters;
 use crate::Operation;
 use crate::assemble::{Assembler, Content};
 use crate::bytes::u32_at;
-use crate::operation::{Access, Connection, Finding, Kind, Placement, Side, Sink, Topic};
+use crate::finding::{Finding, Topic};
+use crate::operation::{Access, Connection, Kind, Placement, Side, Sink};
 
 /// TCP and RDMA port of NFS over RDMA.
 pub const NFS_RDMA_PORT: u16 = 20049;

@@ -11,7 +11,8 @@ use rstream_protocol::{Control, Features, Offer, Violation, Word, WordFormat, ne
 use crate::Operation;
 use crate::assemble::{Assembler, Content};
 use crate::context::Budget;
-use crate::operation::{Carrier, Connection, Finding, Kind, Outcome, Placement, Side, Sink, Topic};
+use crate::finding::{Finding, Topic};
+use crate::operation::{Carrier, Connection, Kind, Outcome, Placement, Side, Sink};
 
 /// What a connection of rstream agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

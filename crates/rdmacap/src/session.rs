@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use crate::context::{Budget, Context, Shared};
 use crate::file::Record;
+use crate::finding::Topic;
 use crate::iwarp::Iwarp;
 use crate::link::{self, Packet, Tcp};
-use crate::operation::{Side, Sink, Topic};
+use crate::operation::{Side, Sink};
 use crate::roce::Roce;
 use crate::table::Table;
 

@@ -4,17 +4,17 @@
 //! Where the boundaries are lost, a place counts as the start of an FPDU if its checksum is right, or if a
 //! chain of FPDUs begins there whose headers all make sense.
 
+mod fpdu;
 mod search;
 
 use iwarp_wire::rdmap::{self, Opcode};
 use iwarp_wire::{ddp, mpa};
 
+pub(crate) use self::fpdu::{Event, Fpdu};
+use self::fpdu::{frame_length, length_field, ulpdu, with_markers, without_markers};
 use crate::context::Budget;
 use crate::tcp::Piece;
 
-/// Distance of MPA's markers, and their length (RFC 5044 4.3).
-const MARKER_DISTANCE: u64 = 512;
-const MARKER: u64 = 4;
 /// FPDUs in a row that must make sense where no checksum says so.
 const CHAIN: usize = 3;
 /// Places that may start an FPDU, at a time: more are not plausible.
@@ -23,8 +23,9 @@ const MOST_UNDECIDED: usize = 64;
 const SEARCHED: usize = 256 << 10;
 /// Bytes that are summed in such a search: bytes can be made of which every fourth seems to start an FPDU.
 const EFFORT: usize = 8 * SEARCHED;
-/// Segments of an FPDU for which memory stays allocated.
-const SMALL: usize = 64;
+/// Bytes and pieces of an FPDU for which memory stays allocated.
+const SMALL: usize = 256;
+const FEW: usize = 4;
 
 /// Whether checksums are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,42 +34,6 @@ pub(crate) enum Checksums {
     Unknown,
     On,
     Off,
-}
-
-/// An FPDU of data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fpdu<'a> {
-    /// Its ULPDU, with zeros where bytes are missing.
-    pub(crate) ulpdu: &'a [u8],
-    /// Where in the ULPDU bytes are missing.
-    pub(crate) gaps: &'a [(usize, usize)],
-    /// Whether the missing bytes were all cut off by the capture, rather than lost.
-    pub(crate) cut: bool,
-    /// Stream offsets of its start and its end.
-    pub(crate) span: (u64, u64),
-    /// First and last frame of the capture that carried it, and the time of the first.
-    pub(crate) frames: (u64, u64),
-    pub(crate) time: u64,
-}
-
-/// What the framing found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event<'a> {
-    /// A request or reply: what there is of it, zeros where bytes are missing, and how much of that is
-    /// certain.
-    Handshake { bytes: &'a [u8], certain: usize },
-    /// An FPDU whose checksum is right or not in use.
-    Fpdu(Fpdu<'a>),
-    /// An FPDU whose checksum is wrong.
-    BadChecksum { found: u32, computed: u32 },
-    /// So many bytes were passed over, because they could not be framed.
-    Passed(u64),
-    /// The same, because the capture cut them: in a segment with several FPDUs the rest is not known.
-    Cut(u64),
-    /// No FPDU where one should begin: what follows is searched for the next.
-    Nonsense,
-    /// So many bytes were passed over, because there is no memory for them.
-    GaveUp(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +63,8 @@ pub(crate) struct Framer {
     at: u64,
     /// Bytes of an FPDU that is not whole, or that are searched; zeros where bytes are missing.
     held: Vec<u8>,
+    /// Bytes that are missing behind those.
+    tail: usize,
     gaps: Vec<(usize, usize)>,
     cut: bool,
     /// Where in `held` segments began.
@@ -129,6 +96,7 @@ impl Framer {
             first: 0,
             at: 0,
             held: Vec::new(),
+            tail: 0,
             gaps: Vec::new(),
             cut: false,
             starts: Vec::new(),
@@ -163,7 +131,7 @@ impl Framer {
         let now = self.weight();
         if now > held && !budget.take(now - held) {
             budget.give(held);
-            out(Event::GaveUp(self.held.len()));
+            out(Event::GaveUp(self.held_so_far()));
             self.clear();
             self.state = State::Searching;
         } else {
@@ -183,20 +151,23 @@ impl Framer {
             self.search(true, out);
         }
         if self.state != State::Foreign && !self.held.is_empty() {
-            out(Event::Passed(self.held.len() as u64));
+            out(Event::Passed(self.held_so_far() as u64));
         }
         self.clear();
         self.state = State::Foreign;
     }
 
     fn clear(&mut self) {
-        // What was taken of the budget is returned, so the memory is as well.
-        self.held = Vec::new();
-        self.gaps = Vec::new();
+        // What was taken of the budget is returned, so most of the memory is as well.
+        self.held.clear();
+        self.held.shrink_to(SMALL);
+        self.tail = 0;
+        self.gaps.clear();
+        self.gaps.shrink_to(FEW);
         self.starts.clear();
-        self.starts.shrink_to(SMALL);
+        self.starts.shrink_to(FEW);
         self.sources.clear();
-        self.sources.shrink_to(SMALL);
+        self.sources.shrink_to(FEW);
         self.cut = false;
         self.scanned = 0;
         self.effort = 0;
@@ -206,7 +177,7 @@ impl Framer {
     /// The boundaries are lost, and what is held with them.
     fn lose(&mut self, out: &mut dyn FnMut(Event<'_>)) {
         if !self.held.is_empty() {
-            out(Event::Passed(self.held.len() as u64));
+            out(Event::Passed(self.held_so_far() as u64));
         }
         self.clear();
         self.state = State::Searching;
@@ -224,7 +195,7 @@ impl Framer {
                 }
                 State::Handshake(kind) => {
                     let needed = self.handshake_length();
-                    let take = bytes.len().min(needed - self.held.len());
+                    let take = bytes.len().min(needed - self.held_so_far());
                     self.hold(&bytes[..take], frame, time, start);
                     bytes = &bytes[take..];
                     self.handshake(kind, out);
@@ -242,7 +213,7 @@ impl Framer {
                 }
                 State::Framed => {
                     let needed = self.held_length();
-                    let take = bytes.len().min(needed - self.held.len());
+                    let take = bytes.len().min(needed - self.held_so_far());
                     self.hold(&bytes[..take], frame, time, start);
                     bytes = &bytes[take..];
                     self.held_frame(out);
@@ -263,7 +234,7 @@ impl Framer {
                     self.at += length;
                     return;
                 }
-                let rest = length.min((self.handshake_length() - self.held.len()) as u64);
+                let rest = length.min((self.handshake_length() - self.held_so_far()) as u64);
                 self.hold_nothing(rest as usize, cut);
                 self.handshake(kind, out);
                 self.miss_rest(length - rest, cut, out);
@@ -277,7 +248,7 @@ impl Framer {
                     self.at += length;
                     return;
                 }
-                let rest = length.min((needed - self.held.len()) as u64);
+                let rest = length.min((needed - self.held_so_far()) as u64);
                 self.hold_nothing(rest as usize, cut);
                 self.held_frame(out);
                 self.miss_rest(length - rest, cut, out);
@@ -302,7 +273,13 @@ impl Framer {
         }
     }
 
+    /// How much is held, with what is missing of it.
+    fn held_so_far(&self) -> usize {
+        self.held.len() + self.tail
+    }
+
     fn hold(&mut self, bytes: &[u8], frame: u64, time: u64, start: bool) {
+        self.fill_tail();
         let place = self.held.len();
         if start {
             self.starts.push(place);
@@ -315,13 +292,22 @@ impl Framer {
     }
 
     fn hold_nothing(&mut self, length: usize, cut: bool) {
-        let place = self.held.len();
+        let place = self.held_so_far();
         if length > 0 {
             self.cut = if self.gaps.is_empty() { cut } else { self.cut && cut };
             self.gaps.push((place, place + length));
-            self.held.resize(place + length, 0);
+            self.tail += length;
             self.at += length as u64;
         }
+        // Only an FPDU may end with nothing.
+        if self.state != State::Framed {
+            self.fill_tail();
+        }
+    }
+
+    fn fill_tail(&mut self) {
+        let tail = std::mem::take(&mut self.tail);
+        self.held.resize(self.held.len() + tail, 0);
     }
 
     /// Bytes of the request or reply, as far as what is held tells.
@@ -341,7 +327,7 @@ impl Framer {
             self.state = State::Foreign;
             return;
         }
-        if self.held.len() < mpa::FRAME_HEADER || self.held.len() < self.handshake_length() {
+        if self.held.len() < mpa::FRAME_HEADER || self.held_so_far() < self.handshake_length() {
             return;
         }
         let certain = self.gaps.first().map_or(self.held.len(), |gap| gap.0);
@@ -359,9 +345,9 @@ impl Framer {
         while let Some(length) = frame_length(&bytes[taken..]) {
             let Some(whole) = bytes[taken..].get(..length) else { break };
             let span = (self.at, self.at + length as u64);
-            let fpdu =
-                Fpdu { ulpdu: ulpdu(whole), gaps: &[], cut: false, span, frames: (frame, frame), time };
-            if !self.makes_sense(whole, fpdu.ulpdu, out) {
+            let (ulpdu, frames) = (ulpdu(whole), (frame, frame));
+            let fpdu = Fpdu { ulpdu, length: ulpdu.len(), gaps: &[], cut: false, span, frames, time };
+            if !self.makes_sense(whole, &fpdu, out) {
                 break;
             }
             self.at += length as u64;
@@ -372,10 +358,12 @@ impl Framer {
     }
 
     /// Whether this may be an FPDU: it looks like one, or its checksum says so. Else the boundaries are lost.
-    fn makes_sense(&mut self, covered: &[u8], ulpdu: &[u8], out: &mut dyn FnMut(Event<'_>)) -> bool {
-        let (covered, field) = covered.split_at(covered.len() - mpa::CRC);
-        let has_sum = || mpa::crc_field(crc32c::crc32c(covered)) == field;
-        if search::makes_sense(ulpdu) || self.checksums == Checksums::On && has_sum() {
+    fn makes_sense(&mut self, covered: &[u8], fpdu: &Fpdu<'_>, out: &mut dyn FnMut(Event<'_>)) -> bool {
+        let has_sum = || {
+            let (covered, field) = covered.split_at(covered.len() - mpa::CRC);
+            fpdu.gaps.is_empty() && mpa::crc_field(crc32c::crc32c(covered)) == field
+        };
+        if search::makes_sense(fpdu) || self.checksums == Checksums::On && has_sum() {
             return true;
         }
         out(Event::Nonsense);
@@ -385,7 +373,7 @@ impl Framer {
 
     /// Bytes of the FPDU that begins with what is held, as far as that tells.
     fn held_length(&self) -> usize {
-        let begin = self.at - self.held.len() as u64;
+        let begin = self.at - self.held_so_far() as u64;
         match self.markers {
             None => frame_length(&self.held).unwrap_or(mpa::FPDU_LENGTH_FIELD),
             Some(origin) => {
@@ -403,7 +391,7 @@ impl Framer {
     /// Hands on the FPDU that is held, if it is whole.
     fn held_frame(&mut self, out: &mut dyn FnMut(Event<'_>)) {
         let needed = self.held_length();
-        if self.held.len() < needed {
+        if self.held_so_far() < needed {
             let is_plain = self.markers.is_none() && self.checksums != Checksums::On;
             let begun = self.held.get(mpa::FPDU_LENGTH_FIELD..).unwrap_or(&[]);
             let is_empty = needed == mpa::fpdu(0);
@@ -411,12 +399,13 @@ impl Framer {
                 // Its length means nothing, and what would be its end may be far away.
                 out(Event::Nonsense);
                 self.state = State::Searching;
+                self.fill_tail();
                 self.search(false, out);
             }
             return;
         }
-        let begin = self.at - self.held.len() as u64;
-        let held = std::mem::take(&mut self.held);
+        let begin = self.at - self.held_so_far() as u64;
+        let (held, mut gaps) = (std::mem::take(&mut self.held), std::mem::take(&mut self.gaps));
         let stripped;
         let frame = match self.markers {
             None => &held,
@@ -425,18 +414,14 @@ impl Framer {
                 &stripped
             }
         };
-        let ulpdu = ulpdu(frame);
-        let clip = |place: usize| place.saturating_sub(mpa::FPDU_LENGTH_FIELD).min(ulpdu.len());
-        let gaps: Vec<(usize, usize)> = self
-            .gaps
-            .iter()
-            .map(|&(from, to)| (clip(from), clip(to)))
-            .filter(|(from, to)| from < to)
-            .collect();
-        let whole = self.gaps.is_empty();
+        let (ulpdu, length, is_whole) = (ulpdu(frame), length_field(frame), gaps.is_empty());
+        let clip = |place: usize| place.saturating_sub(mpa::FPDU_LENGTH_FIELD).min(length);
+        gaps.iter_mut().for_each(|(from, to)| (*from, *to) = (clip(*from), clip(*to)));
+        gaps.retain(|(from, to)| from < to);
         let (first, last) = (self.sources.first(), self.sources.last());
         let fpdu = Fpdu {
             ulpdu,
+            length,
             gaps: &gaps,
             cut: self.cut,
             span: (begin, self.at),
@@ -444,15 +429,18 @@ impl Framer {
             time: first.map_or(0, |source| source.2),
         };
         self.clear();
-        if !self.makes_sense(&held, ulpdu, out) {
+        if !self.makes_sense(&held, &fpdu, out) {
             return;
         }
-        if whole {
+        if is_whole {
             self.check(&held, frame, fpdu, out);
         } else {
             self.found = true;
             out(Event::Fpdu(fpdu));
         }
+        // For the next one.
+        (self.held, self.gaps) = (held, gaps);
+        self.clear();
     }
 
     /// Hands on a whole FPDU, if its checksum is right or not in use. `covered` has the markers in it.
@@ -471,41 +459,6 @@ impl Framer {
         self.found = true;
         out(Event::Fpdu(fpdu));
     }
-}
-
-fn length_field(frame: &[u8]) -> usize {
-    frame.first_chunk().map_or(0, |field| usize::from(u16::from_be_bytes(*field)))
-}
-
-/// Bytes of the FPDU that `bytes` begin with, if its length field is there.
-fn frame_length(bytes: &[u8]) -> Option<usize> {
-    (bytes.len() >= mpa::FPDU_LENGTH_FIELD).then(|| mpa::fpdu(length_field(bytes)))
-}
-
-/// The ULPDU of an FPDU without markers.
-fn ulpdu(frame: &[u8]) -> &[u8] {
-    &frame[mpa::FPDU_LENGTH_FIELD..][..length_field(frame)]
-}
-
-/// Bytes on the wire of `length` bytes from stream offset `begin` on, with the markers among and before them.
-fn with_markers(begin: u64, length: usize, origin: u64) -> usize {
-    let (mut at, mut left) = (begin, length as u64);
-    while left > 0 {
-        let phase = at.wrapping_sub(origin) % MARKER_DISTANCE;
-        if phase == 0 {
-            at += MARKER;
-            continue;
-        }
-        let step = left.min(MARKER_DISTANCE - phase);
-        at += step;
-        left -= step;
-    }
-    (at - begin) as usize
-}
-
-fn without_markers(bytes: &[u8], begin: u64, origin: u64) -> Vec<u8> {
-    let is_data = |index: &usize| (begin + *index as u64).wrapping_sub(origin) % MARKER_DISTANCE >= MARKER;
-    (0..bytes.len()).filter(is_data).map(|index| bytes[index]).collect()
 }
 
 /// The queue on which untagged messages of an opcode travel.

@@ -8,8 +8,9 @@ use std::net::IpAddr;
 use iwarp_wire::mpa::{ENHANCED, Enhanced, FRAME_HEADER, Frame, FrameKind};
 
 use crate::context::Context;
+use crate::finding::Topic;
 use crate::link::Tcp;
-use crate::operation::{Carrier, Connection, Endpoint, Known, Side, Topic};
+use crate::operation::{Carrier, Connection, Endpoint, Known, Side};
 use crate::tcp::{Arrival, Direction, Gone};
 use framing::{Event, Framer};
 use operations::Operations;

@@ -14,11 +14,12 @@ use std::net::IpAddr;
 use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, parse_immediate};
 
-use self::pending::{Asked, Half, Pending, place, report};
+use self::pending::{Asked, Half, Payload, Pending, place, report};
 use super::framing::{Fpdu, queue};
 use crate::Operation;
 use crate::context::Context;
-use crate::operation::{Access, Atomic, Kind, Outcome, Placement, Side, Topic};
+use crate::finding::Topic;
+use crate::operation::{Access, Atomic, Kind, Outcome, Placement, Side};
 use crate::ranges::Ranges;
 
 /// Most requests of one direction that have not ended.
@@ -58,7 +59,12 @@ impl Operations {
             Ok(header) => header,
             Err(error) => return self.wrong(side, &error, context),
         };
-        let payload = fpdu.ulpdu.get(ddp::header_length(fpdu.ulpdu[0])..).unwrap_or(&[]);
+        let header_length = ddp::header_length(fpdu.ulpdu[0]);
+        let payload = Payload {
+            bytes: fpdu.ulpdu.get(header_length..).unwrap_or(&[]),
+            length: fpdu.length.saturating_sub(header_length),
+            header: header_length,
+        };
         match header {
             Header::Tagged(tagged) => match Opcode::parse(tagged.ulp) {
                 Ok(Opcode::ReadResponse) => self.read_response(side, &tagged, payload, fpdu, context),
@@ -122,7 +128,7 @@ impl Operations {
         &mut self,
         side: Side,
         tagged: &Tagged,
-        payload: &[u8],
+        payload: Payload<'_>,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
@@ -137,7 +143,7 @@ impl Operations {
             let (after_loss, connection) = (self.halves[side.index()].passed, self.connection);
             let operation = self.begin(side, Kind::Write, fpdu, context);
             // Of an empty write the key means nothing (RFC 5040 5.1).
-            if !(payload.is_empty() && tagged.last) {
+            if !(payload.length == 0 && tagged.last) {
                 let target = context.target(connection, host, tagged.stag, tagged.offset);
                 operation.operation.target = Some(target);
             }
@@ -155,7 +161,7 @@ impl Operations {
         let placement =
             Placement { operation: pending.operation.id, connection, from: side, offset, memory, frame: 0 };
         pending.add(payload, fpdu, offset, context.budget);
-        place(&placement, payload, fpdu, ddp::TAGGED, context);
+        place(&placement, payload, fpdu, context);
         self.halves[side.index()].open = !tagged.last;
         if tagged.last {
             self.mark_sent(side, context);
@@ -167,7 +173,7 @@ impl Operations {
         side: Side,
         opcode: Opcode,
         header: &Untagged,
-        payload: &[u8],
+        payload: Payload<'_>,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
@@ -184,11 +190,11 @@ impl Operations {
             Opcode::Immediate | Opcode::ImmediateSolicited => {
                 // The lower word, which is what most programs use of it.
                 let immediate =
-                    payload.first_chunk().filter(|_| whole).map(|data| parse_immediate(data) as u32);
+                    payload.bytes.first_chunk().filter(|_| whole).map(|data| parse_immediate(data) as u32);
                 self.immediate(side, opcode == Opcode::ImmediateSolicited, immediate, fpdu, context);
             }
             Opcode::ReadRequest => {
-                if let Some(request) = payload.first_chunk().filter(|_| whole).map(ReadRequest::parse) {
+                if let Some(request) = payload.bytes.first_chunk().filter(|_| whole).map(ReadRequest::parse) {
                     self.read_request(side, request, fpdu, context);
                 } else {
                     // The capture cut the request off.
@@ -199,17 +205,20 @@ impl Operations {
                 }
             }
             Opcode::AtomicRequest => {
-                if let Some(request) = payload.first_chunk().filter(|_| whole).and_then(AtomicRequest::parse)
+                if let Some(request) =
+                    payload.bytes.first_chunk().filter(|_| whole).and_then(AtomicRequest::parse)
                 {
                     self.atomic_request(side, request, fpdu, context);
                 }
             }
             Opcode::AtomicResponse => {
-                if let Some(response) = payload.first_chunk().filter(|_| whole).map(AtomicResponse::parse) {
+                if let Some(response) =
+                    payload.bytes.first_chunk().filter(|_| whole).map(AtomicResponse::parse)
+                {
                     self.atomic_response(side, response, fpdu, context);
                 }
             }
-            Opcode::Terminate => self.terminate(side, payload, fpdu, context),
+            Opcode::Terminate => self.terminate(side, payload.bytes, fpdu, context),
             Opcode::Write | Opcode::ReadResponse => {}
         }
     }
@@ -230,7 +239,7 @@ impl Operations {
         side: Side,
         opcode: Opcode,
         header: &Untagged,
-        payload: &[u8],
+        payload: Payload<'_>,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
@@ -267,7 +276,7 @@ impl Operations {
             frame: 0,
         };
         pending.add(payload, fpdu, offset, context.budget);
-        place(&placement, payload, fpdu, ddp::UNTAGGED, context);
+        place(&placement, payload, fpdu, context);
         self.halves[side.index()].open = !header.last;
         if header.last {
             self.mark_sent(side, context);

@@ -6,10 +6,9 @@ use std::net::IpAddr;
 
 use super::packet::{Opcode, Packet, Part};
 use crate::context::Context;
+use crate::finding::Topic;
 use crate::link::Transport;
-use crate::operation::{
-    Carrier, Connection, Endpoint, Kind, Known, Operation, Outcome, Placement, Side, Topic,
-};
+use crate::operation::{Carrier, Connection, Endpoint, Kind, Known, Operation, Outcome, Placement, Side};
 
 /// A queue pair of a host.
 type End = (IpAddr, u32);

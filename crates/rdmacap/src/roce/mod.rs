@@ -7,27 +7,23 @@
 mod datagrams;
 mod packet;
 mod requests;
+mod unknown;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::context::Context;
+use crate::finding::Topic;
 use crate::link::{Encapsulation, Transport};
-use crate::operation::{Carrier, Connection, Endpoint, Known, Side, Topic};
+use crate::operation::{Carrier, Connection, Endpoint, Known, Side};
 use crate::table::{Slab, Table};
 use datagrams::Datagrams;
-use packet::{Management, Packet, Service, Syndrome};
+use packet::{Management, Packet, Service};
 use requests::Requests;
+use unknown::Kept;
 
 /// The packets that go to one queue pair from one host.
 type Half = (IpAddr, IpAddr, u32);
-
-/// Packets between two hosts that are kept until it shows who answers whom.
-const MOST_KEPT: usize = 256;
-/// Answers that have to agree before that.
-const CONFIRMATIONS: u32 = 3;
-/// What a packet takes of the budget beside its bytes.
-const KEPT: usize = 128;
 
 /// A connection of two queue pairs.
 #[derive(Debug)]
@@ -60,18 +56,6 @@ struct Asked {
     time: u64,
 }
 
-/// A packet that is kept.
-#[derive(Debug)]
-struct Kept {
-    half: Half,
-    encapsulation: Encapsulation,
-    bytes: Vec<u8>,
-    length: usize,
-    congested: bool,
-    frame: u64,
-    time: u64,
-}
-
 /// All queue pairs of a capture.
 #[derive(Debug, Default)]
 pub(crate) struct Roce {
@@ -87,8 +71,9 @@ pub(crate) struct Roce {
     /// Numbers that belong together, as somebody knows who does not have it from the capture.
     told: HashMap<u32, u32>,
     datagrams: Datagrams,
-    /// Packets that are cut so early that they cannot be read.
+    /// Packets that are cut so early that they cannot be read, and those of too many unknown hosts.
     cut: u64,
+    passed: u64,
     check: bool,
     most: usize,
 }
@@ -159,6 +144,11 @@ impl Roce {
             self.end(slot, context);
         }
         self.datagrams.finish(context);
+        if self.passed > 0 {
+            let text =
+                format!("{} packets were passed over: too many hosts without a handshake", self.passed);
+            context.finding(Topic::GaveUp, None, text);
+        }
         if self.cut > 0 {
             let text = format!("{} packets are cut in their first header", self.cut);
             context.finding(Topic::Cut, None, text);
@@ -335,125 +325,6 @@ impl Roce {
         }
         context.closed(id);
     }
-
-    // ---- queue pairs without a handshake ----------------------------------------------------
-
-    /// Keeps a packet of an unknown queue pair, and looks whether it is known now.
-    fn keep(&mut self, half: Half, transport: &Transport<'_>, context: &mut Context<'_>) {
-        let hosts = (half.0.min(half.1), half.0.max(half.1));
-        if self.kept.len() >= self.most && !self.kept.contains_key(&hosts) {
-            return;
-        }
-        let room = context.budget.take(KEPT + transport.bytes.len());
-        let kept = self.kept.entry(hosts).or_default();
-        if room {
-            kept.push(Kept {
-                half,
-                encapsulation: transport.encapsulation,
-                bytes: transport.bytes.to_vec(),
-                length: transport.length,
-                congested: transport.congested,
-                frame: context.frame,
-                time: context.time,
-            });
-        }
-        let full = !room || kept.len() >= MOST_KEPT;
-        let is_answer = Packet::parse(transport).is_some_and(|packet| !packet.is_request());
-        if full || is_answer {
-            self.settle(hosts, full, context);
-        }
-    }
-
-    /// Finds out which of the unknown queue pairs between two hosts belong together; `all`: decides about
-    /// the rest as well.
-    fn settle(&mut self, hosts: (IpAddr, IpAddr), all: bool, context: &mut Context<'_>) {
-        let Some(kept) = self.kept.get(&hosts) else { return };
-        let mut opened = false;
-        for (requester, responder, first) in couples(kept, if all { 1 } else { CONFIRMATIONS }) {
-            let [a, b] = if first { [requester, responder] } else { [responder, requester] };
-            // Each side's packets go to the other's queue pair.
-            let ends = [(a.0, b.2), (b.0, a.2)];
-            let ends = ends.map(|(host, number)| (host, Some(number)));
-            opened |= self.open_kept(Known::Guessed, ends, hosts, context);
-        }
-        if all {
-            let kept = self.kept.get(&hosts).into_iter().flatten();
-            let mut rest: Vec<Half> = kept.map(|kept| kept.half).collect();
-            rest.sort_unstable();
-            rest.dedup();
-            for half in rest {
-                if self.halves.get_mut(&half).is_none() {
-                    let ends = [(half.0, None), (half.1, Some(half.2))];
-                    opened |= self.open_kept(Known::OneSided, ends, hosts, context);
-                }
-            }
-        }
-        if opened {
-            self.replay(hosts, context);
-        }
-    }
-
-    /// Begins a connection of packets that are kept.
-    fn open_kept(
-        &mut self,
-        known: Known,
-        ends: [(IpAddr, Option<u32>); 2],
-        hosts: (IpAddr, IpAddr),
-        context: &mut Context<'_>,
-    ) -> bool {
-        let first = self.kept.get(&hosts).and_then(|kept| kept.first());
-        let first = first.map(|first| (first.encapsulation, first.frame, first.time));
-        if let Some(first) = first {
-            self.open_without(known, ends, first, context);
-        }
-        first.is_some()
-    }
-
-    /// Begins a connection without a handshake, with the link, frame and time of its first packet.
-    fn open_without(
-        &mut self,
-        known: Known,
-        ends: [(IpAddr, Option<u32>); 2],
-        (encapsulation, frame, time): (Encapsulation, u64, u64),
-        context: &mut Context<'_>,
-    ) {
-        let info = Connection {
-            id: context.connection_id(),
-            carrier: Carrier::InfiniBand(encapsulation),
-            known,
-            ends: ends.map(|(host, number)| Endpoint { host, number }),
-            frame,
-            time,
-            service: None,
-            private_data: [None, None],
-            refused: false,
-            pmtu: 0,
-            reads: [None; 2],
-        };
-        self.open(info, [None, None], context);
-    }
-
-    /// Takes the kept packets whose queue pairs are known now.
-    fn replay(&mut self, hosts: (IpAddr, IpAddr), context: &mut Context<'_>) {
-        let kept = self.kept.remove(&hosts).unwrap_or_default();
-        let now = (context.frame, context.time);
-        let mut rest = Vec::new();
-        for packet in kept {
-            if self.halves.get_mut(&packet.half).is_none() {
-                rest.push(packet);
-                continue;
-            }
-            context.budget.give(KEPT + packet.bytes.len());
-            (context.frame, context.time) = (packet.frame, packet.time);
-            if let Some(parsed) = packet.parse() {
-                self.take(packet.half, &parsed, packet.congested, context);
-            }
-        }
-        (context.frame, context.time) = now;
-        if !rest.is_empty() {
-            self.kept.insert(hosts, rest);
-        }
-    }
 }
 
 impl Asked {
@@ -478,73 +349,4 @@ impl Asked {
             reads: [Some(self.serves.into()), None],
         }
     }
-}
-
-impl Kept {
-    fn parse(&self) -> Option<Packet<'_>> {
-        Packet::parse(&Transport {
-            encapsulation: self.encapsulation,
-            source: self.half.0,
-            destination: self.half.1,
-            congested: self.congested,
-            cover: &[],
-            bytes: &self.bytes,
-            length: self.length,
-        })
-    }
-}
-
-/// Halves that belong together, because so many answers in one have numbers of requests in the other and of
-/// no third: who asks, who answers, and whether the asking one was seen first.
-fn couples(kept: &[Kept], confirmations: u32) -> Vec<(Half, Half, bool)> {
-    /// Distance from a request's number in which an answer counts as its own.
-    const NEAR: u32 = 1 << 12;
-    let mut asked: HashMap<Half, (u32, u32)> = HashMap::new();
-    let mut votes: HashMap<(Half, Half), u32> = HashMap::new();
-    for kept in kept {
-        let Some(packet) = kept.parse() else { continue };
-        let half = kept.half;
-        if packet.is_request() {
-            let (_, last) = asked.entry(half).or_insert((packet.psn, packet.psn));
-            *last = packet.psn;
-            continue;
-        }
-        if packet.syndrome == Some(Syndrome::Reserved) {
-            continue;
-        }
-        // An answer to `half` comes from where the requests of its couple go to.
-        let within = |&(from, to): &(u32, u32)| {
-            let beyond = packet.psn.wrapping_sub(from) & 0xff_ffff;
-            beyond <= (to.wrapping_sub(from) & 0xff_ffff) + NEAR
-        };
-        let mut candidates = asked
-            .iter()
-            .filter(|(request, range)| (request.0, request.1) == (half.1, half.0) && within(range))
-            .map(|(request, _)| *request);
-        if let (Some(request), None) = (candidates.next(), candidates.next()) {
-            *votes.entry((request, half)).or_default() += 1;
-        }
-    }
-    let mut found: Vec<(Half, Half)> =
-        votes.iter().filter(|(_, count)| **count >= confirmations).map(|(couple, _)| *couple).collect();
-    found.sort_unstable();
-    // A half that could be two's is nobody's.
-    let unique = |couple: &&(Half, Half)| {
-        let shares = |other: &&(Half, Half)| {
-            let halves = [couple.0, couple.1];
-            **other != **couple
-                && **other != (couple.1, couple.0)
-                && (halves.contains(&other.0) || halves.contains(&other.1))
-        };
-        !found.iter().any(|other| shares(&other))
-    };
-    let mut couples: Vec<(Half, Half, bool)> = Vec::new();
-    for &(request, answer) in found.iter().filter(unique) {
-        if couples.iter().any(|couple| couple.0 == answer) {
-            continue;
-        }
-        let place = |half: Half| kept.iter().position(|kept| kept.half == half);
-        couples.push((request, answer, place(request) <= place(answer)));
-    }
-    couples
 }

@@ -1,5 +1,5 @@
-//! Where NFS has the data of write chunks in its replies (RFC 8267): behind the lengths of the results of READ
-//! and READLINK, chunk for chunk in the order of the operations.
+//! Where NFS has the data of write chunks in its replies (RFC 8267): behind the lengths of the results of
+//! READ and READLINK, chunk for chunk in the order of the operations.
 
 use crate::bytes::u32_at;
 

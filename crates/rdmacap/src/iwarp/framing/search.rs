@@ -1,13 +1,13 @@
-//! Where FPDUs begin in a stream of which a part is missing: a checksum that fits, or several FPDUs in a row that
-//! make sense.
+//! Where FPDUs begin in a stream of which a part is missing: a checksum that fits, or several FPDUs in a row
+//! that make sense.
 
 use iwarp_wire::ddp::{self, Header};
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::Opcode;
 
 use super::{
-    CHAIN, Checksums, EFFORT, Event, Framer, MOST_UNDECIDED, SEARCHED, State, frame_length, length_field,
-    queue,
+    CHAIN, Checksums, EFFORT, Event, Fpdu, Framer, MOST_UNDECIDED, SEARCHED, State, frame_length,
+    length_field, queue,
 };
 
 impl Framer {
@@ -132,8 +132,8 @@ enum Verdict {
 
 /// Whether a ULPDU begins as a segment of DDP and RDMAP does, or is the empty one that may open a connection
 /// (RFC 6581 4.5).
-pub(super) fn makes_sense(ulpdu: &[u8]) -> bool {
-    ulpdu.is_empty() || sense(ulpdu, mpa::fpdu(ulpdu.len())) == Some(true)
+pub(super) fn makes_sense(fpdu: &Fpdu<'_>) -> bool {
+    fpdu.length == 0 || sense(fpdu.ulpdu, mpa::fpdu(fpdu.length)) == Some(true)
 }
 
 /// The same of what is there of the ULPDU in an FPDU of `length` bytes; `None`: too little is there.

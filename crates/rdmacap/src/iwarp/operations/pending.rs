@@ -7,7 +7,8 @@ use iwarp_wire::rdmap::ReadRequest;
 use super::super::framing::Fpdu;
 use crate::Operation;
 use crate::context::{Budget, Context};
-use crate::operation::{Outcome, Placement, Topic};
+use crate::finding::Topic;
+use crate::operation::{Outcome, Placement};
 use crate::ranges::Ranges;
 
 /// A request that has not ended.
@@ -37,6 +38,16 @@ pub(super) enum Asked {
     Nothing,
     Read(ReadRequest),
     Atomic { id: u32 },
+}
+
+/// What a segment carries.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Payload<'a> {
+    /// What there is of it, with zeros where bytes are missing before others.
+    pub(super) bytes: &'a [u8],
+    pub(super) length: usize,
+    /// Bytes of the ULPDU before it.
+    pub(super) header: usize,
 }
 
 /// What one side sends.
@@ -90,18 +101,18 @@ impl Pending {
     }
 
     /// Adds a segment at `offset` of the message.
-    pub(super) fn add(&mut self, payload: &[u8], fpdu: &Fpdu<'_>, offset: u64, budget: &Budget) {
+    pub(super) fn add(&mut self, payload: Payload<'_>, fpdu: &Fpdu<'_>, offset: u64, budget: &Budget) {
         let before = self.holes();
         let operation = &mut self.operation;
         operation.packets += 1;
         operation.frames.1 = operation.frames.1.max(fpdu.frames.1);
-        let end = offset.saturating_add(payload.len() as u64);
+        let end = offset.saturating_add(payload.length as u64);
         if self.asked == Asked::Nothing {
             operation.length = end;
             self.end = fpdu.span.1;
         }
         self.got.insert(offset, end);
-        let header = fpdu.ulpdu.len() - payload.len();
+        let header = payload.header;
         for &(from, to) in fpdu.gaps {
             let (from, to) = (from.saturating_sub(header) as u64, to.saturating_sub(header) as u64);
             if fpdu.cut {
@@ -147,14 +158,9 @@ pub(super) fn report(pending: Pending, context: &mut Context<'_>) {
     context.ended(&operation);
 }
 
-/// Hands on what there is of a segment's payload; `header` bytes of the ULPDU are before it.
-pub(super) fn place(
-    placement: &Placement,
-    payload: &[u8],
-    fpdu: &Fpdu<'_>,
-    header: usize,
-    context: &mut Context<'_>,
-) {
+/// Hands on what there is of a segment's payload.
+pub(super) fn place(placement: &Placement, payload: Payload<'_>, fpdu: &Fpdu<'_>, context: &mut Context<'_>) {
+    let Payload { bytes: payload, header, .. } = payload;
     let mut at = 0;
     let ends = fpdu.gaps.iter().map(|&(from, to)| (from.saturating_sub(header), to.saturating_sub(header)));
     for (from, to) in ends.chain([(payload.len(), payload.len())]) {

@@ -1,20 +1,21 @@
 //! What ends a request: responses of the other side, and Terminate.
 
-use iwarp_wire::ddp::{self, Header, Tagged};
+use iwarp_wire::ddp::{Header, Tagged};
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::{About, AtomicResponse, ReadRequest, Terminate};
 
 use super::super::framing::Fpdu;
-use super::{Asked, Operations, Pending, place};
+use super::{Asked, Operations, Payload, Pending, place};
 use crate::context::Context;
-use crate::operation::{Access, Kind, Outcome, Placement, Side, Topic};
+use crate::finding::Topic;
+use crate::operation::{Access, Kind, Outcome, Placement, Side};
 
 impl Operations {
     pub(super) fn read_response(
         &mut self,
         side: Side,
         tagged: &Tagged,
-        payload: &[u8],
+        payload: Payload<'_>,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
@@ -23,9 +24,9 @@ impl Operations {
         let fits = |pending: &Pending| match pending.asked {
             Asked::Read(request) if pending.over.is_none() => {
                 let offset = tagged.offset.wrapping_sub(request.sink_offset);
-                let end = offset.checked_add(payload.len() as u64);
+                let end = offset.checked_add(payload.length as u64);
                 let inside = end.is_some_and(|end| end <= u64::from(request.length));
-                (request.sink_stag == tagged.stag && inside || request.length == 0 && payload.is_empty())
+                (request.sink_stag == tagged.stag && inside || request.length == 0 && payload.length == 0)
                     .then_some(offset)
             }
             _ => None,
@@ -34,9 +35,7 @@ impl Operations {
         let Some((found, offset)) = fitting else {
             let text = format!(
                 "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
-                payload.len(),
-                tagged.stag,
-                tagged.offset
+                payload.length, tagged.stag, tagged.offset
             );
             // The request may be what the capture lacks.
             let late = (!half.begun).then_some(Topic::CaptureLoss);
@@ -50,7 +49,7 @@ impl Operations {
         }
         self.check_depth(requester, found, context);
         let pending = &mut self.halves[requester.index()].pending[found];
-        let offset = if payload.is_empty() { 0 } else { offset };
+        let offset = if payload.length == 0 { 0 } else { offset };
         let operation = &mut pending.operation;
         let mut placement = Placement {
             operation: operation.id,
@@ -71,10 +70,10 @@ impl Operations {
             pending.over = Some((Outcome::Answered, context.time));
         }
         placement.memory = source;
-        place(&placement, payload, fpdu, ddp::TAGGED, context);
+        place(&placement, payload, fpdu, context);
         if sink.is_some() {
             placement.memory = sink;
-            place(&placement, payload, fpdu, ddp::TAGGED, context);
+            place(&placement, payload, fpdu, context);
         }
         self.flush(requester, false, context);
     }

@@ -3,7 +3,8 @@
 use super::pieces::{Early, Pending, Response};
 use super::{Cause, MOST_EARLY, ORPHAN, Requests, START, WINDOW};
 use crate::context::Context;
-use crate::operation::{Access, Kind, Outcome, Placement, Target, Topic};
+use crate::finding::Topic;
+use crate::operation::{Access, Kind, Outcome, Placement, Target};
 use crate::roce::packet::{Opcode, Packet, Syndrome};
 
 impl Requests {

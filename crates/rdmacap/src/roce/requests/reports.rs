@@ -6,7 +6,8 @@ use super::pieces::Pending;
 use super::{ORPHAN, PATIENCE, Requests, WINDOW};
 use crate::Operation;
 use crate::context::Context;
-use crate::operation::{Outcome, Topic};
+use crate::finding::Topic;
+use crate::operation::Outcome;
 
 impl Requests {
     /// Requests are reported as sent in the order of their numbers, each once it is whole and nothing is
