@@ -41,6 +41,7 @@ fn parameters_are_listed() {
         ("FI_RSTREAM_SHM", "1"),
         ("FI_RSTREAM_IWARP_CRC", "0"),
         ("FI_RSTREAM_IWARP_MPA_REVISION", "2"),
+        ("FI_RSTREAM_PCAP", "default: )"),
     ] {
         let (_, after) = text.split_once(name).unwrap_or_else(|| panic!("no {name} in {text}"));
         let help: String = after.lines().take(4).collect();

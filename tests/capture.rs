@@ -12,10 +12,12 @@ use std::{fs, thread};
 use rdma_testkit::skip;
 use rdmacap::file::{Decoder, Item, Step};
 use rdmacap::rstream::{StreamSink, Streams};
-use rdmacap::{Config, Finding, Session, Side};
+use rdmacap::{Config, Finding, Operation, Session, Severity, Side, Sink};
 use rustix::process::{Pid, Signal, kill_process};
 use support::tshark::{checksums, packets, values};
-use support::{Receiver, Running, program, sample_file, scratch, send, sent_checksum};
+use support::{
+    Receiver, Running, program, programs, sample_file, scratch, send, sent_checksum, with_provider,
+};
 
 /// Long enough for many frames, and short enough that the capture loses none.
 const LENGTH: usize = 1_000_003;
@@ -87,6 +89,91 @@ fn capture_copy(test: &str, parameters: &[(&str, &str)], arguments: &[&str]) -> 
     Some(capture.finish())
 }
 
+/// What the device writes itself, at each end.
+#[test]
+fn the_device_captures_what_it_carries() {
+    let folder = scratch("the_device_captures_what_it_carries");
+    let sample = sample_file(&folder, LENGTH);
+    let copy = || {
+        let mut command = program("stream_copy");
+        // Shared memory is left alone without being told so.
+        command.env("FI_RSTREAM_PCAP", folder.join("tap")).env("FI_RSTREAM_IWARP_CRC", "1");
+        command
+    };
+    let receiver = Receiver::start(copy(), &["-o", "/dev/null"]);
+    let mut command = copy();
+    command.stdin(fs::File::open(&sample).expect("the sample"));
+    sent_checksum(&send(command, receiver.port, "127.0.0.1", &[]));
+    receiver.checksum();
+    let captures = taps(&folder);
+    assert_eq!(captures.len(), 2, "{captures:?}");
+    for file in &captures {
+        check_frames(file);
+        let fpdus = values(file, "iwarp_mpa.fpdu", "iwarp_mpa.ulpdulength").len();
+        assert_eq!(checksums(file), (fpdus, 0));
+    }
+}
+
+/// What processes captured that were told to write into the file `tap` of this folder.
+fn taps(folder: &Path) -> Vec<PathBuf> {
+    let names = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file").path());
+    names.filter(|path| path.file_stem().is_some_and(|stem| stem == "tap")).collect()
+}
+
+/// Reads a capture. Answers how many bytes are left, of a record that is cut.
+fn read(file: &Path, sink: &mut dyn Sink) -> usize {
+    let bytes = fs::read(file).expect("the capture");
+    let (mut decoder, mut session, mut at) = (Decoder::new(), Session::new(Config::default()), 0);
+    while let Step::Took(length, item) = decoder.step(&bytes[at..]).expect("a capture") {
+        if let Some(Item::Record(record)) = item {
+            session.feed(&record, sink);
+        }
+        at += length;
+    }
+    session.finish(sink);
+    bytes.len() - at
+}
+
+/// Operations, and all that is wrong.
+#[derive(Default)]
+struct Found {
+    operations: Vec<Operation>,
+    findings: Vec<Finding>,
+}
+
+impl Sink for Found {
+    fn ended(&mut self, operation: &Operation) {
+        self.operations.push(operation.clone());
+    }
+
+    fn finding(&mut self, finding: &Finding) {
+        if finding.topic.severity() != Severity::Note {
+            self.findings.push(finding.clone());
+        }
+    }
+}
+
+/// A file that can take no more: the copy goes on, and the capture says that it does not have all of it.
+#[test]
+fn a_capture_that_finds_no_room_ends_in_a_record() {
+    let folder = scratch("a_capture_that_finds_no_room_ends_in_a_record");
+    let sample = sample_file(&folder, LENGTH);
+    let receiver = Receiver::start(program("stream_copy"), &["-o", "/dev/null"]);
+    let mut command = with_provider(Command::new("sh"));
+    command
+        .args(["-c", "trap '' XFSZ; ulimit -f 256; exec \"$@\"", "sh"])
+        .arg(programs().join("stream_copy"));
+    command.env("FI_RSTREAM_PCAP", folder.join("tap")).env("FI_LOG_LEVEL", "warn");
+    command.stdin(fs::File::open(&sample).expect("the sample"));
+    let output = send(command, receiver.port, "127.0.0.1", &[]);
+    assert_eq!(sent_checksum(&output), receiver.checksum());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("the capture ends before its connections do").count(), 1, "{said}");
+    let (captures, mut found) = (taps(&folder), Found::default());
+    assert!(read(&captures[0], &mut found) > 0);
+    assert!(found.operations.len() > 3 && found.findings.is_empty(), "{:?}", found.findings);
+}
+
 /// The stream that `rdmacap` reconstructs.
 #[derive(Default)]
 struct Copied {
@@ -116,17 +203,8 @@ impl StreamSink for Copied {
 
 /// The stream in the capture is the file that was sent, and nothing broke the protocol.
 fn check_stream(file: &Path) {
-    let bytes = fs::read(file).expect("the capture");
-    let (mut decoder, mut at) = (Decoder::new(), 0);
-    let (mut session, mut streams) =
-        (Session::new(Config::default()), Streams::new(Copied::default(), 64 << 20));
-    while let Step::Took(length, item) = decoder.step(&bytes[at..]).expect("a capture") {
-        if let Some(Item::Record(record)) = item {
-            session.feed(&record, &mut streams);
-        }
-        at += length;
-    }
-    session.finish(&mut streams);
+    let mut streams = Streams::new(Copied::default(), 64 << 20);
+    read(file, &mut streams);
     let Copied { sent, ended, closed, findings } = streams.sink;
     assert_eq!(findings, []);
     // Both sides have sent END, or one side CLOSE.

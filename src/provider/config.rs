@@ -1,5 +1,6 @@
 //! The provider's parameters, which `fi_info -e` lists and the variables `FI_RSTREAM_*` set.
 
+use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -50,9 +51,16 @@ static SHM: Param<bool> = Param {
     default: true,
 };
 
+static PCAP: Param<&str> = Param {
+    name: c"pcap",
+    help: "write what the embedded device sends and receives into this file, behind whose name the number of the \
+           process comes; shared memory is not used then",
+    default: "",
+};
+
 /// All parameters, in the order in which they are listed.
 pub(super) static PARAMS: &[&dyn Definition] =
-    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SPIN_US, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION];
+    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SPIN_US, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION, &PCAP];
 
 /// The values of the parameters in this process.
 #[derive(Debug, Clone)]
@@ -96,10 +104,21 @@ impl Config {
             },
             linger: Duration::from_millis(number(&LINGER_MS, 0)),
             spin: Duration::from_micros(number(&SPIN_US, 0)),
-            shared_memory: SHM.get(),
+            shared_memory: SHM.get() && !capture(&PCAP.get()),
             iwarp: iwarp::Config { mpa_revision, crc: IWARP_CRC.get(), ..iwarp::Config::default() },
         }
     }
+}
+
+/// Begins the capture that is asked for; answers whether one is.
+fn capture(name: &str) -> bool {
+    let file = format!("{name}.{}", std::process::id());
+    if !name.is_empty()
+        && let Err(error) = iwarp::capture_to(Path::new(&file))
+    {
+        log::warn!(target: "core", "FI_RSTREAM_PCAP: {file}: {error}");
+    }
+    !name.is_empty()
 }
 
 /// A parameter that is a number of at least `least`, as its default is.

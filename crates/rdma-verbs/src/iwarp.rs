@@ -9,7 +9,7 @@
 //! | bytes | [`iwarp_wire`]: checked parse to plain values, and `emit` |
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
-//! | listeners and sockets | `listener`, `request_sockets`, `handshake_limit`, `socket`, `tcp`, `liveness` |
+//! | listeners and sockets | `listener`, `request_sockets`, `handshake_limit`, `socket`, `tap`, `tcp`, `liveness` |
 //! | queues | `queue`, `queue_pair`, `connecting`, `membership`, `notification`, `scratch` |
 
 mod connecting;
@@ -26,6 +26,7 @@ pub mod region;
 mod request_sockets;
 mod scratch;
 mod socket;
+mod tap;
 #[allow(unsafe_code)]
 mod tcp;
 
@@ -34,6 +35,7 @@ use std::net::SocketAddr;
 pub use listener::{ConnectionRequest, Listener};
 pub use queue::CompletionQueue;
 pub use region::{MemoryRegion, ProtectionDomain};
+pub use tap::capture_to;
 
 use iwarp_wire::{ddp, mpa};
 

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::machine::{Placement, Taken, Wire};
+use super::tap::Tap;
 use super::tcp;
 use crate::process::Maker;
 use crate::{Error, Result};
@@ -25,6 +26,8 @@ pub(super) struct Socket {
     send_error: Option<Errno>,
     /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
+    /// The capture of what passes, if one is asked for.
+    tap: Option<Box<Tap>>,
 }
 
 impl Socket {
@@ -43,7 +46,8 @@ impl Socket {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => None,
             Err(errno) => Some(errno),
         };
-        Ok((Self { descriptor, maker: Maker::this_process(), send_error: None, tuned: None }, refused))
+        let (maker, tap) = (Maker::this_process(), Tap::new(true));
+        Ok((Self { descriptor, maker, send_error: None, tuned: None, tap }, refused))
     }
 
     /// Sets the options of every connection: no delay, and keep-alive probes. These detect that the peer's
@@ -67,14 +71,39 @@ impl Socket {
         net::getpeername(&self.descriptor).ok().flatten().and_then(|address| address.try_into().ok())
     }
 
+    fn ends(&self) -> Option<[SocketAddr; 2]> {
+        Some([self.local_address()?, self.peer_address()?])
+    }
+
+    /// Whether what passes is captured: then [`Socket::receive_at`] may not be used.
+    pub(super) fn is_tapped(&self) -> bool {
+        self.tap.is_some()
+    }
+
     /// Receives into `buffer`; 0 is the end of the input.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
+        match &self.tap {
+            None => self.recv(buffer),
+            Some(tap) => self.receive_tapped(tap, buffer),
+        }
+    }
+
+    #[inline]
+    fn recv(&self, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
         loop {
             match net::recv(&self.descriptor, &mut *buffer, RecvFlags::DONTWAIT) {
                 Err(Errno::INTR) => {}
                 other => return other.map(|(count, _)| count),
             }
         }
+    }
+
+    #[cold]
+    fn receive_tapped(&self, tap: &Tap, buffer: &mut [u8]) -> std::result::Result<usize, Errno> {
+        let count = self.recv(buffer)?;
+        let unacknowledged = tcp::unacknowledged(self.as_fd()).unwrap_or(0);
+        tap.received(|| self.ends(), &buffer[..count], unacknowledged);
+        Ok(count)
     }
 
     /// Whether there is something to receive: data, the end of the input, or an error.
@@ -111,53 +140,9 @@ impl Socket {
         }
     }
 
-    /// What ended the sending side, if something did.
-    pub(super) fn send_error(&self) -> Option<Errno> {
-        self.send_error
-    }
-
-    /// Whether the peer's host has acknowledged everything that was sent except the last `spared` bytes.
-    pub(super) fn is_acknowledged(&self, spared: u64) -> bool {
-        self.send_error.is_some() || tcp::unacknowledged(self.as_fd()).unwrap_or(0) as u64 <= spared
-    }
-
-    /// Ends the output, after what was sent.
-    pub(super) fn end_output(&self) {
-        self.shut(Shutdown::Write);
-    }
-
-    /// Ends both directions, after what was sent.
-    pub(super) fn end(&self) {
-        self.shut(Shutdown::Both);
-    }
-
-    fn shut(&self, how: Shutdown) {
-        if self.maker.is_this_process() {
-            // A socket that is not connected any more has nobody to tell.
-            let _ = net::shutdown(&self.descriptor, how);
-        }
-    }
-
-    /// Closes the connection with a reset instead of an orderly end. A child of the process that opened the
-    /// socket closes the descriptor only, and the connection remains.
-    pub(super) fn reset(self) {
-        if self.maker.is_this_process() {
-            // At once, and not when the last copy of the descriptor is closed: a child may have one. If it
-            // fails, the end is an orderly one, after the Terminate that says otherwise.
-            let _ = net::connect_unspec(&self.descriptor);
-        }
-    }
-}
-
-impl Drop for Socket {
-    /// Closing alone would not inform the peer while a child of this process has a copy of the descriptor.
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-impl Wire for Socket {
-    fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
+    /// See [`Wire::transmit`].
+    #[inline]
+    fn send(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
         if self.send_error.is_some() {
             return Taken::Dead;
         }
@@ -182,6 +167,71 @@ impl Wire for Socket {
                 }
             }
         }
+    }
+
+    #[cold]
+    fn transmit_tapped(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
+        let taken = self.send(pieces, more);
+        if let (Some(tap), Taken::Bytes(count)) = (&self.tap, &taken) {
+            tap.sent(|| self.ends(), pieces, *count);
+        }
+        taken
+    }
+
+    /// What ended the sending side, if something did.
+    pub(super) fn send_error(&self) -> Option<Errno> {
+        self.send_error
+    }
+
+    /// Whether the peer's host has acknowledged everything that was sent except the last `spared` bytes.
+    pub(super) fn is_acknowledged(&self, spared: u64) -> bool {
+        self.send_error.is_some() || tcp::unacknowledged(self.as_fd()).unwrap_or(0) as u64 <= spared
+    }
+
+    /// Ends the output, after what was sent.
+    pub(super) fn end_output(&self) {
+        self.shut(Shutdown::Write);
+    }
+
+    /// Ends both directions, after what was sent.
+    pub(super) fn end(&self) {
+        self.shut(Shutdown::Both);
+    }
+
+    fn shut(&self, how: Shutdown) {
+        if self.maker.is_this_process() {
+            if let Some(tap) = &self.tap {
+                tap.finished();
+            }
+            // A socket that is not connected any more has nobody to tell.
+            let _ = net::shutdown(&self.descriptor, how);
+        }
+    }
+
+    /// Closes the connection with a reset instead of an orderly end. A child of the process that opened the
+    /// socket closes the descriptor only, and the connection remains.
+    pub(super) fn reset(self) {
+        if self.maker.is_this_process() {
+            if let Some(tap) = &self.tap {
+                tap.reset();
+            }
+            // At once, and not when the last copy of the descriptor is closed: a child may have one. If it
+            // fails, the end is an orderly one, after the Terminate that says otherwise.
+            let _ = net::connect_unspec(&self.descriptor);
+        }
+    }
+}
+
+impl Drop for Socket {
+    /// Closing alone would not inform the peer while a child of this process has a copy of the descriptor.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Wire for Socket {
+    fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
+        if self.tap.is_some() { self.transmit_tapped(pieces, more) } else { self.send(pieces, more) }
     }
 }
 
@@ -215,7 +265,8 @@ pub(super) fn accept(
 ) -> rustix::io::Result<(Socket, Option<SocketAddr>)> {
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
     let maker = Maker::this_process();
-    let socket = Socket { descriptor, maker, send_error: None, tuned: Some(keepalive) };
+    let tap = Tap::new(false);
+    let socket = Socket { descriptor, maker, send_error: None, tuned: Some(keepalive), tap };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 

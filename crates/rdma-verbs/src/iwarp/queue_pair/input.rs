@@ -76,11 +76,11 @@ impl QueuePair {
     fn read(&self, scratch: &mut [u8]) -> Option<(usize, usize, Result<usize, Errno>)> {
         let socket = self.socket.as_ref()?;
         Some(match self.machine.target() {
-            Some(place) => {
+            Some(place) if !socket.is_tapped() => {
                 let rest = &mut scratch[..REST];
                 (place.length + REST, place.length, socket.receive_at(&place, rest))
             }
-            None => {
+            _ => {
                 let asked = match self.bulk {
                     _ if self.machine.checks_crc() => scratch.len(),
                     true => REST,

@@ -1,0 +1,184 @@
+//! A capture of what the embedded device sends and receives, which needs no privileges: a pcap file with the
+//! bytes of each connection in packets of TCP over IP that are made up around them.
+//!
+//! Only what the device does is there: what TCP sends again, or not at once, is not. What a packet from the
+//! peer acknowledges is what the system knows to be acknowledged then.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+static CAPTURE: OnceLock<Capture> = OnceLock::new();
+
+/// The file, until it takes no more.
+#[derive(Debug)]
+struct Capture(Mutex<Option<File>>);
+
+/// Writes what connections of this process send and receive from now on into a file, which nobody else may
+/// read: memory of applications is in it, and keys to more.
+///
+/// # Errors
+/// The file cannot be written, or there is one already.
+pub fn capture_to(path: &Path) -> io::Result<()> {
+    let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    // Version 2.4, times in nanoseconds, packets without a link's header.
+    let header = [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, u32::MAX, 101].map(u32::to_le_bytes);
+    file.write_all(header.as_flattened())?;
+    CAPTURE.set(Capture(Mutex::new(Some(file)))).map_err(|_| Errno::EXIST.into())
+}
+
+impl Capture {
+    /// Writes a record. If it does not fit, the capture ends in the middle of it, and connections go on.
+    fn write(&self, record: &[u8]) {
+        let mut file = self.0.lock();
+        if let Some(Err(error)) = file.as_mut().map(|file| file.write_all(record)) {
+            log::warn!("iwarp: the capture ends before its connections do: {error}");
+            *file = None;
+        }
+    }
+}
+
+/// Longest payload of a packet.
+const SEGMENT: usize = 32 << 10;
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RESET: u8 = 0x04;
+const ACK: u8 = 0x10;
+
+/// Which end of the connection sends a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Here,
+    There,
+}
+
+/// One connection in the capture. It is shared by whoever shares the socket.
+#[derive(Debug)]
+pub(super) struct Tap {
+    capture: &'static Capture,
+    /// Whether this side has asked for the connection.
+    active: bool,
+    /// Both addresses, from when something passes.
+    ends: OnceLock<[SocketAddr; 2]>,
+    /// Bytes so far.
+    sent: AtomicU32,
+    received: AtomicU32,
+    /// Which sides have said that they send no more.
+    ended: [AtomicBool; 2],
+}
+
+impl Tap {
+    /// A connection, if there is a capture.
+    pub(super) fn new(active: bool) -> Option<Box<Self>> {
+        let capture = CAPTURE.get()?;
+        let (sent, received, ended) = Default::default();
+        Some(Box::new(Self { capture, active, ends: OnceLock::new(), sent, received, ended }))
+    }
+
+    /// Bytes went out: the first so many of these pieces.
+    pub(super) fn sent(
+        &self,
+        ends: impl FnOnce() -> Option<[SocketAddr; 2]>,
+        pieces: &[IoSlice<'_>],
+        count: usize,
+    ) {
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).take(count).collect();
+        self.begin(ends);
+        for chunk in bytes.chunks(SEGMENT) {
+            self.packet(From::Here, ACK, chunk, 0);
+            self.sent.fetch_add(chunk.len() as u32, Relaxed);
+        }
+    }
+
+    /// Bytes came in, or the end of them, while so many that were sent are not acknowledged.
+    pub(super) fn received(
+        &self,
+        ends: impl FnOnce() -> Option<[SocketAddr; 2]>,
+        bytes: &[u8],
+        unacknowledged: usize,
+    ) {
+        self.begin(ends);
+        if bytes.is_empty() {
+            self.end(From::There, FIN);
+        }
+        for chunk in bytes.chunks(SEGMENT) {
+            self.packet(From::There, ACK, chunk, unacknowledged as u32);
+            self.received.fetch_add(chunk.len() as u32, Relaxed);
+        }
+    }
+
+    /// This side sends no more.
+    pub(super) fn finished(&self) {
+        self.end(From::Here, FIN);
+    }
+
+    /// This side has reset the connection.
+    pub(super) fn reset(&self) {
+        self.end(From::Here, RESET);
+    }
+
+    /// TCP's handshake, once.
+    fn begin(&self, ends: impl FnOnce() -> Option<[SocketAddr; 2]>) {
+        if self.ends.get().is_some() {
+            return;
+        }
+        let Some(ends) = ends() else { return };
+        if self.ends.set(ends).is_ok() {
+            let (first, second) =
+                if self.active { (From::Here, From::There) } else { (From::There, From::Here) };
+            for (from, flags) in [(first, SYN), (second, SYN | ACK), (first, ACK)] {
+                self.packet(from, flags, &[], 0);
+            }
+        }
+    }
+
+    fn end(&self, from: From, flag: u8) {
+        if !self.ended[from as usize].swap(true, Relaxed) {
+            self.packet(from, ACK | flag, &[], 0);
+        }
+    }
+
+    /// Writes a packet. `unacknowledged`: bytes of this side that the sender has not seen.
+    fn packet(&self, from: From, flags: u8, payload: &[u8], unacknowledged: u32) {
+        let Some([here, there]) = self.ends.get() else { return };
+        // Both streams begin with number 1, behind the packet that opens them.
+        let [sent, received] = [&self.sent, &self.received].map(|count| count.load(Relaxed).wrapping_add(1));
+        let (source, destination, sequence, acknowledgement) = match from {
+            From::Here => (here, there, sent, received),
+            From::There => (there, here, received, sent.wrapping_sub(unacknowledged)),
+        };
+        let sequence = sequence.wrapping_sub(u32::from(flags & SYN != 0));
+        let acknowledgement = if flags & ACK == 0 { 0 } else { acknowledgement };
+        let tcp = 20 + payload.len();
+        let network = match (source.ip(), destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let length = ((20 + tcp) as u16).to_be_bytes();
+                let rest = [0, 0, 0x40, 0, 64, 6, 0, 0];
+                [&[0x45, 0][..], &length, &rest, &source.octets(), &destination.octets()].concat()
+            }
+            (source, destination) => {
+                let [source, destination] = [source, destination].map(|address| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                    IpAddr::V6(address) => address.octets(),
+                });
+                [&[0x60, 0, 0, 0][..], &(tcp as u16).to_be_bytes(), &[6, 64], &source, &destination].concat()
+            }
+        };
+        let ports = [source.port(), destination.port()].map(u16::to_be_bytes);
+        let numbers = [sequence, acknowledgement].map(u32::to_be_bytes);
+        let rest = [0x50, flags, 0xff, 0xff, 0, 0, 0, 0];
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let length = (network.len() + tcp) as u32;
+        let header = [time.as_secs() as u32, time.subsec_nanos(), length, length].map(u32::to_le_bytes);
+        let headers = [header.as_flattened(), &network, ports.as_flattened(), numbers.as_flattened(), &rest];
+        self.capture.write(&headers.into_iter().chain([payload]).collect::<Vec<_>>().concat());
+    }
+}
