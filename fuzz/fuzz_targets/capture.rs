@@ -1,5 +1,5 @@
-//! A capture file of any bytes: it is read to its end or refused, by every reader of upper layers as well,
-//! and each operation that is reported was sent before it ended.
+//! A capture file of any bytes: it is read to its end or refused, by every reader of upper layers as well;
+//! each operation that is reported was sent before it ended, and figures are made of all.
 
 #![no_main]
 
@@ -10,11 +10,12 @@ use rdmacap::advertised::Advertisements;
 use rdmacap::file::{Decoder, Item, Step};
 use rdmacap::rpc::{Exchange, Rpc, RpcSink};
 use rdmacap::rstream::{StreamSink, Streams};
-use rdmacap::{Config, Operation, Placement, Session, Sink};
+use rdmacap::{Config, Figures, Operation, Placement, Session, Sink};
 
 #[derive(Default)]
 struct Checked {
     sent: HashSet<u64>,
+    figures: Figures,
     streams: Option<Streams<Nothing>>,
     rpc: Option<Rpc<Nothing>>,
     advertisements: Option<Advertisements>,
@@ -53,6 +54,7 @@ impl Sink for Checked {
     fn ended(&mut self, operation: &Operation) {
         assert!(self.sent.remove(&operation.id));
         assert!(operation.missing.iter().all(|(start, end)| start < end));
+        self.figures.add(operation);
         self.upper().for_each(|sink| sink.ended(operation));
     }
 
@@ -64,10 +66,10 @@ impl Sink for Checked {
 fuzz_target!(|data: &[u8]| {
     let memory = 1 << 16;
     let mut sink = Checked {
-        sent: HashSet::new(),
         streams: Some(Streams::new(Nothing, memory)),
         rpc: Some(Rpc::new(Nothing, memory)),
         advertisements: Some(Advertisements::new(memory)),
+        ..Checked::default()
     };
     let (mut decoder, mut at) = (Decoder::new(), 0);
     // A fuzzer does not find checksums.
@@ -81,4 +83,6 @@ fuzz_target!(|data: &[u8]| {
     }
     session.finish(&mut sink);
     assert!(sink.sent.is_empty());
+    let [median, longest] = [0.5, 1.0].map(|part| sink.figures.latency(part));
+    assert!(median <= longest && sink.figures.rate().is_none_or(|rate| rate >= 0.0));
 });

@@ -5,6 +5,7 @@ pub mod advertised;
 mod assemble;
 mod bytes;
 mod context;
+mod figures;
 pub mod file;
 mod finding;
 mod iwarp;
@@ -20,6 +21,7 @@ mod table;
 mod tcp;
 
 pub use assemble::{Assembler, Content};
+pub use figures::Figures;
 pub use finding::{Finding, Severity, Topic};
 pub use link::{Encapsulation, ROCE_PORT, digest};
 pub use operation::{

@@ -2,10 +2,11 @@
 
 mod wire;
 
+use rdmacap::advertised::Advertisements;
 use rdmacap::file::{Decoder, FileError, Record, Step};
 use rdmacap::rpc::{Exchange, Rpc, RpcSink};
 use rdmacap::rstream::{StreamSink, Streams};
-use rdmacap::{Config, Session, Sink, Topic};
+use rdmacap::{Config, Figures, Operation, Session, Sink, Topic};
 use wire::fixture::{ALL, frames, frames_of};
 use wire::iwarp::{Plan, run};
 use wire::{Dice, Frame, Seen, ipv4, read, read_with};
@@ -13,16 +14,34 @@ use wire::{Dice, Frame, Seen, ipv4, read, read_with};
 struct Nothing;
 
 impl Sink for Nothing {}
+
+/// Figures of all operations.
+#[derive(Default)]
+struct Sums(Figures);
+
+impl Sink for Sums {
+    fn ended(&mut self, operation: &Operation) {
+        self.0.add(operation);
+        let [median, longest] = [0.5, 1.0].map(|part| self.0.latency(part));
+        assert!(median <= longest && self.0.rate().is_none_or(|rate| rate >= 0.0));
+    }
+}
+
 impl StreamSink for Nothing {}
 impl RpcSink for Nothing {
     fn exchange(&mut self, _exchange: &Exchange) {}
 }
 
 fn read_all_ways(frames: &[Frame], link: u32) {
-    let sinks: [&mut dyn Sink; 3] =
-        [&mut Nothing, &mut Streams::new(Nothing, 1 << 16), &mut Rpc::new(Nothing, 1 << 16)];
+    let memory = 1 << 16;
+    let sinks: [&mut dyn Sink; 4] = [
+        &mut Sums::default(),
+        &mut Streams::new(Nothing, memory),
+        &mut Rpc::new(Nothing, memory),
+        &mut Advertisements::new(memory),
+    ];
     for sink in sinks {
-        let mut session = Session::new(Config { memory: 1 << 16, ..Config::default() });
+        let mut session = Session::new(Config { memory, ..Config::default() });
         for frame in frames {
             let Frame { time, ref bytes, original_length } = *frame;
             session.feed(&Record { time, link, original_length, bytes }, sink);
@@ -42,6 +61,8 @@ fn changed_bytes_are_read_to_the_end() {
                 let frame = &mut changed[dice.below(all.len() as u64) as usize];
                 let at = dice.below(frame.bytes.len() as u64) as usize;
                 frame.bytes[at] = dice.next() as u8;
+                // Times lie as well: they run backwards, and for centuries.
+                frame.time = if dice.once_in(2) { dice.next() >> dice.below(64) } else { frame.time };
             }
             read_all_ways(&changed, 1);
         }

@@ -78,7 +78,7 @@ impl Source {
                     return Ok(());
                 }
                 Step::Took(length, Some(Item::Dropped(count))) => {
-                    self.dropped += count;
+                    self.dropped = self.dropped.saturating_add(count);
                     self.done += length;
                 }
                 Step::Took(length, None) => self.done += length,
