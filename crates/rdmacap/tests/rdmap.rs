@@ -255,3 +255,22 @@ fn masked_atomics_do_not_tell_what_they_left() {
     let missed = Atomic { operand: 10, compare: 4, masked: false, old: Some(3) };
     assert_eq!(missed.left(Kind::CompareSwap), Some(3));
 }
+
+/// A responder that ends in the middle of a response quotes nothing: no segment of the requester is wrong.
+#[test]
+fn a_terminate_in_the_middle_of_a_response_is_about_its_read() {
+    let seen = talk(|wire| {
+        request(wire, 1);
+        request(wire, 2);
+        response(wire, 1);
+        let mut header = [0; ddp::TAGGED];
+        Tagged { last: false, ulp: Opcode::ReadResponse.control(), stag: 2, offset: 0 }.emit(&mut header);
+        wire.fpdu(1, &[&header[..], b"d"].concat());
+        let mut message = [0; 4];
+        let length = Terminate::READ_STAG.emit(&About::default(), &mut message);
+        wire.untagged(1, Opcode::Terminate, 0, &message[..length]);
+    });
+    let ends: Vec<_> = seen.operations.iter().map(|found| (&found.outcome, &*found.missing)).collect();
+    let terminated = Outcome::Terminated("invalid STag".into());
+    assert_eq!(ends, [(&Outcome::Answered, &[][..]), (&terminated, &[])]);
+}

@@ -136,11 +136,15 @@ impl Pending {
 pub(super) fn report(pending: Pending, context: &mut Context<'_>) {
     let Pending { mut operation, got, over, headless, charge, .. } = pending;
     context.budget.give(charge);
-    let whole = got.contains(0, operation.length);
-    let seen_nothing = matches!(over, None | Some((Outcome::Terminated(_), _)));
-    let never_answered = seen_nothing && got.total() == 0;
-    if !whole && !never_answered {
-        operation.missing.extend(got.missing(0, operation.length));
+    let end = got.iter().next_back().map_or(0, |(_, end)| end);
+    let expected = match over {
+        // What would have come behind that was never sent.
+        Some((Outcome::Terminated(_), _)) => end,
+        None if end == 0 => 0,
+        _ => operation.length,
+    };
+    if !got.contains(0, expected) {
+        operation.missing.extend(got.missing(0, expected));
         operation.missing.sort_unstable();
         operation.missing.dedup();
     }

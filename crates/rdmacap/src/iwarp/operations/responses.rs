@@ -143,6 +143,8 @@ impl Operations {
         let is_it = |pending: &Pending| {
             let target = pending.operation.target;
             match (quoted, pending.asked) {
+                // Nothing but in the middle of its response.
+                (None, Asked::Read(_)) => pending.is_outstanding() && pending.got.total() > 0,
                 (Some(Header::Tagged(tagged)), Asked::Nothing) => target.is_some_and(|target| {
                     let at = tagged.offset.wrapping_sub(target.address);
                     target.key == tagged.stag && at < pending.operation.length
