@@ -12,7 +12,7 @@ use std::{fs, thread};
 use rdma_testkit::skip;
 use rdmacap::file::{Decoder, Item, Step};
 use rdmacap::rstream::{StreamSink, Streams};
-use rdmacap::{Config, Finding, Operation, Session, Severity, Side, Sink};
+use rdmacap::{Config, Finding, Kind, Operation, Outcome, Session, Severity, Side, Sink};
 use rustix::process::{Pid, Signal, kill_process};
 use support::tshark::{checksums, packets, values};
 use support::{
@@ -150,6 +150,33 @@ impl Sink for Found {
         if finding.topic.severity() != Severity::Note {
             self.findings.push(finding.clone());
         }
+    }
+}
+
+/// What the conformance program sends between message endpoints: every operation is there and whole, with
+/// immediate data of 64 bits, and no fault is seen where there is none.
+#[test]
+fn messages_and_remote_memory_are_in_the_devices_capture() {
+    let folder = scratch("messages_and_remote_memory_are_in_the_devices_capture");
+    let mut command = program("conformance");
+    command.args(["every_length", "scatter_and_gather", "each_call", "no_bytes", "levels", "truncation"]);
+    command.args(["both_pause", "scatter", "writes_with_data", "many_reads", "order"]);
+    let output = command.env("FI_RSTREAM_PCAP", folder.join("tap")).output().expect("conformance starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let mut all = Found::default();
+    taps(&folder).iter().for_each(|file| assert_eq!(read(file, &mut all), 0));
+    assert_eq!(all.findings, []);
+    let is_over = |operation: &&Operation| {
+        matches!(operation.outcome, Outcome::Acked | Outcome::Answered) && operation.missing.is_empty()
+    };
+    assert_eq!(all.operations.iter().find(|operation| !is_over(operation)), None);
+    let of_kind = |kind| all.operations.iter().filter(move |operation| operation.kind == kind);
+    for kind in [Kind::Send, Kind::Write] {
+        let longest = of_kind(kind).filter_map(|operation| operation.immediate).max();
+        assert_eq!(longest, Some(u64::MAX), "{kind:?}");
+    }
+    for kind in [Kind::Read, Kind::Immediate] {
+        assert!(of_kind(kind).count() > 0, "{kind:?}");
     }
 }
 

@@ -54,6 +54,7 @@ capture rxe-rping rxe-0 pings rxe 4 -C 2 -S 2000
 capture rxe-rping-segments rxe-0 pings rxe 6 -C 1 -S 10000
 capture embedded-copy lo copy
 FI_RSTREAM_IWARP_CRC=1 capture embedded-copy-iwarp lo copy -P iwarp
+capture embedded-messages lo target/c/cc/conformance each_call writes_with_data
 echo 0 >/sys/module/siw/parameters/mpa_crc_required
 
 # lossy COMMAND...: while one of eight packets from either device is lost.

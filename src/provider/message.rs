@@ -11,7 +11,6 @@
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
 //! | `statistics` | what an endpoint counts |
-//! | `hello` | the connection data |
 //! | `waiter` | threads that wait for several entries or for a counter |
 //! | `completion_queue`, `counter` | where completions are reported |
 //! | `region` | registered memory |
@@ -22,7 +21,6 @@ mod connecting;
 pub(super) mod counter;
 pub(super) mod endpoint;
 pub(super) mod engine;
-pub(super) mod hello;
 pub(super) mod info;
 pub(super) mod limits;
 mod operation;

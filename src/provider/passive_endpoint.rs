@@ -9,7 +9,7 @@ use crate::abi::{
     AnyFid, CmOps, Control, EndpointOps, Errno, Event, Fid, FidHandle, Info, InfoRef, OptionOut, Result,
 };
 use rdma_verbs::{ConnectionRequest, Device, Listener};
-use rstream_protocol::RefusalReason;
+use rstream_protocol::{RefusalReason, hello};
 use rstream_session::{Peer, Sizes, refusal, user_data_room};
 
 use super::children::Child;
@@ -18,7 +18,7 @@ use super::error::errno_of;
 use super::event_queue::{Binding, Source};
 use super::fabric::Fabric;
 use super::info;
-use super::message::{self, hello};
+use super::message;
 use super::options;
 use super::request::{PeerEndpoint, Request, Requests};
 

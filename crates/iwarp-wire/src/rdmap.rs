@@ -1,5 +1,6 @@
 //! RDMAP (RFC 5040) with the immediate data and atomics of RFC 7306: what the segments of DDP carry.
 
+pub mod marks;
 mod terminate;
 
 use core::fmt;

@@ -290,8 +290,8 @@ pub struct Operation {
     pub sink: Option<Target>,
     /// Bytes, as far as they are known.
     pub length: u64,
-    /// Immediate data.
-    pub immediate: Option<u32>,
+    /// Immediate data: 32 bits of InfiniBand, 64 of iWARP.
+    pub immediate: Option<u64>,
     /// Key that the receiver is to invalidate.
     pub invalidate: Option<u32>,
     /// Whether the receiver is to be woken.

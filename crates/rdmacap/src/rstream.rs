@@ -213,7 +213,9 @@ impl Link {
         let from = operation.from;
         let address = operation.target.map(|target| target.address);
         let length = operation.length;
-        match (self.agreed.words, operation.kind, operation.immediate) {
+        // A word has 32 bits, of which iWARP's immediate data has them in its lower half.
+        let word = operation.immediate.map(|immediate| immediate as u32);
+        match (self.agreed.words, operation.kind, word) {
             (WordFormat::Iwarp, Kind::Write, None) => {
                 if length > 0 {
                     let write = Write { address: address.unwrap_or(0), length, content };

@@ -136,6 +136,23 @@ fn perftest_over_siw() {
 }
 
 #[test]
+fn messages_of_the_embedded_device_bring_data_of_64_bits() {
+    let seen = read("embedded-messages");
+    assert_eq!(seen.findings, []);
+    let data = |kind| -> Vec<_> {
+        let of_kind = seen.operations.iter().filter(move |operation| operation.kind == kind);
+        of_kind.map(|operation| (operation.length, operation.immediate)).collect()
+    };
+    let all = Some(u64::MAX);
+    // They are the first eight bytes of a send.
+    let sends = [None, None, Some(77), Some(88), Some(99), None, all];
+    assert_eq!(data(Kind::Send), sends.map(|data| (if data.is_some() { 18 } else { 10 }, data)));
+    // The empty writes that open the two connections have none.
+    let writes = [(0, None), (0, None), (1000, all), (5, Some(22)), (1000, Some(33)), (0, Some(44))];
+    assert_eq!(data(Kind::Write), writes);
+}
+
+#[test]
 fn reads_of_iwarp_have_both_ends() {
     let seen = read("siw-rping-crc");
     let of = |access| {
@@ -348,7 +365,12 @@ fn tshark_finds_the_same_calls_and_replies() {
 
 /// Whether what there is of an operation is what the whole capture has of one.
 fn is_part(seen: &Seen, operation: &Operation, whole: &Seen) -> bool {
-    whole.operations.iter().filter(|candidate| candidate.kind == operation.kind).any(|candidate| {
+    // Without the handshake nobody knows that marks say what immediate data belong to.
+    let is_like = |candidate: &&Operation| {
+        let is_its = operation.kind == Kind::Immediate && candidate.immediate == operation.immediate;
+        candidate.kind == operation.kind || is_its
+    };
+    whole.operations.iter().filter(is_like).any(|candidate| {
         let content = whole.contents.get(&candidate.id).map_or(&[][..], |content| &content.0);
         let skip = match (operation.target, candidate.target) {
             (Some(target), Some(found)) if target.key == found.key => {

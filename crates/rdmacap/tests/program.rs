@@ -52,6 +52,7 @@ fn check_says_by_its_status_what_a_capture_is() {
         ("rxe-wrap", 0, "clean: 2 connections, 15 operations, 0 of them faulty"),
         ("embedded-copy", 0, "clean"),
         ("embedded-copy-iwarp", 0, "clean"),
+        ("embedded-messages", 0, "clean: 2 connections, 13 operations, 0 of them faulty"),
         ("rxe-lossy", 1, "error: network-loss"),
         ("siw-terminate", 1, "terminated the connection: invalid STag"),
     ] {

@@ -4,8 +4,11 @@ mod wire;
 
 use iwarp_wire::ddp::{self, Tagged, Untagged};
 use iwarp_wire::mpa;
-use iwarp_wire::rdmap::{About, AtomicKind, AtomicRequest, Opcode, ReadRequest, Terminate};
+use iwarp_wire::rdmap::{
+    About, AtomicKind, AtomicRequest, Opcode, ReadRequest, Terminate, emit_immediate, marks,
+};
 use rdmacap::{Atomic, Kind, Known, Operation, Outcome, Topic};
+use rstream_protocol::hello;
 use wire::iwarp::{Plan, Wire};
 use wire::{Seen, read};
 
@@ -14,10 +17,14 @@ const PLAN: Plan =
 
 /// What a session says of a connection, of which the sides serve two reads at a time.
 fn talk(talk: impl FnOnce(&mut Wire)) -> Seen {
+    talk_after([b"hello", b""], talk)
+}
+
+/// The same after a handshake with this private data.
+fn talk_after(private_data: [&[u8]; 2], talk: impl FnOnce(&mut Wire)) -> Seen {
     let mut wire = Wire::new(PLAN);
     wire.open_tcp();
-    wire.greet(0, false, Some(2), b"hello");
-    wire.greet(1, false, Some(2), b"");
+    (0..2).for_each(|from| wire.greet(from, false, Some(2), private_data[from]));
     talk(&mut wire);
     wire.acknowledge(0);
     wire.acknowledge(1);
@@ -254,6 +261,62 @@ fn masked_atomics_do_not_tell_what_they_left() {
     // Compared with something else, it leaves what it found.
     let missed = Atomic { operand: 10, compare: 4, masked: false, old: Some(3) };
     assert_eq!(missed.left(Kind::CompareSwap), Some(3));
+}
+
+/// The peers mark what immediate data belong to; where they are no message endpoints, nobody looks at marks.
+#[test]
+fn immediate_data_of_message_endpoints_are_where_their_marks_say() {
+    let data = |at: u64| 0x0123_4567_89ab_cd00 | at;
+    let exchange = |wire: &mut Wire| {
+        let alone = |wire: &mut Wire, word, at| {
+            wire.untagged(0, Opcode::Immediate, word, &emit_immediate(data(at)));
+        };
+        // The write that opens the connection; writes with data and without, behind which data come alone.
+        wire.write(0, 0, 0, b"");
+        wire.write(0, 5, 0x1000, b"written");
+        alone(wire, marks::OF_WRITE, 1);
+        wire.write(0, 5, 0x2000, b"");
+        alone(wire, marks::OF_WRITE, 2);
+        wire.write(0, 5, 0x3000, b"also");
+        alone(wire, 0, 3);
+        // Messages of one segment and of three, and without bytes of their own.
+        for (at, bytes) in [(4, &b"short"[..]), (5, &[7; 3000]), (6, b"")] {
+            let bytes = [&emit_immediate(data(at)), bytes].concat();
+            wire.untagged(0, Opcode::Send, marks::WITH_DATA, &bytes);
+        }
+        wire.untagged(0, Opcode::Send, 0, b"without");
+    };
+    let told = |seen: &Seen| -> Vec<_> {
+        assert_eq!(seen.findings, []);
+        seen.operations.iter().map(|found| (found.kind, found.length, found.immediate)).collect()
+    };
+    let greeting = hello::encode(b"");
+    let seen = talk_after([&greeting; 2], exchange);
+    let expected = [
+        (Kind::Write, 0, None),
+        (Kind::Write, 7, Some(data(1))),
+        (Kind::Write, 0, Some(data(2))),
+        (Kind::Write, 4, None),
+        (Kind::Immediate, 0, Some(data(3))),
+        (Kind::Send, 13, Some(data(4))),
+        (Kind::Send, 3008, Some(data(5))),
+        (Kind::Send, 8, Some(data(6))),
+        (Kind::Send, 7, None),
+    ];
+    assert_eq!(told(&seen), expected);
+    // Without the data of both sides what is right behind a write belongs to it, and a send has none.
+    let expected = [
+        (Kind::Write, 0, None),
+        (Kind::Write, 7, Some(data(1))),
+        (Kind::Write, 0, None),
+        (Kind::Immediate, 0, Some(data(2))),
+        (Kind::Write, 4, Some(data(3))),
+        (Kind::Send, 13, None),
+        (Kind::Send, 3008, None),
+        (Kind::Send, 8, None),
+        (Kind::Send, 7, None),
+    ];
+    assert_eq!(told(&talk_after([&greeting, b""], exchange)), expected);
 }
 
 /// A responder that ends in the middle of a response quotes nothing: no segment of the requester is wrong.

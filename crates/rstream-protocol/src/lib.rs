@@ -20,6 +20,7 @@ extern crate alloc;
 
 mod connection;
 mod credits;
+pub mod hello;
 mod negotiate;
 mod offer;
 #[cfg(any(test, feature = "pair"))]

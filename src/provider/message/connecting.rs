@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::endpoint::{Endpoint, Phase};
 use super::engine::State;
-use super::hello;
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
 use crate::provider::config::Config;
 use crate::provider::error::errno_of;
 use crate::provider::event_queue::Source;
 use crate::provider::reason::{self, Reason};
 use rdma_verbs::{BreakReason, ConnectionEvent, Connections as _, Device};
+use rstream_protocol::hello;
 
 impl<D: Device> Endpoint<D> {
     /// Takes in what happened to the connection.

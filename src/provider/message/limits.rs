@@ -2,8 +2,7 @@
 
 use crate::abi::{MESSAGE_IOV_LIMIT, constants};
 use rdma_verbs::{DeviceAttributes, Transport};
-
-use super::hello;
+use rstream_protocol::hello;
 
 /// Longest `fi_inject` on any device, in bytes.
 const INJECT_SIZE: usize = 4096;

@@ -8,7 +8,6 @@
 //! outstanding.
 
 mod encode;
-mod marks;
 mod reads;
 mod receive;
 mod receives;

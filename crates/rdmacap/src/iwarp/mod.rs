@@ -269,7 +269,7 @@ impl Upper {
         if !self.reported {
             self.reported = true;
             self.info.id = context.connection_id();
-            self.operations.named(self.info.id, self.info.reads);
+            self.operations.named(&self.info);
             context.sink.connection(&self.info);
         }
     }

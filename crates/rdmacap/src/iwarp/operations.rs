@@ -12,14 +12,15 @@ use std::fmt::Display;
 use std::net::IpAddr;
 
 use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
-use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, parse_immediate};
+use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, marks};
+use rstream_protocol::hello;
 
 use self::pending::{Asked, Half, Payload, Pending, place, report};
 use super::framing::{Fpdu, queue};
 use crate::Operation;
 use crate::context::Context;
 use crate::finding::Topic;
-use crate::operation::{Access, Atomic, Kind, Outcome, Placement, Side};
+use crate::operation::{Access, Atomic, Connection, Kind, Outcome, Placement, Side};
 use crate::ranges::Ranges;
 
 /// Most requests of one direction that have not ended.
@@ -35,18 +36,22 @@ pub(super) struct Operations {
     connection: u32,
     hosts: [IpAddr; 2],
     serves: [Option<u16>; 2],
+    /// Whether both ends are message endpoints of rstream, which mark immediate data.
+    messages: bool,
     halves: [Half; 2],
 }
 
 impl Operations {
     pub(super) fn new(hosts: [IpAddr; 2]) -> Self {
-        Self { connection: 0, hosts, serves: [None; 2], halves: Default::default() }
+        Self { connection: 0, hosts, serves: [None; 2], messages: false, halves: Default::default() }
     }
 
-    /// The connection's number, and how many reads each side serves at a time.
-    pub(super) fn named(&mut self, connection: u32, serves: [Option<u16>; 2]) {
-        self.connection = connection;
-        self.serves = serves;
+    /// The connection has a number, and its handshake was seen as far as it will be.
+    pub(super) fn named(&mut self, info: &Connection) {
+        (self.connection, self.serves) = (info.id, info.reads);
+        let is_hello =
+            |data: &Option<Vec<u8>>| data.as_deref().is_some_and(|data| hello::decode(data).is_some());
+        self.messages = info.private_data.iter().all(is_hello);
     }
 
     /// A frame that `side` sent.
@@ -188,10 +193,7 @@ impl Operations {
             | Opcode::SendSolicited
             | Opcode::SendSolicitedInvalidate => self.send(side, opcode, header, payload, fpdu, context),
             Opcode::Immediate | Opcode::ImmediateSolicited => {
-                // The lower word, which is what most programs use of it.
-                let immediate =
-                    payload.bytes.first_chunk().filter(|_| whole).map(|data| parse_immediate(data) as u32);
-                self.immediate(side, opcode == Opcode::ImmediateSolicited, immediate, fpdu, context);
+                self.immediate(side, opcode, header, payload.immediate(fpdu), fpdu, context);
             }
             Opcode::ReadRequest => {
                 if let Some(request) = payload.bytes.first_chunk().filter(|_| whole).map(ReadRequest::parse) {
@@ -255,8 +257,11 @@ impl Operations {
                 let text = format!("a message of {side} begins at byte {offset}");
                 context.finding(Topic::Protocol, Some(self.connection), text);
             }
+            let invalidate = opcode.invalidates().then_some(header.ulp_word);
+            let is_marked = self.messages && invalidate.is_none() && header.ulp_word == marks::WITH_DATA;
             let operation = self.begin(side, Kind::Send, fpdu, context);
-            operation.operation.invalidate = opcode.invalidates().then_some(header.ulp_word);
+            operation.operation.immediate = payload.immediate(fpdu).filter(|_| is_marked && offset == 0);
+            operation.operation.invalidate = invalidate;
             operation.operation.solicited =
                 matches!(opcode, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate);
             if offset > 0 {
@@ -289,18 +294,19 @@ impl Operations {
     fn immediate(
         &mut self,
         side: Side,
-        solicited: bool,
-        immediate: Option<u32>,
+        opcode: Opcode,
+        header: &Untagged,
+        immediate: Option<u64>,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
     ) {
         self.interrupt(side, context);
-        // Immediate data right behind a write belongs to that write, but not to the empty one that opens a
-        // connection.
-        let last = self.halves[side.index()].pending.back_mut().filter(|last| {
-            last.operation.kind == Kind::Write && last.operation.length > 0 && last.end == fpdu.span.0
-        });
-        if let Some(last) = last.filter(|last| last.operation.immediate.is_none()) {
+        let solicited = opcode == Opcode::ImmediateSolicited;
+        let messages = self.messages;
+        let is_of_write = !messages || header.ulp_word == marks::OF_WRITE;
+        let last = self.halves[side.index()].pending.back_mut();
+        let fits = |last: &&mut Pending| last.takes_immediate(messages) && last.end == fpdu.span.0;
+        if let Some(last) = last.filter(|last| is_of_write && fits(last)) {
             last.operation.immediate = immediate;
             last.operation.solicited = solicited;
             last.operation.packets += 1;
@@ -438,11 +444,7 @@ impl Operations {
         let half = &mut self.halves[side.index()];
         let Some(last) = half.pending.back_mut() else { return };
         // A write may still be given an immediate by what follows it, and is reported then.
-        let waits = last.operation.kind == Kind::Write
-            && last.operation.length > 0
-            && last.operation.immediate.is_none()
-            && last.over.is_none();
-        if !waits {
+        if !last.takes_immediate(self.messages) || last.over.is_some() {
             half.report_sent(context);
         }
     }

@@ -15,7 +15,7 @@ pub(crate) struct Begin<'a> {
     frames: (u64, u64),
     t: f64,
     len: u64,
-    imm: Option<u32>,
+    imm: Option<u64>,
     invalidate: Option<String>,
     solicited: bool,
     missing: &'a [(u64, u64)],

@@ -33,7 +33,7 @@ const SHOWN: usize = 24;
 
 pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
     let files = options.folder.as_deref().map(Files::new).transpose()?;
-    out.line(&format!("{} {:>10} {:>9}  payload", line::heading(), "imm", "bytes"));
+    out.line(&format!("{} {:>18} {:>9}  payload", line::heading(), "imm", "bytes"));
     let contents = Assembler::new(options.config.memory);
     let mut messages = Messages { options, out, contents, clock: Clock::default(), files, failed: None };
     input::read(options, &mut messages)?;
@@ -67,7 +67,7 @@ impl Sink for Messages<'_> {
         let (columns, clock) = (line::columns(operation, &mut self.clock), &mut self.clock);
         let immediate = operation.immediate.map_or_else(String::new, hex);
         let length = operation.length;
-        self.out.line(&format!("{columns} {immediate:>10} {length:>9}  {}{more}", digits(shown)));
+        self.out.line(&format!("{columns} {immediate:>18} {length:>9}  {}{more}", digits(shown)));
         if self.options.json {
             let begin = line::begin(operation, clock);
             self.out.json(&Line { begin, payload: digits(&content.bytes) });

@@ -2,7 +2,9 @@
 
 use rdmacap::Connection;
 use rdmacap::rpc::{NFS_RDMA_PORT, Parameters};
-use rstream_protocol::Offer;
+use rstream_protocol::{Offer, hello};
+
+use crate::text::digits;
 
 /// Ports of protocols that are known by nothing else.
 const PORTS: [(u16, &str); 5] = [
@@ -19,6 +21,9 @@ pub(crate) fn of(connection: &Connection) -> Option<&'static str> {
     if data().any(|data| Offer::decode(data).is_ok()) {
         return Some("rstream");
     }
+    if data().any(|data| hello::decode(data).is_some()) {
+        return Some("rstream messages");
+    }
     if data().any(|data| Parameters::parse(data).is_some()) {
         return Some("RPC-over-RDMA");
     }
@@ -31,6 +36,10 @@ pub(crate) fn private_data(data: &[u8]) -> Option<String> {
         return Some(format!(
             "a ring of {ring_size} bytes at {ring_address:#x}, key {ring_key:#x}; {receives} receives"
         ));
+    }
+    if let Some(data) = hello::decode(data) {
+        let none = data.is_empty();
+        return Some(if none { String::new() } else { format!("connection data {}", digits(data)) });
     }
     let Parameters { invalidation, sends, receives } = Parameters::parse(data)?;
     let keys =

@@ -123,7 +123,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) syndrome: Option<Syndrome>,
     /// Value that an atomic operation found.
     pub(crate) original: Option<u64>,
-    pub(crate) immediate: Option<u32>,
+    pub(crate) immediate: Option<u64>,
     pub(crate) invalidate: Option<u32>,
     /// Whether not all of its headers were captured.
     pub(crate) is_cut: bool,
@@ -208,7 +208,7 @@ impl<'a> Packet<'a> {
             at += 8;
         }
         if matches!(operation, 3 | 5 | 9 | 11) {
-            packet.immediate = u32_at(bytes, at);
+            packet.immediate = u32_at(bytes, at).map(u64::from);
             at += 4;
         }
         if matches!(operation, 22 | 23) {

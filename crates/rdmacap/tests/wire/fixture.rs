@@ -8,9 +8,10 @@ use rdmacap::{Config, Session};
 use super::{Frame, Seen};
 
 /// The captures.
-pub(crate) const ALL: [&str; 14] = [
+pub(crate) const ALL: [&str; 15] = [
     "embedded-copy",
     "embedded-copy-iwarp",
+    "embedded-messages",
     "nfs-rxe",
     "nfs-siw",
     "rxe-atomics",

@@ -106,8 +106,8 @@ fn request(meant: &Meant, pmtu: usize) -> Vec<(u8, Vec<u8>, Vec<u8>)> {
         header.extend((meant.bytes.len() as u32).to_be_bytes());
         header
     };
-    let immediate =
-        || meant.immediate.or(meant.invalidate).map_or(Vec::new(), |word| word.to_be_bytes().to_vec());
+    let word = meant.immediate.map(|word| word as u32).or(meant.invalidate);
+    let immediate = || word.map_or(Vec::new(), |word| word.to_be_bytes().to_vec());
     match meant.kind {
         Kind::Read => vec![(12, remote(), Vec::new())],
         Kind::CompareSwap | Kind::FetchAdd => {
@@ -174,7 +174,7 @@ fn random_operation(dice: &mut Dice, id: u32, plan: &Plan) -> Meant {
     let kinds = if plan.unreliable { &KINDS[..4] } else { &KINDS };
     let mut meant = random(dice, id, kinds, length as usize);
     if meant.kind == Kind::Send && meant.invalidate.is_none() {
-        meant.immediate = dice.once_in(3).then_some(id | 0x4000_0000);
+        meant.immediate = dice.once_in(3).then_some(u64::from(id | 0x4000_0000));
     }
     // Unreliable connections cannot invalidate.
     meant.invalidate = meant.invalidate.filter(|_| !plan.unreliable);

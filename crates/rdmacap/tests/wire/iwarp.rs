@@ -295,6 +295,8 @@ fn random_operation(dice: &mut Dice, id: u32, plan: &Plan) -> Meant {
     if meant.kind == Kind::Write && meant.bytes.is_empty() {
         meant.bytes = payload(id, 1);
     }
+    // Twice as long as InfiniBand's.
+    meant.immediate = meant.immediate.map(|immediate| immediate | u64::from(id) << 40);
     meant
 }
 
@@ -310,7 +312,7 @@ fn transmit(wire: &mut Wire, dice: &mut Dice, meant: Meant) -> Sent {
             let fpdus = wire.write(from, meant.key, meant.address, bytes);
             match meant.immediate {
                 Some(immediate) => {
-                    wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(immediate.into()));
+                    wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(immediate));
                 }
                 // So that an immediate that follows is its own.
                 None => {
@@ -342,7 +344,7 @@ fn transmit(wire: &mut Wire, dice: &mut Dice, meant: Meant) -> Sent {
             Vec::new()
         }
         Kind::Immediate => {
-            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(id.into()));
+            wire.untagged(from, Opcode::Immediate, 0, &emit_immediate(meant.immediate.unwrap_or(0)));
             Vec::new()
         }
     };

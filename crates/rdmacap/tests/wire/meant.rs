@@ -14,7 +14,7 @@ pub(crate) struct Meant {
     pub(crate) address: u64,
     /// What it carries; of an atomic operation what it found.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) immediate: Option<u32>,
+    pub(crate) immediate: Option<u64>,
     pub(crate) invalidate: Option<u32>,
     /// Of an atomic operation.
     pub(crate) operand: u64,
@@ -61,10 +61,10 @@ pub(crate) fn random(dice: &mut Dice, id: u32, kinds: &[Kind], length: usize) ->
         }
         Kind::Immediate => {
             meant.bytes = Vec::new();
-            meant.immediate = Some(id);
+            meant.immediate = Some(id.into());
         }
         Kind::Send => meant.invalidate = dice.once_in(3).then_some(0xdead_0000 | id),
-        Kind::Write => meant.immediate = dice.once_in(3).then_some(0x4000_0000 | id),
+        Kind::Write => meant.immediate = dice.once_in(3).then_some(u64::from(0x4000_0000 | id)),
         Kind::Read => {}
     }
     meant

@@ -5,7 +5,7 @@ use super::super::words::{
     BYTES_MASK, CLOSE_BIT, DATA_BIT, END_BIT, LENGTH_MASK, RECEIVES_MAX, RECEIVES_SHIFT,
 };
 use super::super::{
-    Extension, Features, GUARANTEED_ROOM, Offer, Refusal, RefusalReason, SHORT_DATA_MOST, WordFormat,
+    Extension, Features, GUARANTEED_ROOM, Offer, Refusal, RefusalReason, SHORT_DATA_MOST, WordFormat, hello,
 };
 
 const DOCUMENT: &str = include_str!("../../protocol.md");
@@ -130,6 +130,21 @@ fn refusals() {
     }
     let later = [6, b'r', b's', b't', b'r', 1, reasons.len() as u8];
     assert_eq!(Refusal::decode(&later).reason, RefusalReason::Application, "the table is complete");
+}
+
+#[test]
+fn connection_data_of_message_endpoints() {
+    let rows = table(section("## Message endpoints"), "| offset | size | field | value |");
+    assert_layout(&rows, &hello::encode(b"hello"), |field| match field {
+        "number of bytes, this one included" => vec![5 + 5],
+        "mark" => b"rm".into(),
+        "version" => vec![1],
+        "reserved" => vec![0],
+        "user data" => b"hello".into(),
+        other => panic!("no field {other}"),
+    });
+    let longest = format!("0 to {} bytes", hello::USER_DATA_MAX);
+    assert!(rows.last().is_some_and(|row| row[3].ends_with(&longest)));
 }
 
 #[test]

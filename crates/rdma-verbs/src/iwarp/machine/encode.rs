@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use super::Rules;
 use super::stream::Output;
 use super::transmit::WORTHWHILE;
-use super::{Rules, marks};
 use crate::{Memory, Operation, Payload, Place, SendRequest};
 use iwarp_wire::ddp::{self, Tagged, Untagged};
 use iwarp_wire::mpa;
-use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
+use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate, marks};
 
 /// Length of the longest header with its length field.
 const HEADER: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;

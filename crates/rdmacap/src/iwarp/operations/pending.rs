@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use iwarp_wire::rdmap::ReadRequest;
+use iwarp_wire::rdmap::{IMMEDIATE, ReadRequest, parse_immediate};
 
 use super::super::framing::Fpdu;
 use crate::Operation;
 use crate::context::{Budget, Context};
 use crate::finding::Topic;
-use crate::operation::{Outcome, Placement};
+use crate::operation::{Kind, Outcome, Placement};
 use crate::ranges::Ranges;
 
 /// A request that has not ended.
@@ -48,6 +48,15 @@ pub(super) struct Payload<'a> {
     pub(super) length: usize,
     /// Bytes of the ULPDU before it.
     pub(super) header: usize,
+}
+
+impl Payload<'_> {
+    /// The immediate data that it begins with, if the capture has them.
+    pub(super) fn immediate(&self, fpdu: &Fpdu<'_>) -> Option<u64> {
+        let end = self.header + IMMEDIATE;
+        let is_there = fpdu.gaps.first().is_none_or(|(from, _)| *from >= end);
+        self.bytes.first_chunk().filter(|_| is_there).map(parse_immediate)
+    }
 }
 
 /// What one side sends.
@@ -95,6 +104,13 @@ impl Half {
 }
 
 impl Pending {
+    /// Whether immediate data right behind it belong to it. Between message endpoints these are marked; else
+    /// the empty write that opens a connection has none.
+    pub(super) fn takes_immediate(&self, messages: bool) -> bool {
+        let Operation { kind, length, immediate, .. } = self.operation;
+        kind == Kind::Write && immediate.is_none() && (messages || length > 0)
+    }
+
     /// Whether it waits for data.
     pub(super) fn is_outstanding(&self) -> bool {
         self.asked != Asked::Nothing && self.over.is_none()

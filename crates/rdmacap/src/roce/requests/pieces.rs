@@ -76,7 +76,7 @@ impl Pending {
 pub(super) struct Orphan {
     pub(super) kind: Kind,
     pub(super) ends: bool,
-    pub(super) immediate: Option<u32>,
+    pub(super) immediate: Option<u64>,
     pub(super) invalidate: Option<u32>,
     pub(super) solicited: bool,
     pub(super) payload: Vec<u8>,
@@ -118,7 +118,7 @@ pub(super) struct Response<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Piece<'a> {
     pub(super) ends: bool,
-    pub(super) immediate: Option<u32>,
+    pub(super) immediate: Option<u64>,
     pub(super) invalidate: Option<u32>,
     pub(super) solicited: bool,
     pub(super) payload: &'a [u8],

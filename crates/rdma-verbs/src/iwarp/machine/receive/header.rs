@@ -6,11 +6,11 @@ use super::{Destination, Effect, Part, Receiver};
 use crate::Access;
 use crate::iwarp::machine::reads::Reads;
 use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
-use crate::iwarp::machine::{MAX_MESSAGE, Rules, marks};
+use crate::iwarp::machine::{MAX_MESSAGE, Rules};
 use crate::iwarp::region::{Region, RegionCache};
 use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
 use iwarp_wire::mpa;
-use iwarp_wire::rdmap::{self, Opcode};
+use iwarp_wire::rdmap::{self, Opcode, marks};
 
 impl Receiver {
     /// Takes bytes of length field and header. Begins the segment when they are complete [RFC 5041 3-4, 3-6]

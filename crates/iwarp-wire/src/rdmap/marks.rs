@@ -2,6 +2,6 @@
 //! and that a receiver ignores otherwise (RFC 5040 4.4, RFC 7306 6.3).
 
 /// Of a Send: its payload begins with immediate data, in the form of an Immediate Data message.
-pub(super) const WITH_DATA: u32 = 1;
+pub const WITH_DATA: u32 = 1;
 /// Of an Immediate Data message: it came with an RDMA Write, and takes no receive.
-pub(super) const OF_WRITE: u32 = 1;
+pub const OF_WRITE: u32 = 1;

@@ -1,37 +1,32 @@
 //! The connection data of message endpoints: a header that distinguishes them from streams, and the
-//! application's bytes.
-//!
-//! | byte | content |
-//! |---|---|
-//! | 0 | length of header and application's bytes |
-//! | 1, 2 | `rm` |
-//! | 3 | version, 1 |
-//! | 4 | 0 |
-//! | 5 ... | the application's bytes |
-//!
-//! A device may pad the data, because it contains its length.
+//! application's bytes (`docs/protocol.md`, section "Message endpoints").
+
+use alloc::vec::Vec;
 
 const MARK: [u8; 4] = *b"rm\x01\0";
-/// Bytes before the application's.
+/// Bytes before the application's. The first is the length of both, because devices pad the data.
 const HEADER: usize = 1 + MARK.len();
 /// Maximum length of the application's data on any device.
-const USER_DATA_MAX: usize = 200;
+pub const USER_DATA_MAX: usize = 200;
 
 /// Maximum number of bytes of the application in this many bytes of connection data.
-pub(in super::super) const fn room(private_data: usize) -> usize {
+#[must_use]
+pub const fn room(private_data: usize) -> usize {
     let room = private_data.saturating_sub(HEADER);
     if room < USER_DATA_MAX { room } else { USER_DATA_MAX }
 }
 
 /// The connection data with these bytes of the application, at most [`USER_DATA_MAX`].
-pub(in super::super) fn encode(user_data: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn encode(user_data: &[u8]) -> Vec<u8> {
     // At most 205.
     let length = (HEADER + user_data.len()) as u8;
     [&[length][..], &MARK, user_data].concat()
 }
 
 /// The application's bytes; `None` for data that is not that of a message endpoint of this version.
-pub(in super::super) fn decode(data: &[u8]) -> Option<&[u8]> {
+#[must_use]
+pub fn decode(data: &[u8]) -> Option<&[u8]> {
     let (&length, rest) = data.split_first()?;
     let rest = rest.get(..usize::from(length).checked_sub(1)?)?;
     rest.strip_prefix(&MARK)
