@@ -84,12 +84,12 @@ static void nobody_listening(void)
 {
     struct side client;
     unsigned port;
-    int64_t start = now_ms();
 
+    /* No time-out ends the attempt while the test waits. */
+    setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", "60000", 1);
     CHECK_SYS(close(tcp_listen(&port)));
     start_connect(&client, port);
     CHECK_INT(failure(&client), FI_ECONNREFUSED);
-    CHECK(now_ms() - start < PATIENCE_MS / 2);
     side_close(&client);
 }
 
