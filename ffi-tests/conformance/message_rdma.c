@@ -2,6 +2,7 @@
 #include "message.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #define LENGTH 100000
 /* Longer than what a device takes inline. */
@@ -34,9 +35,9 @@ static uint8_t *registered(struct side *side, struct fid_mr **region)
     return memory;
 }
 
-static void board_open(struct board *board)
+static void board_open_with(struct board *board, const struct message_settings *settings)
 {
-    messages_open(&board->pair, &rdma);
+    messages_open(&board->pair, settings);
     require_rdma(board->pair.client.info);
     board->here = registered(&board->pair.client, &board->here_region);
     board->there = registered(&board->pair.server, &board->there_region);
@@ -48,6 +49,11 @@ static void close_endpoint(struct side *side)
     if (side->ep != NULL)
         close_fid(&side->ep->fid);
     side->ep = NULL;
+}
+
+static void board_open(struct board *board)
+{
+    board_open_with(board, &rdma);
 }
 
 static void board_close(struct board *board)
@@ -92,6 +98,7 @@ static struct fi_info *ask(int mr_mode, uint64_t mode, size_t data_size)
 {
     struct fi_info *hints = message_hints(&rdma), *info = NULL;
 
+    hints->caps |= FI_RMA;
     hints->domain_attr->mr_mode = mr_mode;
     hints->domain_attr->cq_data_size = data_size;
     hints->mode = mode;
@@ -105,7 +112,7 @@ static struct fi_info *ask(int mr_mode, uint64_t mode, size_t data_size)
 static void rdma_requirements(void)
 {
     const int all = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
-    struct fi_info *info = ask(all, FI_RX_CQ_DATA, 4);
+    struct fi_info *info = ask(all, FI_RX_CQ_DATA, 4), *hints;
 
     if (info == NULL)
         skip("this device has no message endpoints");
@@ -127,6 +134,13 @@ static void rdma_requirements(void)
     info = ask(MR_BASIC, FI_LOCAL_MR, 0);
     CHECK(info != NULL && info->domain_attr->mr_mode == MR_BASIC && info->mode == FI_LOCAL_MR);
     fi_freeinfo(info);
+    /* Without remote access nobody needs a key. */
+    hints = message_hints(&rdma);
+    hints->domain_attr->mr_mode = FI_MR_LOCAL;
+    info = find(IPV4, "0", FI_SOURCE, hints);
+    CHECK(strcmp(info->fabric_attr->name, "ibv") == 0 && info->domain_attr->mr_mode == FI_MR_LOCAL);
+    fi_freeinfo(info);
+    fi_freeinfo(hints);
 }
 
 /* ---- messages ----------------------------------------------------------------------------- */
@@ -187,6 +201,14 @@ static void rdma_unregistered(void)
     CHECK_INT(await_done(board.pair.server.cq, 1, RECEIVED).len, board.pair.client.info->tx_attr->inject_size);
     (void)await_done(board.pair.client.cq, 2, SENT);
     CHECK_BYTES(board.there, stranger, board.pair.client.info->tx_attr->inject_size);
+    board_transfer(&board, LONG);
+    /* Longer than any message, and a key longer than any. */
+    CHECK_RET(fi_send(board.pair.client.ep, board.here, board.pair.client.info->ep_attr->max_msg_size + 1,
+                      fi_mr_desc(board.here_region), FI_ADDR_UNSPEC, NULL),
+              -FI_EMSGSIZE);
+    CHECK_RET(fi_write(board.pair.client.ep, board.here, 8, fi_mr_desc(board.here_region), FI_ADDR_UNSPEC,
+                       (uintptr_t)board.there, 1ULL << 32 | fi_mr_key(board.there_region), NULL),
+              -FI_EINVAL);
     board_transfer(&board, LONG);
     board_close(&board);
 }
@@ -249,6 +271,26 @@ static void rdma_waits_for_receive(void)
     CHECK_INT(await_done(board.pair.server.cq, 2, RECEIVED).len, LONG);
     (void)await_done(board.pair.client.cq, 1, SENT);
     CHECK_BYTES(board.there, pattern(3, LONG), LONG);
+    board_close(&board);
+}
+
+/* Also longer than the provider waits for a host that does not answer. */
+static void rdma_waits_long(void)
+{
+    struct board board;
+
+    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
+    board_open(&board);
+    board_send(&board, LONG, 1);
+    for (int64_t until = now_ms() + 4000; now_ms() < until;) {
+        check_no_completion(board.pair.client.cq);
+        check_no_event(board.pair.client.eq);
+        check_no_event(board.pair.server.eq);
+        usleep(1000);
+    }
+    board_recv(&board, LENGTH, 2);
+    CHECK_INT(await_done(board.pair.server.cq, 2, RECEIVED).len, LONG);
+    (void)await_done(board.pair.client.cq, 1, SENT);
     board_close(&board);
 }
 
@@ -326,6 +368,37 @@ static void rdma_wrong_key(void)
     board_close(&board);
 }
 
+/* A reader sleeps behind many completions of which nothing is reported. */
+static void rdma_sleeps_behind_many(void)
+{
+    struct message_settings settings = {
+        .on_rdma = true, .cq = {.wait_obj = FI_WAIT_FD}, .bind_flags = FI_SELECTIVE_COMPLETION};
+    const int limit = 60000;
+    struct board board;
+    struct fi_cq_data_entry entry;
+    struct fi_rma_iov target;
+    struct iovec source;
+    void *desc;
+    int64_t start;
+
+    board_open_with(&board, &settings);
+    desc = fi_mr_desc(board.here_region);
+    source = (struct iovec){board.here, 8};
+    target = (struct fi_rma_iov){(uintptr_t)board.there, 8, fi_mr_key(board.there_region)};
+    for (unsigned i = 0; i <= 100; i++) {
+        struct fi_msg_rma call = {.msg_iov = &source, .desc = &desc, .iov_count = 1, .rma_iov = &target,
+                                  .rma_iov_count = 1, .context = CONTEXT(i)};
+
+        CHECK_OK(fi_writemsg(board.pair.client.ep, &call, i == 100 ? FI_COMPLETION : 0));
+    }
+    usleep(500000);
+    start = now_ms();
+    CHECK_RET(fi_cq_sread(board.pair.client.cq, &entry, 1, NULL, limit), 1);
+    CHECK(entry.op_context == CONTEXT(100));
+    CHECK(now_ms() - start < limit / 2);
+    board_close(&board);
+}
+
 /* ---- the end ------------------------------------------------------------------------------ */
 
 static void rdma_close(void)
@@ -338,6 +411,27 @@ static void rdma_close(void)
     (void)await_failed(board.pair.server.cq, 1, RECEIVED, FI_ECANCELED);
     check_no_completion(board.pair.server.cq);
     CHECK(await_event(board.pair.client.eq, FI_SHUTDOWN).fid == &board.pair.client.ep->fid);
+    board_close(&board);
+}
+
+/* What has arrived is reported as that, although nobody looked before the close. */
+static void rdma_close_late(void)
+{
+    enum { COUNT = 60 };
+    struct board board;
+
+    board_open(&board);
+    for (unsigned i = 0; i < COUNT; i++)
+        board_recv(&board, 8, i);
+    for (unsigned i = 0; i < COUNT; i++)
+        board_send(&board, 8, i);
+    for (unsigned i = 0; i < COUNT; i++)
+        (void)await_done(board.pair.client.cq, i, SENT);
+    usleep(200000);
+    close_endpoint(&board.pair.server);
+    for (unsigned i = 0; i < COUNT; i++)
+        (void)await_done(board.pair.server.cq, i, RECEIVED);
+    check_no_completion(board.pair.server.cq);
     board_close(&board);
 }
 
@@ -394,6 +488,79 @@ static void rdma_shared_receives(void)
     for (int i = 0; i < 2; i++)
         side_close(&clients[i]);
     close_fid(&shared->fid);
+    close_fid(&region->fid);
+    side_close(&listener);
+    free(memory);
+}
+
+/* A receive that the device cannot fill is reported, and not given to the next connection. */
+static void rdma_bad_shared_receive(void)
+{
+    struct side listener, clients[2];
+    struct fid_ep *shared, *eps[2];
+    struct fid_mr *region, *read_only = NULL;
+    struct fi_cq_err_entry error = {0};
+    struct fi_cq_data_entry entry;
+    ssize_t got = 0;
+    uint8_t *memory;
+
+    message_listen(&listener, &rdma);
+    require_rdma(listener.info);
+    message_queue(&listener, &rdma);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    memory = registered(&listener, &region);
+    CHECK_OK(fi_mr_reg(listener.domain, memory, LENGTH, FI_SEND, 0, 0, 0, &read_only, NULL));
+    for (int i = 0; i < 2; i++)
+        eps[i] = message_shared(&listener, &clients[i], shared, &rdma);
+    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(read_only), FI_ADDR_UNSPEC, CONTEXT(1)));
+    CHECK_OK(fi_inject(clients[0].ep, "x", 1, FI_ADDR_UNSPEC));
+    AWAIT(PATIENCE_MS, (got = fi_cq_read(listener.cq, &entry, 1)) != -FI_EAGAIN);
+    CHECK_RET(got, -FI_EAVAIL);
+    CHECK_RET(fi_cq_readerr(listener.cq, &error, 0), 1);
+    CHECK(error.op_context == CONTEXT(1));
+    CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &eps[0]->fid);
+    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(2)));
+    CHECK_OK(fi_inject(clients[1].ep, "x", 1, FI_ADDR_UNSPEC));
+    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, 1);
+    for (int i = 0; i < 2; i++) {
+        close_fid(&eps[i]->fid);
+        side_close(&clients[i]);
+    }
+    close_fid(&shared->fid);
+    close_fid(&region->fid);
+    close_fid(&read_only->fid);
+    side_close(&listener);
+    free(memory);
+}
+
+/* A closed endpoint that still has output takes no receives, and keeps no context open. */
+static void rdma_shared_after_close(void)
+{
+    struct side listener, clients[2];
+    struct fid_ep *shared, *eps[2];
+    struct fid_mr *region;
+    uint8_t *memory;
+
+    message_listen(&listener, &rdma);
+    require_rdma(listener.info);
+    message_queue(&listener, &rdma);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    memory = registered(&listener, &region);
+    for (int i = 0; i < 2; i++)
+        eps[i] = message_shared(&listener, &clients[i], shared, &rdma);
+    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(1)));
+    /* The client has posted no receive. */
+    CHECK_OK(fi_inject(eps[0], "x", 1, FI_ADDR_UNSPEC));
+    close_fid(&eps[0]->fid);
+    (void)fi_inject(clients[0].ep, "y", 1, FI_ADDR_UNSPEC);
+    usleep(300000);
+    check_no_completion(listener.cq);
+    CHECK_OK(fi_inject(clients[1].ep, "zz", 2, FI_ADDR_UNSPEC));
+    CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 2);
+    close_fid(&eps[1]->fid);
+    close_fid(&shared->fid);
+    for (int i = 0; i < 2; i++)
+        side_close(&clients[i]);
     close_fid(&region->fid);
     side_close(&listener);
     free(memory);
@@ -458,12 +625,17 @@ static const struct test tests[] = {
     TEST(rdma_data, "32 bits of data beside a message"),
     TEST(rdma_injects, "any number of injects without a completion"),
     TEST(rdma_waits_for_receive, "a message waits for its receive"),
+    TEST(rdma_waits_long, "also for longer than the keep-alive time"),
     TEST(rdma_too_long, "a message longer than its receive fails on both sides and ends the connection"),
     TEST(rdma_access, "reads and writes; a write with data takes a receive"),
     TEST(rdma_wrong_key, "a wrong key: FI_EACCES, and both sides read FI_SHUTDOWN"),
+    TEST(rdma_sleeps_behind_many, "a reader sleeps behind many completions that are not reported, and wakes"),
     TEST(rdma_close, "fi_close reports what is outstanding as cancelled"),
+    TEST(rdma_close_late, "fi_close reports what has arrived as that"),
     TEST(rdma_shutdown, "fi_shutdown delivers what was sent before"),
     TEST(rdma_shared_receives, "endpoints share the receives of a shared receive context"),
+    TEST(rdma_bad_shared_receive, "a shared receive that cannot be filled is reported once"),
+    TEST(rdma_shared_after_close, "a closed endpoint takes no shared receive, and its context can be closed"),
     TEST(rdma_peer_killed, "kill -9 of the peer: FI_SHUTDOWN, outstanding receives are cancelled"),
 };
 

@@ -43,7 +43,7 @@ impl<D: Device> Domain<D> {
         let device = fabric.device(info)?;
         let membership = Mutex::new(Some(fabric.children().join()));
         let children = Children::default();
-        let naming = Naming::of(info.domain_attr().map_or(0, DomainAttr::mr_mode));
+        let naming = Naming::of(info.domain_attr().map_or(0, DomainAttr::mr_mode), D::LOCAL_KEYS);
         let engine = Mutex::new(None);
         Ok(Arc::new(Self {
             device,

@@ -28,6 +28,9 @@ pub struct DeviceAttributes {
     pub max_send_depth: u32,
     /// Maximum number of entries of a receive queue.
     pub max_recv_depth: u32,
+    /// Maximum number of entries of a [shared receive queue](crate::MessageQueues::create_srq); 0: there are
+    /// none.
+    pub max_srq_depth: u32,
     /// Maximum number of bytes of private data in a connection request, reply or reject.
     pub max_private_data: usize,
     /// Longest single message, in bytes.
@@ -46,6 +49,7 @@ impl DeviceAttributes {
             max_inline: 0,
             max_send_depth: 0,
             max_recv_depth: 0,
+            max_srq_depth: 0,
             max_private_data: 0,
             max_message: 0,
         }

@@ -122,15 +122,19 @@ impl<D: Device> CompletionQueue<D> {
         self.engine.with(|state| self.is_ready_before_sleep(state))
     }
 
-    /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did.
+    /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did, or whether
+    /// the device never came to rest.
     fn is_ready_before_sleep(&self, state: &mut State<D>) -> bool {
         for _ in 0..ARMS {
-            state.drive();
-            if state.queues[self.at].is_ready() || !state.arm() {
-                break;
+            let has_more = state.drive();
+            if state.queues[self.at].is_ready() {
+                return true;
+            }
+            if !has_more && !state.arm() {
+                return false;
             }
         }
-        state.queues[self.at].is_ready()
+        true
     }
 }
 
@@ -151,22 +155,24 @@ impl<D: Device> CqOps for CompletionQueue<D> {
         loop {
             let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
             let outcome = self.engine.with(|state| {
-                self.is_ready_before_sleep(state);
+                let is_busy = self.is_ready_before_sleep(state);
                 let queue = &mut state.queues[self.at];
                 let is_over = queue.ends_wait(threshold) || left.is_some_and(|left| left.is_zero());
                 queue.is_signaled &= !is_over;
-                is_over.then(|| queue.take(out))
+                if is_over { Ok(queue.take(out)) } else { Err(is_busy) }
             });
-            if let Some(outcome) = outcome {
-                return outcome;
-            }
-            if threshold > 1 {
+            match outcome {
+                Ok(outcome) => return outcome,
                 // Entries below the threshold keep the queue's signal on.
-                let goal = Goal::Entries { queue: self.at, number: threshold };
-                self.engine.wait_for(goal, give_up)?;
-            } else {
-                wait.wait(left, &mut ready).map_err(errno_of)?;
-                ready.clear();
+                Err(_) if threshold > 1 => {
+                    let goal = Goal::Entries { queue: self.at, number: threshold };
+                    self.engine.wait_for(goal, give_up)?;
+                }
+                Err(true) => {}
+                Err(false) => {
+                    wait.wait(left, &mut ready).map_err(errno_of)?;
+                    ready.clear();
+                }
             }
         }
     }

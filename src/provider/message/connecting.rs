@@ -19,7 +19,7 @@ impl<D: Device> Endpoint<D> {
             && let Some(event) = state.cq.poll_event(qp)
         {
             // Completions are reported before the end of their connection.
-            state.drive();
+            state.drain();
             let refused = match event {
                 ConnectionEvent::Established { private_data } => self.established(state, at, &private_data),
                 ConnectionEvent::Rejected { private_data } => {
@@ -188,8 +188,9 @@ impl<D: Device> CmOps for Endpoint<D> {
                 return Err(Errno::ENOTCONN);
             }
             let qp = link.qp;
+            state.drain();
             state.cq.disconnect(qp);
-            state.drive();
+            state.drain();
             shut(state, at);
             Ok(())
         })

@@ -145,15 +145,12 @@ impl<D: Device> Counter<D> {
     }
 
     fn drive(&self) {
-        self.engine.with(|state| state.drive());
+        self.engine.with(|state| _ = state.drive());
     }
 
     /// For `fi_trywait`: drives the engine. A counter has nothing that must be read first.
     pub(in super::super) fn must_not_wait(&self) -> bool {
-        self.engine.with(|state| {
-            state.drive();
-            state.arm()
-        })
+        self.engine.with(|state| state.drive() || state.arm())
     }
 }
 

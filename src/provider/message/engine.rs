@@ -27,6 +27,8 @@ use rdma_verbs::{
 const BATCH: usize = 32;
 /// Maximum number of polls of one call, so that peers that send without pause do not hold the caller.
 const BATCHES: usize = 8;
+/// Maximum number of such calls until the device has nothing more, for the same reason.
+const DRAINS: usize = 1024;
 /// Maximum time for which the queue pair of a closed endpoint is kept until the peer's host has received
 /// everything.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -54,9 +56,18 @@ pub(in super::super) struct State<D: Device> {
     pub(super) queues: Slab<Queue>,
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
-    /// Queue pairs of closed endpoints that still have output, with the time at which they are destroyed.
-    leaving: VecDeque<(QpId, Instant)>,
+    /// Queue pairs of closed endpoints that still have output.
+    leaving: VecDeque<Leaving>,
     attached: bool,
+}
+
+/// A queue pair of a closed endpoint.
+struct Leaving {
+    qp: QpId,
+    /// When it is destroyed at the latest.
+    until: Instant,
+    /// Index of the shared receive context that it uses.
+    shared: Option<usize>,
 }
 
 /// The receives of a shared receive context.
@@ -118,7 +129,7 @@ impl<D: Device> Engine<D> {
         if !state.attached {
             state.cq.attach(Arc::clone(&self.wait)).map_err(errno_of)?;
             state.attached = true;
-            state.drive();
+            state.drain();
             state.notify();
         }
         Ok(&self.wait)
@@ -127,10 +138,12 @@ impl<D: Device> Engine<D> {
 
 impl<D: Device> State<D> {
     /// Takes the completions of the device, and reports them.
-    pub(super) fn drive(&mut self) {
+    /// Returns whether the device may have more.
+    pub(super) fn drive(&mut self) -> bool {
         let mut batch = [Completion::EMPTY; BATCH];
+        let mut count = BATCH;
         for _ in 0..BATCHES {
-            let count = self.cq.poll(&mut batch);
+            count = self.cq.poll(&mut batch);
             for completion in &batch[..count] {
                 self.deliver(completion);
             }
@@ -140,6 +153,16 @@ impl<D: Device> State<D> {
         }
         if !self.leaving.is_empty() {
             self.part();
+        }
+        count == BATCH
+    }
+
+    /// Drives until the device has no more.
+    pub(super) fn drain(&mut self) {
+        for _ in 0..DRAINS {
+            if !self.drive() {
+                break;
+            }
         }
     }
 
@@ -236,8 +259,10 @@ impl<D: Device> State<D> {
     /// access their memory afterwards. What the device has taken is still sent to the peer.
     pub(super) fn remove(&mut self, at: usize) {
         let Some(qp) = self.links.get(at).map(|link| link.qp) else { return };
+        // What is complete is reported as such, and what the end completes as well.
+        self.drain();
         self.cq.disconnect(qp);
-        self.drive();
+        self.drain();
         let mut link = self.links.remove(at);
         self.by_qp.remove(&qp);
         // The device does not hold the memory of other operations any more.
@@ -251,7 +276,7 @@ impl<D: Device> State<D> {
             self.shared[context].users -= 1;
         }
         if goes && !self.cq.flushed(qp) {
-            self.leaving.push_back((qp, Instant::now() + LEAVE));
+            self.leaving.push_back(Leaving { qp, until: Instant::now() + LEAVE, shared: link.shared });
         } else {
             self.cq.destroy_qp(qp);
         }
@@ -273,19 +298,30 @@ impl<D: Device> State<D> {
     fn part(&mut self) {
         let now = Instant::now();
         for _ in 0..self.leaving.len() {
-            let Some((qp, until)) = self.leaving.pop_front() else { break };
-            if self.cq.flushed(qp) || until <= now {
-                self.cq.destroy_qp(qp);
+            let Some(one) = self.leaving.pop_front() else { break };
+            if self.cq.flushed(one.qp) || one.until <= now {
+                self.cq.destroy_qp(one.qp);
             } else {
-                self.leaving.push_back((qp, until));
+                self.leaving.push_back(one);
             }
         }
     }
 
     /// Whether queue pairs of closed endpoints still have output, for the close of the domain.
     pub(in super::super) fn is_leaving(&mut self) -> bool {
-        self.part();
+        self.drain();
         !self.leaving.is_empty()
+    }
+
+    /// For the close of a shared receive context: destroys the queue pairs of closed endpoints that use it.
+    pub(super) fn part_from(&mut self, context: usize) {
+        let gone: Vec<Leaving> = {
+            let (gone, stay) =
+                self.leaving.drain(..).partition::<Vec<_>, _>(|one| one.shared == Some(context));
+            self.leaving.extend(stay);
+            gone
+        };
+        gone.iter().for_each(|one| self.cq.destroy_qp(one.qp));
     }
 
     /// The enabled endpoint with this index.

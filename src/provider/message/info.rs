@@ -116,7 +116,8 @@ fn fits_domain(limits: &Limits, domain: DomainAttr<'_>) -> bool {
 /// modes of the first API are returned unchanged, because its applications know no others; with `FI_MR_BASIC`
 /// the provider draws keys.
 fn mr_mode(limits: &Limits, hints: Option<InfoRef<'_>>, version: u32) -> Option<i32> {
-    let asked = hints.and_then(InfoRef::domain_attr).map_or(0, DomainAttr::mr_mode);
+    let domain = hints.and_then(InfoRef::domain_attr);
+    let asked = domain.map_or(0, DomainAttr::mr_mode);
     let is_first = version < MODE_BITS_SINCE;
     if !limits.is_direct {
         return Some(match asked {
@@ -128,9 +129,19 @@ fn mr_mode(limits: &Limits, hints: Option<InfoRef<'_>>, version: u32) -> Option<
     if asked == constants::FI_MR_BASIC || is_first && asked == 0 {
         return has_mode(hints, constants::FI_LOCAL_MR).then_some(constants::FI_MR_BASIC);
     }
-    let may = !is_first && (hints.is_none() || asked & DIRECT_MODE == DIRECT_MODE);
-    may.then_some(DIRECT_MODE)
+    // Without remote access only local memory is registered.
+    let is_local = hints.is_some_and(|hints| hints.caps() != 0 && hints.caps() & REMOTE_ACCESS == 0);
+    let required = if is_local { constants::FI_MR_LOCAL } else { DIRECT_MODE };
+    let may = !is_first && (domain.is_none() || asked & required == required);
+    may.then_some(if domain.is_none() { required } else { asked & DIRECT_MODE })
 }
+
+/// Capabilities for which peers have to reach memory.
+const REMOTE_ACCESS: u64 = constants::FI_RMA
+    | constants::FI_READ
+    | constants::FI_WRITE
+    | constants::FI_REMOTE_READ
+    | constants::FI_REMOTE_WRITE;
 
 /// The requirements of a device that accesses memory by itself.
 const DIRECT_MODE: i32 = constants::FI_MR_LOCAL

@@ -58,7 +58,7 @@ impl Limits {
             inject: device.max_inline.min(INJECT_SIZE),
             max_message: usize::try_from(device.max_message).unwrap_or(usize::MAX).min(MAX_MESSAGE),
             size: size.min(SIZE_MAX),
-            shared_size: (device.max_recv_depth as usize).min(SHARED_SIZE_MAX),
+            shared_size: (device.max_srq_depth as usize).min(SHARED_SIZE_MAX),
             iovs: device.max_places.min(MESSAGE_IOV_LIMIT),
             data_size: usize::from(device.immediate / 8),
             key_size: if is_direct { size_of::<u32>() } else { size_of::<u64>() },

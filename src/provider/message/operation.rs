@@ -67,7 +67,8 @@ impl Operation {
     /// The entry of its failure. `length` is that of the message, if it was longer than the receive.
     pub(super) fn failure(&self, status: CompletionStatus, length: usize) -> Entry {
         let (received, excess) = match status {
-            CompletionStatus::Truncated => (self.room, length.saturating_sub(self.room)),
+            // An RDMA device does not tell the length.
+            CompletionStatus::Truncated => (self.room.min(length), length.saturating_sub(self.room)),
             _ => (0, 0),
         };
         Entry::Failure(Box::new(CompletionError {

@@ -299,6 +299,7 @@ impl<D: Device> RmaOps for Endpoint<D> {
         if source.len() > self.engine.limits.inject {
             return Err(Errno::EMSGSIZE);
         }
+        self.check_keys(&[target])?;
         let at = self.link()?;
         let slices = [IoSlice::new(source)];
         let operation = Operation { is_injected: true, ..Operation::new(Kind::Write, NO_CONTEXT) };
@@ -310,6 +311,12 @@ impl<D: Device> RmaOps for Endpoint<D> {
 }
 
 impl<D: Device> Endpoint<D> {
+    /// Refuses keys that are longer than those of the device.
+    fn check_keys(&self, remote: &[RemotePiece]) -> Result<()> {
+        let is_short = |piece: &RemotePiece| u32::try_from(piece.key).is_ok();
+        if !self.engine.limits.is_direct || remote.iter().all(is_short) { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+
     /// Posts a read or write: one request for each remote piece, which `describe` makes; its second argument
     /// says whether it is the last.
     fn access(
@@ -322,6 +329,7 @@ impl<D: Device> Endpoint<D> {
         let (Some(first), count) = (call.remote.first(), call.remote.len()) else {
             return Err(Errno::EINVAL);
         };
+        self.check_keys(call.remote)?;
         self.engine.with(|state| {
             let manner = self.manner(call.flags, state.link(at)?)?;
             let mut operation = Operation::new(kind, call.context);

@@ -23,8 +23,9 @@ pub(in super::super) struct Naming {
 }
 
 impl Naming {
-    pub(in super::super) fn of(mr_mode: i32) -> Self {
-        let is_basic = mr_mode == constants::FI_MR_BASIC;
+    /// Of a domain with this mode, on a device that chooses them by itself if `is_direct`.
+    pub(in super::super) fn of(mr_mode: i32, is_direct: bool) -> Self {
+        let is_basic = is_direct || mr_mode == constants::FI_MR_BASIC;
         Self {
             draws_keys: is_basic || mr_mode & constants::FI_MR_PROV_KEY != 0,
             is_virtual: is_basic || mr_mode & constants::FI_MR_VIRT_ADDR != 0,

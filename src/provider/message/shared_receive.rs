@@ -99,6 +99,7 @@ impl<D: Device> Fid for SharedReceive<D> {
                 return Err(Errno::EBUSY);
             }
             let srq = shared.srq;
+            state.part_from(self.at);
             state.cq.destroy_srq(srq).map_err(|_| Errno::EBUSY)?;
             state.shared.remove(self.at);
         }

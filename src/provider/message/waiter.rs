@@ -63,8 +63,7 @@ impl<D: Device> Engine<D> {
         let mut ready = Vec::new();
         loop {
             let (is_reached, may_sleep) = self.with(|state| {
-                state.drive();
-                let may_sleep = !state.arm();
+                let may_sleep = !state.drive() && !state.arm();
                 (state.waiters[at].goal.is_reached(&state.queues), may_sleep)
             });
             let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));

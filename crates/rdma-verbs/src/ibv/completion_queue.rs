@@ -15,7 +15,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use super::connection::{self, add_channel};
 use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::memory::Pd;
-use super::queue_pair::{Purpose, QueuePair, number_of};
+use super::queue_pair::{LAST_NUMBER, Purpose, QueuePair, number_of};
 use super::shared_queue::{self, SharedQueue};
 use crate::{
     self as verbs, ANY_DEPTH, Completion, Error, EventTarget, Interest, QpCapabilities, QpId, RecvRequest,
@@ -190,11 +190,12 @@ impl Cq {
         self.queue_pairs.get_mut(&qp.0).ok_or(Error::BadState { state: "unknown", what })
     }
 
-    /// Polls one batch from the device. Returns how many completions of it the consumer gets in `out`, or
-    /// `None` if the batch is empty.
-    fn poll_batch(&mut self, out: &mut [Completion]) -> Option<usize> {
+    /// Polls one batch from the device. Returns how many completions of it the consumer gets in `out`, and
+    /// whether the device may have more; or `None` if the batch is empty.
+    fn poll_batch(&mut self, out: &mut [Completion]) -> Option<(usize, bool)> {
         let mut batch = [const { MaybeUninit::uninit() }; BATCH];
         let batch = self.queue.poll(&mut batch, out.len());
+        let is_full = batch.len() == BATCH.min(out.len());
         if batch.is_empty() {
             self.left_behind = 0;
             return None;
@@ -216,7 +217,7 @@ impl Cq {
             }
             queue_pair.close_when_flushed();
         }
-        Some(count)
+        Some((count, is_full))
     }
 
     fn srq(&self, srq: SrqId) -> Result<&Arc<SharedQueue>> {
@@ -250,6 +251,9 @@ impl Cq {
             }
         }
         let number = QpId(self.last_number + 1);
+        if number.0 > LAST_NUMBER {
+            return Err(Error::Unsupported("so many queue pairs of one completion queue"));
+        }
         connection::destroy_waiting();
         let queue_pair = QueuePair::create(number, pd, &self.queue, wanted, purpose)?;
         self.make_room(queue_pair.completions())?;
@@ -368,7 +372,9 @@ impl verbs::MessageQueues for Cq {
         if Arc::strong_count(self.srq(srq)?) > 1 {
             return Err(Error::BadState { state: "using it", what: "destroying a shared receive queue" });
         }
-        self.shared.remove(&srq);
+        if let Some(shared) = self.shared.remove(&srq) {
+            self.left_behind = self.left_behind.saturating_add(shared.depth);
+        }
         Ok(())
     }
 
@@ -384,13 +390,17 @@ impl verbs::CompletionQueue for Cq {
         if out.is_empty() {
             return 0;
         }
+        let mut count = 0;
         loop {
-            match self.poll_batch(out) {
-                Some(0) => {}
-                Some(count) => {
+            match self.poll_batch(&mut out[count..]) {
+                Some((more, is_full)) => {
+                    count += more;
                     self.empty_polls = 0;
-                    return count;
+                    if count == out.len() || count > 0 && !is_full {
+                        return count;
+                    }
                 }
+                None if count > 0 => return count,
                 None => {
                     self.empty_polls += 1;
                     if self.empty_polls < EMPTY_POLLS {

@@ -235,6 +235,9 @@ impl QueuePair {
         match verdict {
             Verdict::Fine => {}
             Verdict::Probe => self.post_probe(),
+            // The peer may be waiting for its consumer to post a receive. If its host is gone, the device gives
+            // up sending the older requests.
+            Verdict::Lost if self.most_places > 0 && !self.sends.is_probe_oldest() => {}
             Verdict::Lost => self.break_with(BreakReason::Vanished),
         }
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rdma_sys as sys;
@@ -58,8 +58,6 @@ pub(super) struct Context {
     pub(super) max_segments: u32,
     /// Most RDMA reads that a queue pair may have outstanding.
     pub(super) max_reads: ReadDepths,
-    /// Most inline bytes that every queue pair is granted, once it was asked for.
-    max_inline: OnceLock<usize>,
     /// Most inline bytes to ask for. Devices report no limit but refuse a queue pair that asks for too many,
     /// so this shrinks with each refusal.
     inline: AtomicUsize,
@@ -173,13 +171,13 @@ impl Context {
                 max_inline: 0,
                 max_send_depth: 0,
                 max_recv_depth: 0,
+                max_srq_depth: 0,
                 max_private_data: PRIVATE_DATA_INFINIBAND,
                 max_message: 0,
             },
             max_completions: 0,
             max_segments: 1,
             max_reads: ReadDepths { initiator: 0, responder: 0 },
-            max_inline: OnceLock::new(),
             inline: AtomicUsize::new(MAX_INLINE),
             down: AtomicU64::new(0),
         };
@@ -214,6 +212,9 @@ impl Context {
         } else {
             let most = context.max_segments.min(number(device.max_sge_rd).max(1));
             attributes.max_places = SEND_SEGMENTS.min(most as usize);
+            if device.max_srq > 0 && number(device.max_srq_sge) >= attributes.max_places as u32 {
+                attributes.max_srq_depth = number(device.max_srq_wr).min(context.max_completions / 2);
+            }
         }
         // One completion queue has room for both queues of a queue pair.
         let depth = number(device.max_qp_wr).min(context.max_completions / 2);
@@ -225,8 +226,16 @@ impl Context {
 
     /// What the device can do.
     pub(super) fn attributes(self: &Arc<Self>) -> DeviceAttributes {
-        let max_inline = *self.max_inline.get_or_init(|| self.ask_for_inline().unwrap_or(0));
-        DeviceAttributes { max_inline, ..self.attributes.clone() }
+        /// The answers, by the names of devices.
+        static ASKED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
+        let mut asked = ASKED.lock();
+        let max_inline = asked.get(&self.name).copied().or_else(|| {
+            let answer =
+                self.ask_for_inline().inspect_err(|error| log::info!("{}: {error}", self.name)).ok()?;
+            asked.insert(self.name.clone(), answer);
+            Some(answer)
+        });
+        DeviceAttributes { max_inline: max_inline.unwrap_or(0), ..self.attributes.clone() }
     }
 
     /// Devices do not report how many inline bytes they grant, so this creates a queue pair like those for messages.

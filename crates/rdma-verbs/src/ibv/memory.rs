@@ -126,7 +126,9 @@ impl Drop for Region {
         let error = unsafe { (self.domain.context.library.ibv_dereg_mr)(self.raw.as_ptr()) };
         if error != 0 {
             // The device may still write to the memory, so it must not be freed.
-            log::error!("a memory region cannot be deregistered (error {error}); its memory is never freed");
+            log::error!(
+                "a memory region cannot be deregistered (error {error}): the device may still access its memory"
+            );
             std::mem::forget(Arc::clone(&self.memory));
         }
     }

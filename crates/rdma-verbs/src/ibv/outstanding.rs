@@ -64,6 +64,11 @@ impl Outstanding {
         self.reads.front().map_or(self.completed, |&read| read.min(self.completed))
     }
 
+    /// Whether the oldest outstanding request is a probe.
+    pub(super) fn is_probe_oldest(&self) -> bool {
+        self.done() < self.posted && self.entries[self.place(self.done())] == Posted::Probe
+    }
+
     /// Requests posted since the beginning.
     pub(super) fn posted(&self) -> u64 {
         self.posted

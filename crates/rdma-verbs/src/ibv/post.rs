@@ -51,7 +51,7 @@ impl QueuePair {
 
     fn check_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
         match request.buffer {
-            Buffer::Places(places) => check_places(places, self.most_places, true),
+            Buffer::Places(places) => check_places(places, self.most_places, true, u32::MAX.into()),
             Buffer::Empty | Buffer::Segment(_) => Ok(()),
         }
     }
@@ -133,7 +133,10 @@ impl QueuePair {
             Payload::Segments(segments) if segments.len() > if is_read { 1 } else { self.segments } => {
                 Err(too_many(segments.len(), if is_read { 1 } else { self.segments }))
             }
-            Payload::Places(places) => check_places(places, self.most_places, !self.is_copied(request)),
+            Payload::Places(places) => {
+                let max_message = self.context().attributes.max_message;
+                check_places(places, self.most_places, !self.is_copied(request), max_message)
+            }
             Payload::Inline(_) | Payload::Segments(_) => Ok(()),
         }
     }
@@ -297,10 +300,15 @@ fn too_many(count: usize, most: usize) -> Error {
     Error::OutOfRange { what: "number of segments", value: count as u64, least: 0, most: most as u64 }
 }
 
-/// Refuses places if there are more than `most`, or if one has no key although it needs one.
-pub(super) fn check_places(places: &[Place], most: usize, need_keys: bool) -> Result<()> {
+/// Refuses places if there are more than `most`, if they are longer than `max_length` together, or if one has no
+/// key although it needs one.
+pub(super) fn check_places(places: &[Place], most: usize, need_keys: bool, max_length: u64) -> Result<()> {
     if places.len() > most {
         return Err(too_many(places.len(), most));
+    }
+    let value = places.iter().map(|place| place.len() as u64).sum();
+    if value > max_length {
+        return Err(Error::OutOfRange { what: "message length", value, least: 0, most: max_length });
     }
     let is_outside = |segment: &Segment| segment.key == 0 && segment.length > 0;
     match places.iter().map(Place::segment).find(is_outside).filter(|_| need_keys) {

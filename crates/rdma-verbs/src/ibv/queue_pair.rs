@@ -37,6 +37,9 @@ pub(super) enum Purpose {
     Messages(Option<Arc<SharedQueue>>),
 }
 
+/// The highest number of a queue pair that leaves room for the marks in the ids of work requests.
+pub(super) const LAST_NUMBER: u32 = (1 << 30) - 1;
+
 /// A queue pair, its connection, and its outstanding requests.
 pub(super) struct QueuePair {
     pub(super) number: QpId,
@@ -45,6 +48,8 @@ pub(super) struct QueuePair {
     pub(super) segments: usize,
     /// Most places of a request: 0 unless the queue pair is one for messages.
     pub(super) most_places: usize,
+    /// Whether the consumer has disconnected a queue pair with shared receives: further messages are dropped.
+    pub(super) drops_shared: bool,
     /// Requests posted since the last one that was signaled.
     pub(super) silent: u32,
     /// Has the receives of a queue pair for messages that has none of its own.
@@ -131,6 +136,7 @@ impl QueuePair {
             },
             segments: segments as usize,
             most_places,
+            drops_shared: false,
             silent: 0,
             shared,
             joined: Vec::new(),
@@ -176,6 +182,10 @@ impl QueuePair {
         if state == sys::ibv_qp_state::IBV_QPS_INIT {
             attributes.qp_access_flags = REMOTE_RIGHTS;
             mask |= sys::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS.0 as i32;
+        }
+        if state == sys::ibv_qp_state::IBV_QPS_RTR && self.most_places > 0 {
+            attributes.min_rnr_timer = RNR_TIMER;
+            mask |= sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
         }
         self.modify(&mut attributes, mask)
     }
@@ -272,13 +282,14 @@ impl QueuePair {
     }
 
     /// Handles the completion of a shared receive that a message of this queue pair took. Returns whether the
-    /// message is complete, or was too long; otherwise the receive is to be posted again.
+    /// receive is complete. If the message ended with its connection, or is dropped, the receive is to be
+    /// posted again.
     pub(super) fn take_shared(&mut self, work: &sys::ibv_wc) -> bool {
         match completion_status(work.status, true) {
             CompletionStatus::Success => self.liveness.heard(false),
             status => self.take_failure(status, work.status),
         }
-        matches!(work.status, status::IBV_WC_SUCCESS | status::IBV_WC_LOC_LEN_ERR)
+        work.status != status::IBV_WC_WR_FLUSH_ERR && !self.drops_shared
     }
 
     /// The completion of a receive with this id.
@@ -341,6 +352,10 @@ impl Drop for QueuePair {
 pub(super) fn number_of(work_id: u64) -> u32 {
     (work_id & !RECEIVE).wrapping_shr(32) as u32
 }
+
+/// How long a peer whose message found no receive waits before it sends it again: the code of 0.64 ms
+/// (InfiniBand Architecture Specification, table "Encoding for RNR NAK Timer Field").
+const RNR_TIMER: u8 = 12;
 
 /// Remote access that the queue pair allows; each region restricts it further.
 const REMOTE_RIGHTS: u32 =

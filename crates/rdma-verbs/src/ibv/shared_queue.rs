@@ -47,7 +47,7 @@ impl Receive {
             Buffer::Empty => 0,
             Buffer::Segment(segment) => fill(&mut pieces, [segment]),
             Buffer::Places(places) => {
-                check_places(places, most_places, true)?;
+                check_places(places, most_places, true, u32::MAX.into())?;
                 fill(&mut pieces, places.iter().map(Place::segment))
             }
         };

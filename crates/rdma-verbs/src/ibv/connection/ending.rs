@@ -91,6 +91,7 @@ impl QueuePair {
 
     /// Begins the orderly end.
     pub(in super::super) fn disconnect(&mut self) {
+        self.drops_shared = true;
         match self.state {
             State::Established => {
                 self.state = State::Closing;
