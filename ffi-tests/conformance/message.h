@@ -7,8 +7,9 @@
 
 #include "conformance.h"
 
-/* FI_MR_BASIC and FI_MR_SCALABLE: later headers warn of these names. */
+/* FI_MR_BASIC, FI_MR_SCALABLE and FI_LOCAL_MR: later headers warn of these names. */
 enum { MR_BASIC = 1 << 0, MR_SCALABLE = 1 << 1 };
+#define LOCAL_MR (1ULL << 55)
 
 /* Flags of completions. */
 #define SENT ((uint64_t)(FI_SEND | FI_MSG))

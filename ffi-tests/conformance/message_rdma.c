@@ -131,8 +131,8 @@ static void rdma_requirements(void)
     CHECK(info != NULL && info->mode == 0 && info->domain_attr->cq_data_size == 0);
     fi_freeinfo(info);
     CHECK(ask(MR_BASIC, 0, 0) == NULL);
-    info = ask(MR_BASIC, FI_LOCAL_MR, 0);
-    CHECK(info != NULL && info->domain_attr->mr_mode == MR_BASIC && info->mode == FI_LOCAL_MR);
+    info = ask(MR_BASIC, LOCAL_MR, 0);
+    CHECK(info != NULL && info->domain_attr->mr_mode == MR_BASIC && info->mode == LOCAL_MR);
     fi_freeinfo(info);
     /* Without remote access nobody needs a key. */
     hints = message_hints(&rdma);
