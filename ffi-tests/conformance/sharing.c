@@ -23,13 +23,16 @@ static unsigned shared_mappings(void)
     return count;
 }
 
-/* Checks that bytes go both ways on a connection that shares memory or does not, and that closing unmaps
- * it. */
+/* Checks that bytes go both ways on a connection that comes to share memory or does not, and that closing
+ * unmaps it. */
 static void check(const struct settings *settings, bool shares)
 {
     struct pair pair;
 
     pair_open(&pair, IPV4, settings);
+    CHECK_INT(shared_mappings(), 0);
+    transfer(pair.client.ep, pair.server.ep, BYTES);
+    transfer(pair.server.ep, pair.client.ep, BYTES);
     CHECK_INT(shared_mappings() > 0, shares);
     transfer(pair.client.ep, pair.server.ep, BYTES);
     transfer(pair.server.ep, pair.client.ep, BYTES);
@@ -59,13 +62,27 @@ static void not_with_iwarp_words(void)
     check(&iwarp, false);
 }
 
-/* Rings of a few bytes do not have pages of their own. */
-static void small_rings(void)
+/* A connection that carries little does without. */
+static void short_connections(void)
 {
-    struct settings small = {.recv_ring = 4096, .send_ring = 4096};
+    struct pair pair;
 
     needs_embedded_device();
-    check(&small, false);
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    pair_open(&pair, IPV4, NULL);
+    transfer(pair.client.ep, pair.server.ep, 1000);
+    transfer(pair.server.ep, pair.client.ep, 1000);
+    CHECK_INT(shared_mappings(), 0);
+    pair_close(&pair);
+}
+
+static void small_rings(void)
+{
+    struct settings small = {.recv_ring = 100, .send_ring = 100};
+
+    needs_embedded_device();
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    check(&small, true);
 }
 
 static void few_descriptors(void)
@@ -85,7 +102,7 @@ static void file_size_limit(void)
     needs_embedded_device();
     CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
     CHECK_SYS(getrlimit(RLIMIT_FSIZE, &limit));
-    low = (struct rlimit){100 << 10, limit.rlim_max};
+    low = (struct rlimit){50 << 10, limit.rlim_max};
     CHECK_SYS(setrlimit(RLIMIT_FSIZE, &low));
     check(NULL, false);
     CHECK_SYS(setrlimit(RLIMIT_FSIZE, &limit));
@@ -124,9 +141,9 @@ static void serve(struct peer *self, void *argument)
     request = await_event(listener.eq, FI_CONNREQ);
     accept_request(&listener, &server, &request, NULL, 0);
     await_event(listener.eq, FI_CONNECTED);
-    CHECK_INT(shared_mappings(), 0);
     recv_pattern(server.ep, 0, BYTES);
     send_all(server.ep, pattern(0, BYTES), BYTES);
+    CHECK_INT(shared_mappings(), 0);
     peer_tell(self, 0);
     (void)peer_hear(self);
     side_close(&server);
@@ -150,9 +167,9 @@ static void share_nothing_with_overflow_user(bool both)
     side_active(&client, IPV4, (unsigned)peer_hear(&peer), NULL);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     await_event(client.eq, FI_CONNECTED);
-    CHECK_INT(shared_mappings(), 0);
     send_all(client.ep, pattern(0, BYTES), BYTES);
     recv_pattern(client.ep, 0, BYTES);
+    CHECK_INT(shared_mappings(), 0);
     (void)peer_hear(&peer);
     peer_tell(&peer, 0);
     side_close(&client);
@@ -170,10 +187,11 @@ static void unknown_users(void)
 }
 
 static const struct test tests[] = {
-    TEST(is_used, "two ends on one host share memory, and give it back"),
+    TEST(is_used, "two ends on one host come to share memory, and give it back"),
     TEST(is_off, "FI_RSTREAM_SHM=0: no memory is shared"),
     TEST(not_with_iwarp_words, "FI_PROTO_IWARP: no memory is shared"),
-    TEST(small_rings, "rings of less than 16 KiB are not shared"),
+    TEST(short_connections, "connections that carry little share no memory"),
+    TEST(small_rings, "rings of any size are shared"),
     TEST(few_descriptors, "a process that has few descriptors left keeps them"),
     TEST(file_size_limit, "a process whose files may not be as long shares no memory"),
     TEST(other_user, "processes of two users share no memory"),

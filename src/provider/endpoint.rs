@@ -188,9 +188,7 @@ impl<D: Device> Inner<D> {
     fn descriptor(&mut self) -> Result<&Arc<WaitSet>> {
         if self.wait.is_none() {
             let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-            if let Some(queue_pair) = self.queue_pair_mut() {
-                queue_pair.attach(Arc::clone(&wait)).map_err(errno_of)?;
-            }
+            self.attach(&wait).map_err(errno_of)?;
             self.wait = Some(wait.signal(wait.token()));
             // The device signals only what arrives after this point.
             if let State::Connected(connection) = &mut self.state {
@@ -200,12 +198,12 @@ impl<D: Device> Inner<D> {
         self.wait.as_ref().map(Signal::wait_set).ok_or(Errno::EIO)
     }
 
-    fn queue_pair_mut(&mut self) -> Option<&mut StreamQueuePair<D>> {
+    fn attach(&mut self, wait: &Arc<WaitSet>) -> rdma_verbs::Result<()> {
         match &mut self.state {
-            State::Enabled(queue_pair) => Some(queue_pair),
-            State::Connecting(handshake) => Some(handshake.queue_pair_mut()),
-            State::Connected(connection) => Some(connection.queue_pair_mut()),
-            State::Open | State::Closed => None,
+            State::Enabled(queue_pair) => queue_pair.attach(Arc::clone(wait)),
+            State::Connecting(handshake) => handshake.queue_pair_mut().attach(Arc::clone(wait)),
+            State::Connected(connection) => connection.attach(Arc::clone(wait)),
+            State::Open | State::Closed => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::{BreakReason, ConnectError, QpId, Result, SameHost, Token, WaitSet};
+use crate::{BreakReason, ConnectError, QpId, Result, Token, WaitSet};
 
 /// How to connect, accept or listen.
 #[derive(Debug, Clone)]
@@ -111,11 +111,6 @@ pub trait Connections {
 
     /// The peer's address, once there is a connection.
     fn peer_address(&self, qp: QpId) -> Option<SocketAddr>;
-
-    /// Memory shared with a peer on the same host, if the device supports that.
-    fn same_host(&mut self) -> Option<&mut dyn SameHost<Request = Self::Request>> {
-        None
-    }
 }
 
 /// A listener.

@@ -40,9 +40,7 @@ pub mod memory;
 mod message_queues;
 pub mod process;
 mod queue_pair;
-mod same_host;
 #[allow(unsafe_code)]
-pub mod shm;
 mod timer;
 mod wait;
 mod work;
@@ -59,7 +57,6 @@ pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::{Memory, Place};
 pub use message_queues::{MessageQueues, RecvQueue, SrqId};
 pub use queue_pair::{QpCapabilities, QpId, QueuePairs};
-pub use same_host::SameHost;
 pub use timer::Timer;
 pub use wait::{Interest, Signal, Token, WaitSet};
 pub use work::{

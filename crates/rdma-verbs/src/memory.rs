@@ -12,7 +12,6 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 pub use place::Place;
 
@@ -32,14 +31,9 @@ const MAPPED_LEAST: usize = 16 * 1024;
 /// message are in place.
 #[derive(Debug)]
 pub struct Memory {
-    /// Never null. It changes when the memory moves to a file.
-    base: AtomicPtr<u8>,
-    /// The mapping from before the last move, or null. It stays mapped: a copy may still be under way in it.
-    former: AtomicPtr<u8>,
+    base: NonNull<u8>,
     layout: Layout,
     origin: Origin,
-    /// Whether a device knows its address.
-    pinned: AtomicBool,
 }
 
 /// Where memory comes from, and so how it is freed.
@@ -65,10 +59,13 @@ pub struct OutOfBounds {
     pub size: usize,
 }
 
-impl Memory {
-    /// Memory of at least this size can be moved to a file.
-    pub(super) const MOVABLE_LEAST: usize = MAPPED_LEAST;
+// SAFETY: it is mapped or allocated memory without a tie to a thread, or lent under the rules of
+// `Memory::lent`.
+unsafe impl Send for Memory {}
+// SAFETY: through `&Memory` the bytes are only copied, by copies that tolerate races.
+unsafe impl Sync for Memory {}
 
+impl Memory {
     /// Allocates `size` bytes of zeros.
     ///
     /// # Errors
@@ -102,60 +99,8 @@ impl Memory {
         Some(Self::at(base, layout, Origin::Lent))
     }
 
-    /// Maps `size` bytes of `file` from `offset` on, a multiple of the page size. The file must have that
-    /// many bytes, and must not be able to shrink.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] as for [`Memory::zeroed`], [`Error::Io`] with the error of the system.
-    pub(super) fn of_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<Arc<Self>> {
-        let layout = layout(size)?;
-        Ok(Self::at(map_file(file, offset, size)?, layout, Origin::Mapping))
-    }
-
     fn at(base: NonNull<u8>, layout: Layout, origin: Origin) -> Arc<Self> {
-        let base = AtomicPtr::new(base.as_ptr());
-        let former = AtomicPtr::default();
-        Arc::new(Self { base, former, layout, origin, pinned: AtomicBool::new(false) })
-    }
-
-    /// Whether [`Memory::move_to_file`] can move it.
-    pub(super) fn is_movable(&self) -> bool {
-        self.origin == Origin::Mapping && !self.pinned.load(Ordering::Relaxed)
-    }
-
-    /// Moves it to `file`, as in [`Memory::of_file`]: from then on, others who map the file see it. If
-    /// `kept`, it keeps its content; otherwise it gets that of the file. A concurrent copy may be lost.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`] for memory without a mapping of its own, [`Error::BadState`] for memory that was
-    /// moved before or that a device knows, [`Error::Io`] with the error of the system. The memory is
-    /// unchanged then.
-    pub(super) fn move_to_file(&self, file: BorrowedFd<'_>, offset: u64, kept: bool) -> Result<()> {
-        let size = self.len();
-        if self.origin != Origin::Mapping {
-            let (what, value) = ("size of memory to be shared", size as u64);
-            return Err(Error::OutOfRange { what, value, least: MAPPED_LEAST as u64, most: u64::MAX });
-        }
-        if self.pinned.load(Ordering::Relaxed) {
-            return Err(Error::BadState { state: "known to a device", what: "moving memory" });
-        }
-        let before = self.base().as_ptr();
-        let null = std::ptr::null_mut();
-        // The thread that sets `former` moves the memory.
-        if self.former.compare_exchange(null, before, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return Err(Error::BadState { state: "moved already", what: "moving memory" });
-        }
-        let target =
-            map_file(file, offset, size).inspect_err(|_| self.former.store(null, Ordering::Relaxed))?;
-        if kept {
-            // SAFETY: both are mappings of `size` bytes, and different ones.
-            unsafe { copy::copy(before, target.as_ptr(), size) };
-        }
-        self.base.store(target.as_ptr(), Ordering::Relaxed);
-        // SAFETY: `before` was a private mapping of its own of `size` bytes, and remains mapped; only its
-        // pages are freed. Concurrent copies find zeros there. No device knows its address.
-        unsafe { libc::madvise(before.cast(), size, libc::MADV_DONTNEED) };
-        Ok(())
+        Arc::new(Self { base, layout, origin })
     }
 
     /// Length in bytes; 0 only for lent memory.
@@ -165,18 +110,10 @@ impl Memory {
         self.layout.size()
     }
 
-    /// Returns its address, which is final from now on: for a device that reads and writes it by itself,
-    /// under this module's rule.
+    /// Returns its address: for a device that reads and writes it by itself, under this module's rule.
     #[cfg(any(test, feature = "ibv"))]
-    pub(super) fn pin(&self) -> NonNull<u8> {
-        self.pinned.store(true, Ordering::Relaxed);
-        self.base()
-    }
-
-    #[inline]
-    fn base(&self) -> NonNull<u8> {
-        // SAFETY: it was created from a `NonNull`, and only pointers of `NonNull`s were stored since.
-        unsafe { NonNull::new_unchecked(self.base.load(Ordering::Relaxed)) }
+    pub(super) fn address(&self) -> NonNull<u8> {
+        self.base
     }
 
     /// Copies `source` to `offset`.
@@ -235,7 +172,7 @@ impl Memory {
         match start.checked_add(length) {
             // SAFETY: `start <= start + length <= size`, so the result stays within the allocation
             // or one byte past its end, and the sum cannot overflow.
-            Some(end) if end <= size => Ok(unsafe { self.base().add(start) }),
+            Some(end) if end <= size => Ok(unsafe { self.base.add(start) }),
             _ => Err(error),
         }
     }
@@ -245,19 +182,12 @@ impl Drop for Memory {
     fn drop(&mut self) {
         match self.origin {
             Origin::Mapping => {
-                let former = *self.former.get_mut();
-                // SAFETY: `base` is a mapping of its own of exactly this size, and so is `former` unless it
-                // is null. Nothing refers to them any more, and only this unmaps them. Only a wrong range
-                // could make it fail.
-                unsafe {
-                    libc::munmap(self.base().as_ptr().cast(), self.len());
-                    if !former.is_null() {
-                        libc::munmap(former.cast(), self.len());
-                    }
-                }
+                // SAFETY: `base` is a mapping of its own of exactly this size. Nothing refers to it any more,
+                // and only this unmaps it. Only a wrong range could make it fail.
+                unsafe { libc::munmap(self.base.as_ptr().cast(), self.len()) };
             }
             // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
-            Origin::Heap => unsafe { dealloc(self.base().as_ptr(), self.layout) },
+            Origin::Heap => unsafe { dealloc(self.base.as_ptr(), self.layout) },
             Origin::Lent => {}
         }
     }
@@ -297,21 +227,6 @@ fn layout(size: usize) -> Result<Layout> {
     layout.ok_or(Error::OutOfRange { what, value, least: 1, most })
 }
 
-/// Maps `size` bytes of `file` from `offset` on, at an address that the system chooses.
-fn map_file(file: BorrowedFd<'_>, offset: u64, size: usize) -> Result<NonNull<u8>> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    let refused = |error| Error::Io { what: "mmap", source: error };
-    let offset = libc::off_t::try_from(offset).map_err(|error| refused(io::Error::other(error)))?;
-    // SAFETY: the descriptor is open for the call; a new mapping at a place that the system chooses touches
-    // no memory that is in use.
-    let mapped =
-        unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, file.as_raw_fd(), offset) };
-    if mapped == libc::MAP_FAILED {
-        return Err(refused(io::Error::last_os_error()));
-    }
-    NonNull::new(mapped.cast()).ok_or_else(|| refused(io::ErrorKind::OutOfMemory.into()))
-}
-
 /// Maps `size` bytes of zeros (at least one) as pages of their own. `None`: the system provides no further
 /// mapping.
 fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
@@ -324,8 +239,6 @@ fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]
@@ -362,31 +275,6 @@ mod tests {
                     assert!(bytes.iter().all(|byte| (0..=2).contains(byte)), "{bytes:?}");
                 }
             });
-        }
-    }
-
-    /// A copy that is concurrent with a move accesses no unmapped memory.
-    #[test]
-    #[cfg_attr(miri, ignore = "files in memory are the system's")]
-    fn copies_may_meet_a_move() {
-        for _ in 0..50 {
-            let size = 4 * Memory::MOVABLE_LEAST;
-            let memory = &Memory::zeroed(size).unwrap();
-            let file = rustix::fs::memfd_create("move", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            rustix::fs::ftruncate(&file, size as u64).unwrap();
-            std::thread::scope(|scope| {
-                let copying = scope.spawn(move || {
-                    let mut bytes = vec![0; size];
-                    (0..200).for_each(|_| memory.read(0, &mut bytes).unwrap());
-                });
-                memory.move_to_file(file.as_fd(), 0, true).unwrap();
-                memory.move_to_file(file.as_fd(), 0, true).unwrap_err();
-                copying.join().unwrap();
-            });
-            memory.write(0, b"there").unwrap();
-            let mut bytes = [0; 5];
-            rustix::io::pread(&file, &mut bytes, 0).unwrap();
-            assert_eq!(&bytes, b"there");
         }
     }
 

@@ -48,7 +48,7 @@ impl StreamSink for Found {
 fn read(talk: impl FnOnce(&mut Wire)) -> Found {
     let offers = ADDRESSES.map(|ring_address| {
         let features = Features::END_OF_STREAM | Features::SHORT_DATA;
-        let extension = Extension { features, user_data: b"", invitation: b"" };
+        let extension = Extension { features, user_data: b"", rendezvous: b"" };
         let offer = Offer {
             ring_address,
             ring_key: KEY.into(),

@@ -340,8 +340,30 @@ impl Stream {
         self.traffic
     }
 
-    /// What a send answers because of how the connection stands.
-    fn send_state(&self) -> Result<(), SendEnd> {
+    /// Bytes of all data messages so far that [`Stream::next_write`] handed out.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sender.sent_bytes()
+    }
+
+    /// Of these, bytes whose room in the peer's ring was not returned.
+    #[must_use]
+    pub fn outstanding_bytes(&self) -> u32 {
+        self.sender.outstanding_bytes()
+    }
+
+    /// Bytes of all data messages that arrived.
+    #[must_use]
+    pub fn received_bytes(&self) -> u64 {
+        self.receiver.received_bytes()
+    }
+
+    /// Whether anything can be sent, now or later.
+    ///
+    /// # Errors
+    /// [`SendEnd`] if nothing will be taken any more.
+    #[inline]
+    pub fn send_state(&self) -> Result<(), SendEnd> {
         if self.send_shut || self.peer_closed {
             return Err(SendEnd::Shut);
         }

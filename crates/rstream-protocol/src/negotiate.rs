@@ -12,7 +12,7 @@ bitflags::bitflags! {
         const END_OF_STREAM = 1 << 0;
         /// This side can post and receive immediate data on this device, and wants to.
         const IMMEDIATE = 1 << 1;
-        /// In a request: an invitation to share memory follows. In a reply: it was followed.
+        /// In a request: a rendezvous to share memory follows. In a reply: this side will come to it.
         const SHARED_MEMORY = 1 << 2;
         /// With [`WordFormat::Iwarp`], data of up to [`SHORT_DATA_MOST`] bytes may come in the send of
         /// its word: this side's receives have room for it.

@@ -27,8 +27,9 @@ pub struct Extension<'a> {
     pub features: Features,
     /// The application's own connection data.
     pub user_data: &'a [u8],
-    /// What the device needs to share memory; goes along with [`Features::SHARED_MEMORY`] only.
-    pub invitation: &'a [u8],
+    /// Where a peer on the same host can come to share memory; goes along with
+    /// [`Features::SHARED_MEMORY`] only.
+    pub rendezvous: &'a [u8],
 }
 
 /// Version of the base protocol.
@@ -55,12 +56,12 @@ impl<'a> Offer<'a> {
     pub fn encode(&self) -> Result<Vec<u8>, OfferError> {
         self.check()?;
         let length = self.user_data().len();
-        let invitation = self.extension.map_or(0, |extension| extension.invitation_bytes());
-        let most = Self::USER_DATA_MAX.saturating_sub(invitation);
+        let rendezvous = self.extension.map_or(0, |extension| extension.rendezvous_bytes());
+        let most = Self::USER_DATA_MAX.saturating_sub(rendezvous);
         if length > most {
             return Err(OfferError::UserDataTooLong { length, most });
         }
-        let total = BASE + self.extension.map_or(0, |_| EXTENSION + length + invitation);
+        let total = BASE + self.extension.map_or(0, |_| EXTENSION + length + rendezvous);
         let mut out = Vec::with_capacity(total);
         out.push((total - 1) as u8);
         out.extend_from_slice(&self.ring_address.to_be_bytes());
@@ -74,8 +75,8 @@ impl<'a> Offer<'a> {
             out.push(length as u8);
             out.extend_from_slice(extension.user_data);
             if extension.features.contains(Features::SHARED_MEMORY) {
-                out.push(extension.invitation.len() as u8);
-                out.extend_from_slice(extension.invitation);
+                out.push(extension.rendezvous.len() as u8);
+                out.extend_from_slice(extension.rendezvous);
             }
         }
         Ok(out)
@@ -129,10 +130,10 @@ impl<'a> Offer<'a> {
 }
 
 impl<'a> Extension<'a> {
-    /// Bytes that the invitation takes beside those of [`Offer::OVERHEAD`].
+    /// Bytes that the rendezvous takes beside those of [`Offer::OVERHEAD`].
     #[must_use]
-    pub fn invitation_bytes(&self) -> usize {
-        if self.features.contains(Features::SHARED_MEMORY) { 1 + self.invitation.len() } else { 0 }
+    pub fn rendezvous_bytes(&self) -> usize {
+        if self.features.contains(Features::SHARED_MEMORY) { 1 + self.rendezvous.len() } else { 0 }
     }
 
     /// Reads what follows the base fields, if anything does.
@@ -148,14 +149,14 @@ impl<'a> Extension<'a> {
         let length = usize::from(length);
         let user_data = fields.slice(length).map_err(short(Offer::OVERHEAD + length))?;
         let features = Features::from_bits_truncate(features);
-        let mut invitation = &[][..];
+        let mut rendezvous = &[][..];
         if features.contains(Features::SHARED_MEMORY) {
             let counted = Offer::OVERHEAD + length + 1;
             let [size] = fields.take().map_err(short(counted))?;
             let size = usize::from(size);
-            invitation = fields.slice(size).map_err(short(counted + size))?;
+            rendezvous = fields.slice(size).map_err(short(counted + size))?;
         }
-        Ok(Some(Self { features, user_data, invitation }))
+        Ok(Some(Self { features, user_data, rendezvous }))
     }
 }
 

@@ -344,7 +344,7 @@ fn offer(choose: &mut impl Choose, force_iwarp: bool) -> Vec<u8> {
         features |= Features::IMMEDIATE;
     }
     let extension =
-        (!choose.once_in(4)).then_some(Extension { features, user_data: b"hello", invitation: b"" });
+        (!choose.once_in(4)).then_some(Extension { features, user_data: b"hello", rendezvous: b"" });
     let ring_size = ring_size(choose);
     Offer { ring_address: 1 << 40, ring_key: 7, ring_size, receives, extension }
         .encode()

@@ -155,6 +155,11 @@ impl Receiver {
         self.credits.returned(control.receives);
     }
 
+    /// Bytes of all data messages so far.
+    pub(super) fn received_bytes(&self) -> u64 {
+        self.ring.next().offset
+    }
+
     /// Bytes read whose room the peer does not know of.
     fn unreturned(&self) -> u32 {
         (self.read.offset - self.ring.freed()) as u32

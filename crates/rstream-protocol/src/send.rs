@@ -116,6 +116,16 @@ impl Sender {
         Ok(())
     }
 
+    /// Bytes of all pieces so far.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.peer_ring.next().offset
+    }
+
+    /// Of these, bytes whose room in the peer's ring was not returned.
+    pub(super) fn outstanding_bytes(&self) -> u32 {
+        self.peer_ring.in_use()
+    }
+
     /// Data messages that credits and the send queue allow now.
     fn messages(&self) -> u32 {
         u32::from(self.credits.data_messages()).min(self.slots.free_for_data() / self.entries)

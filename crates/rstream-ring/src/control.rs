@@ -7,6 +7,7 @@
 //! | 0 | 8 | bytes written since the beginning; bit 63: no more will be | writer |
 //! | 8 | 4 | the window: bytes of the ring that are in use, 0 for all of them | writer |
 //! | 12 | 4 | not 0: the writer's process is registered, see [`prepare`](crate::prepare) | writer |
+//! | 16 | 8 | the base: bytes of the stream that went another way before the first byte here | writer |
 //! | 128 | 8 | bytes read since the beginning; bit 63: no more will be | reader |
 //! | 136 | 4 | not 0: the reader has mapped the segment | reader |
 //! | 256 | 4 | wait word of the reader | both |
@@ -39,6 +40,7 @@ pub(crate) struct Writer {
     pub(crate) written: AtomicU64,
     pub(crate) window: AtomicU32,
     pub(crate) prepared: AtomicU32,
+    pub(crate) base: AtomicU64,
 }
 
 #[repr(C)]
@@ -55,6 +57,7 @@ impl Default for Direction {
                 written: AtomicU64::new(0),
                 window: AtomicU32::new(0),
                 prepared: AtomicU32::new(0),
+                base: AtomicU64::new(0),
             }),
             reader: Line(Reader { read: AtomicU64::new(0), mapped: AtomicU32::new(0) }),
             reader_waits: Line(WaitWord::default()),
@@ -75,12 +78,13 @@ mod tests {
             offset_of!(Direction, writer.0.written),
             offset_of!(Direction, writer.0.window),
             offset_of!(Direction, writer.0.prepared),
+            offset_of!(Direction, writer.0.base),
             offset_of!(Direction, reader.0.read),
             offset_of!(Direction, reader.0.mapped),
             offset_of!(Direction, reader_waits),
             offset_of!(Direction, writer_waits),
             size_of::<Direction>(),
         ];
-        assert_eq!(offsets, [0, 8, 12, 128, 136, 256, 384, 512]);
+        assert_eq!(offsets, [0, 8, 12, 16, 128, 136, 256, 384, 512]);
     }
 }

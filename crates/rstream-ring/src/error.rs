@@ -30,6 +30,8 @@ pub enum Error {
     },
     /// A file that came from the peer is no segment of the size that was agreed.
     NoSegment(&'static str),
+    /// There is no peer that may share memory with this process.
+    NoPeer(&'static str),
     /// The system may refuse memory when it is first used (`vm.overcommit_memory`), and then ends the
     /// process.
     UncertainMemory,
@@ -60,6 +62,7 @@ impl fmt::Display for Error {
             }
             Self::RingSize { size, most } => write!(f, "a ring of {size} bytes, of 1 to {most}"),
             Self::NoSegment(why) => write!(f, "the peer handed over no segment: {why}"),
+            Self::NoPeer(why) => write!(f, "no peer to share memory with: {why}"),
             Self::UncertainMemory => write!(f, "the system may refuse memory when it is first used"),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
         }

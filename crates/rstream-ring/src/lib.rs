@@ -15,14 +15,21 @@ mod memory;
 #[allow(unsafe_code)]
 mod models;
 mod notifier;
+#[cfg(not(loom))]
+mod rendezvous;
 mod ring;
 #[cfg(not(loom))]
 mod segment;
 mod sync;
+#[cfg(not(loom))]
+#[allow(unsafe_code)]
+mod user;
 mod wait;
 
 pub use error::{Error, Result};
 pub use notifier::{Notifier, Notify};
+#[cfg(not(loom))]
+pub use rendezvous::{Connected, Listener, Rendezvous};
 pub use ring::{Reader, ReaderState, Writer, WriterState};
 #[cfg(not(loom))]
 pub use segment::{RingSizes, Segment};

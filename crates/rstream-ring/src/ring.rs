@@ -102,6 +102,14 @@ impl Place {
     }
 }
 
+impl WriterState {
+    /// Bytes of room, as far as was looked.
+    #[inline]
+    fn room(&self) -> usize {
+        self.place.window - (self.written - self.read) as usize
+    }
+}
+
 impl Writer {
     pub(crate) fn new(ring: Ring) -> Self {
         ring.direction().writer.0.prepared.store(is_prepared().into(), Ordering::Relaxed);
@@ -186,6 +194,24 @@ impl Writer {
         Ok(is_empty)
     }
 
+    /// Says that the stream does not begin in this ring: `base` bytes of it went another way before. Call it
+    /// before the first byte is written, with which it is published.
+    pub fn set_base(&mut self, base: u64) {
+        self.ring.direction().writer.0.base.store(base, Ordering::Relaxed);
+    }
+
+    /// Bytes that a call would take, as far as is known without a look.
+    #[must_use]
+    pub fn known_room(&self) -> usize {
+        if self.at.done == 0 { self.at.room() } else { 0 }
+    }
+
+    /// Whether the reader has given back room, as far as is known without a look: it has read bytes.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.at.read > 0
+    }
+
     /// Whether the peer has mapped the segment. It may have died since.
     #[must_use]
     pub fn is_mapped_by_peer(&self) -> bool {
@@ -215,14 +241,13 @@ impl Writer {
     /// At least `wanted` bytes of room, or all there are.
     #[inline]
     fn room_for(&mut self, wanted: usize) -> Result<usize> {
-        let room = |at: &WriterState| at.place.window - (at.written - at.read) as usize;
         if self.at.done != 0 {
             return Err(Error::Closed);
         }
-        if room(&self.at) < wanted {
+        if self.at.room() < wanted {
             self.look()?;
         }
-        Ok(room(&self.at))
+        Ok(self.at.room())
     }
 
     /// Looks at what the reader has read.
@@ -343,6 +368,20 @@ impl Reader {
         self.look_for(usize::MAX)
     }
 
+    /// Bytes that a call would give, as far as is known without a look.
+    #[inline]
+    #[must_use]
+    pub fn known(&self) -> usize {
+        (self.at.written - self.at.read) as usize
+    }
+
+    /// Bytes of the stream that went another way before the first byte of this ring, see
+    /// [`Writer::set_base`]. It is valid once there was a byte to read.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.ring.direction().writer.0.base.load(Ordering::Relaxed)
+    }
+
     /// Whether everything was read, and the writer has ended its output.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -377,12 +416,6 @@ impl Reader {
         self.at.finds = if asked { 0 } else { u32::MAX };
         let found = self.look();
         !asked || found.is_err() || self.at.ended || self.known() > 0
-    }
-
-    /// Bytes that can be read without a look.
-    #[inline]
-    fn known(&self) -> usize {
-        (self.at.written - self.at.read) as usize
     }
 
     /// `wanted` bytes that can be read, or all there are. An error comes after the bytes before it.

@@ -1,34 +1,44 @@
-//! An established connection: the stream protocol driven over a queue pair.
+//! An established connection: the stream protocol driven over a queue pair, and rings in shared memory beside
+//! it if the peer is on the same host.
 //!
 //! To send, [`Connection::send`] asks the protocol where in the peer's ring the next message belongs, and
 //! posts it. To receive, [`Connection::receive`] polls completions, feeds them to the protocol, and copies
 //! bytes out of the receive ring. Each public call flushes before it returns: control words that are due are
 //! posted, unless the caller held output back with `more`.
 //!
+//! Once memory is shared, each direction moves from the queue pair to its ring and stays there. The queue
+//! pair goes on to tell how the connection ends.
+//!
 //! | file | part |
 //! |---|---|
 //! | `connection` | the calls of the stream's user |
 //! | `connection/drive` | completions, connection events, control words |
+//! | `connection/rings` | the same calls over shared memory |
 
 mod drive;
+mod rings;
 
 use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 use std::time::Instant;
 
-use rdma_verbs::{self as verbs, Completion, CompletionQueue, Connections, Device, RemoteAddress};
+use rdma_verbs::{self as verbs, Completion, CompletionQueue, Connections, Device, RemoteAddress, WaitSet};
 use rstream_protocol::{RecvState, SendEnd, Stream, WordFormat};
 
 use super::error::{Error, Result};
 use super::gather::Gather;
 use super::queue_pair::{REPOST_CHAIN, StreamQueuePair};
 use super::settings::Settings;
+use super::sharing::Attempt;
 use super::spin::AdaptiveSpin;
 use super::statistics::{Calls, Statistics};
+use rings::Rings;
 
 /// A stream over a queue pair.
 pub struct Connection<D: Device> {
-    queue_pair: StreamQueuePair<D>,
+    pub(crate) queue_pair: StreamQueuePair<D>,
     stream: Stream,
+    sharing: Sharing,
     /// Calls of each direction.
     calls: [Calls; 2],
     /// Whether to spin before a sleep, for each direction.
@@ -64,6 +74,16 @@ pub struct Connection<D: Device> {
     at_cancellation_point: fn(&mut dyn FnMut()),
 }
 
+/// Memory shared with a peer on the same host.
+enum Sharing {
+    /// There is none, and will be none.
+    Never,
+    /// Both sides are willing to.
+    Attempt(Box<Attempt>),
+    /// There is.
+    Rings(Box<Rings>),
+}
+
 /// A direction of the stream, seen from this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -92,10 +112,12 @@ impl<D: Device> Connection<D> {
         settings: &Settings,
         (stream, format): (Stream, WordFormat),
         (peer_ring, peer_ring_size): (RemoteAddress, u32),
+        attempt: Option<Attempt>,
     ) -> Self {
         Self {
             queue_pair,
             stream,
+            sharing: attempt.map_or(Sharing::Never, |attempt| Sharing::Attempt(Box::new(attempt))),
             calls: Default::default(),
             spin: Default::default(),
             refused: 0,
@@ -123,9 +145,14 @@ impl<D: Device> Connection<D> {
         &self.queue_pair
     }
 
-    /// The queue pair, to attach a wait set.
-    pub fn queue_pair_mut(&mut self) -> &mut StreamQueuePair<D> {
-        &mut self.queue_pair
+    /// Attaches a wait set, which becomes readable when there is a reason to call.
+    ///
+    /// # Errors
+    /// Those of [`CompletionQueue::attach`].
+    pub fn attach(&mut self, wait: Arc<WaitSet>) -> verbs::Result<()> {
+        self.queue_pair.attach(wait)?;
+        self.watch_rings();
+        Ok(())
     }
 
     /// Sends as many bytes of `data` as there is room for, at least one, and returns their number. `total` is
@@ -135,7 +162,12 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// [`Error::WouldBlock`] without room, [`Error::Shut`] and [`Error::Reset`] after the end.
     pub fn send(&mut self, data: &[IoSlice<'_>], total: usize, more: bool) -> Result<usize> {
-        self.then_flush(|connection| {
+        if let Sharing::Rings(rings) = &mut self.sharing
+            && rings.sends
+        {
+            return self.send_to_ring(data, total);
+        }
+        let sent = self.then_flush(|connection| {
             let mut taken = connection.post(data, 0, total, more)?;
             if taken < total {
                 connection.drive_while(|stream| stream.sendable().is_ok_and(|room| room < total - taken));
@@ -151,7 +183,9 @@ impl<D: Device> Connection<D> {
             }
             connection.sendable()?;
             if total > 0 { connection.block_send(1) } else { Ok(0) }
-        })
+        });
+        self.after_queue_pair_call(&sent);
+        sent
     }
 
     /// Sends all of `data` or nothing.
@@ -163,7 +197,10 @@ impl<D: Device> Connection<D> {
         if length > self.longest_inject {
             return Err(Error::TooLong);
         }
-        self.then_flush(|connection| {
+        if self.sends_to_ring() {
+            return self.inject_to_ring(data);
+        }
+        let sent = self.then_flush(|connection| {
             let mut room = connection.room(length)?;
             if room < length && connection.release_held() {
                 room = connection.sendable()?;
@@ -173,7 +210,9 @@ impl<D: Device> Connection<D> {
             }
             connection.room_awaited = 0;
             connection.post(&[IoSlice::new(data)], 0, length, false)
-        })
+        });
+        self.after_queue_pair_call(&sent);
+        sent
     }
 
     /// The number of bytes that a send would take now.
@@ -181,6 +220,9 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// As [`Connection::send`].
     pub fn peek_send(&mut self) -> Result<usize> {
+        if self.sends_to_ring() {
+            return self.peek_send_to_ring();
+        }
         self.then_flush(|connection| {
             connection.release_held();
             connection.room(usize::MAX)?;
@@ -199,7 +241,10 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// [`Error::WouldBlock`] if there are none yet, [`Error::Reset`] if the connection broke.
     pub fn receive(&mut self, target: &mut [IoSliceMut<'_>], total: usize, consume: bool) -> Result<usize> {
-        self.then_flush(|connection| {
+        if self.receives_from_ring() {
+            return self.receive_from_ring(target, total, consume);
+        }
+        let received = self.then_flush(|connection| {
             let available = connection.available(total)?;
             if total == 0 || available == 0 {
                 return Ok(0);
@@ -209,7 +254,12 @@ impl<D: Device> Connection<D> {
                 connection.stream.consume(given);
             }
             Ok(given)
-        })
+        });
+        if self.receives_from_ring() {
+            return self.receive_from_ring(target, total, consume);
+        }
+        self.after_queue_pair_call(&received);
+        received
     }
 
     /// The number of bytes that a receive would return now; 0 at the end of the stream.
@@ -217,7 +267,11 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// As [`Connection::receive`].
     pub fn peek_receive(&mut self) -> Result<usize> {
-        self.then_flush(|connection| connection.available(1))
+        if self.receives_from_ring() {
+            return self.peek_ring();
+        }
+        let available = self.then_flush(|connection| connection.available(1));
+        if self.receives_from_ring() { self.peek_ring() } else { available }
     }
 
     /// Whether an event loop has a reason to call.
@@ -234,11 +288,12 @@ impl<D: Device> Connection<D> {
         match direction {
             Direction::Receive => {
                 self.stream.readable() > 0
+                    || self.known_in_ring() > 0
                     || (self.stream.receive_end() != RecvState::Open
                         && (!self.end_returned || self.sendable().is_err()))
             }
             Direction::Send => {
-                self.room_awaited > 0 && !self.stream.sendable().is_ok_and(|room| room < self.room_awaited)
+                self.room_awaited > 0 && !self.known_room().is_ok_and(|room| room < self.room_awaited)
             }
         }
     }
@@ -252,7 +307,8 @@ impl<D: Device> Connection<D> {
         let again = self.queue_pair.cq.arm()?;
         // If all completions before an event were polled already, only the event signals the wait set.
         self.event_expected |= self.event_is_due();
-        Ok(again || self.event_expected)
+        let found = self.arm_rings();
+        Ok(again || self.event_expected || found)
     }
 
     /// The statistics of one direction, for the caller to count its calls in.
@@ -286,11 +342,13 @@ impl<D: Device> Connection<D> {
     /// Ends the receiving direction: further bytes of the peer are dropped.
     pub fn shut_recv(&mut self) {
         self.stream.shut_recv();
+        self.drop_ring_input();
     }
 
     /// Closes both directions. Returns when they were closed.
     pub fn close(&mut self) -> Instant {
         self.stream.close();
+        self.keep_ring_input();
         *self.closed.get_or_insert_with(Instant::now)
     }
 
@@ -345,6 +403,15 @@ impl<D: Device> Connection<D> {
         if readable > 0 {
             return Ok(readable);
         }
+        if self.move_input() {
+            // The caller looks in the ring.
+            return Err(Error::WouldBlock);
+        }
+        self.nothing(wanted)
+    }
+
+    /// The outcome of a receive of `wanted` bytes that finds none.
+    fn nothing(&mut self, wanted: usize) -> Result<usize> {
         match self.stream.receive_end() {
             RecvState::Open if wanted > 0 => Err(Error::WouldBlock),
             RecvState::Open => Ok(0),

@@ -19,11 +19,13 @@ use rdma_verbs::{
     self as verbs, ConnectError, ConnectionEvent, Connections, Device, DeviceAttributes, EventTarget,
 };
 use rstream_protocol::{Extension, Features, Offer, OfferError, Refusal, RefusalReason, Stream};
+use rstream_ring::{Rendezvous, RingSizes};
 
 use super::connection::Connection;
 use super::parameters::{BadParameters, Peer, extend, user_data_room};
 use super::queue_pair::StreamQueuePair;
 use super::settings::Settings;
+use super::sharing::Attempt;
 
 /// Why an attempt could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +43,8 @@ pub struct Handshake<D: Device> {
     queue_pair: Box<StreamQueuePair<D>>,
     /// On the passive side, the peer's parameters. The active side gets them with the reply.
     peer: Option<Peer>,
+    /// Where the two sides meet to share memory, if both are willing to.
+    rendezvous: Option<Rendezvous>,
     settings: Settings,
     device: DeviceAttributes,
 }
@@ -74,14 +78,16 @@ impl<D: Device> Handshake<D> {
         device: DeviceAttributes,
         events: EventTarget,
     ) -> Started<D> {
-        let invitation = if settings.shares_memory() { queue_pair.invite(remote) } else { None };
+        let rendezvous = if settings.shares_memory() { Rendezvous::new(remote) } else { None };
+        let told = rendezvous.map(Rendezvous::to_bytes);
         let features = settings.side(&device).features();
-        let extension = extend(features, user_data, invitation.as_ref(), &device);
+        let told = told.as_ref().map_or(&[][..], |bytes| bytes);
+        let extension = extend(features, user_data, told, &device);
         let offer = queue_pair.offer(&settings, Some(extension));
         let StreamQueuePair { cq, qp, .. } = &mut *queue_pair;
         let start = |data: &[u8]| cq.connect(*qp, remote, source, data, &settings.connect, events);
         match begin(&offer, start) {
-            Ok(()) => Ok(Box::new(Self { queue_pair, peer: None, settings, device })),
+            Ok(()) => Ok(Box::new(Self { queue_pair, peer: None, rendezvous, settings, device })),
             Err(error) => Err((queue_pair, error)),
         }
     }
@@ -99,17 +105,16 @@ impl<D: Device> Handshake<D> {
         events: EventTarget,
     ) -> Started<D> {
         let mut features = settings.side(&device).features();
-        // The reply needs one byte more to say that memory is shared.
-        let shares = settings.shares_memory() && user_data.len() < user_data_room(&device);
-        let invitation = peer.invitation.filter(|_| shares);
-        let shared = invitation.is_some_and(|invitation| queue_pair.visit(&request, &invitation));
-        features.set(Features::SHARED_MEMORY, shared);
-        let extension = peer.is_extended().then_some(Extension { features, user_data, invitation: &[] });
+        // The reply needs one byte more to say that this side comes.
+        let comes = settings.shares_memory() && user_data.len() < user_data_room(&device);
+        let rendezvous = peer.rendezvous.filter(|_| comes);
+        features.set(Features::SHARED_MEMORY, rendezvous.is_some());
+        let extension = peer.is_extended().then_some(Extension { features, user_data, rendezvous: &[] });
         let offer = queue_pair.offer(&settings, extension);
         let StreamQueuePair { cq, qp, .. } = &mut *queue_pair;
         let start = |data: &[u8]| cq.accept(*qp, request, data, &settings.connect, events);
         match begin(&offer, start) {
-            Ok(()) => Ok(Box::new(Self { queue_pair, peer: Some(peer), settings, device })),
+            Ok(()) => Ok(Box::new(Self { queue_pair, peer: Some(peer), rendezvous, settings, device })),
             Err(error) => Err((queue_pair, error)),
         }
     }
@@ -150,17 +155,28 @@ impl<D: Device> Handshake<D> {
 
     /// The connection that both sides' parameters make.
     fn establish(self, private_data: &[u8]) -> Result<Outcome<D>, BadParameters> {
-        let Self { mut queue_pair, peer, settings, device } = self;
-        let (peer, user_data) = match peer {
-            Some(peer) => (peer, Vec::new()),
-            None => Peer::decode(private_data)?,
+        let Self { queue_pair, peer, rendezvous, settings, device } = self;
+        let sizes = |peer: &Peer| RingSizes {
+            output: peer.offer.ring_size as usize,
+            input: settings.sizes.recv_buffer as usize,
         };
-        queue_pair.meet(peer.shares_memory());
-        let longest = queue_pair.longest_message(peer.offer.ring_size, device.max_message);
+        let (peer, user_data, attempt) = match peer {
+            Some(peer) => {
+                let attempt = rendezvous.map(|rendezvous| Attempt::to_connect(rendezvous, sizes(&peer)));
+                (peer, Vec::new(), attempt)
+            }
+            None => {
+                let (peer, user_data) = Peer::decode(private_data)?;
+                let rendezvous = rendezvous.filter(|_| peer.comes());
+                let attempt = rendezvous.map(|rendezvous| Attempt::to_listen(rendezvous, sizes(&peer)));
+                (peer, user_data, attempt)
+            }
+        };
+        let longest = u32::try_from(device.max_message).unwrap_or(u32::MAX);
         let setup = settings.side(&device).agree(&peer.offer, longest)?;
         let protocol = (Stream::new(setup)?, setup.words);
         let ring = (peer.ring(), peer.offer.ring_size);
-        let connection = Connection::new(*queue_pair, &settings, protocol, ring);
+        let connection = Connection::new(*queue_pair, &settings, protocol, ring, attempt);
         Ok(Outcome::Connected(Box::new(connection), user_data))
     }
 }

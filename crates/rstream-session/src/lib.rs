@@ -8,7 +8,7 @@
 //! | [`Handshake`] | a connection attempt: both sides exchange their parameters |
 //! | [`Connection`] | a stream: send, receive, peek, shut, close |
 //!
-//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`]). After a call that returned
+//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`], [`Connection::attach`]). After a call that returned
 //! [`Error::WouldBlock`] it arms the connection ([`Connection::arm`]), and sleeps on the set.
 //!
 #![doc = concat!("```\n", include_str!("../examples/hello.rs"), "```")]
@@ -26,6 +26,7 @@ mod handshake;
 mod parameters;
 mod queue_pair;
 mod settings;
+mod sharing;
 mod spin;
 mod statistics;
 

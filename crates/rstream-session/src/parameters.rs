@@ -1,10 +1,10 @@
 //! Connection parameters, which the sides exchange in the private data of request and reply.
 
-use rdma_verbs::shm::Invitation;
 use rdma_verbs::{DeviceAttributes, RemoteAddress};
 use rstream_protocol::{
     Extension, Features, Offer, OfferError, Refusal, RefusalReason, SetupError, UserDataTooLong,
 };
+use rstream_ring::Rendezvous;
 
 /// Why a connection with the peer's parameters is not possible.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +43,8 @@ pub struct Peer {
     pub(crate) offer: Offer<'static>,
     /// The key of its ring.
     key: u32,
-    /// Its offer to share memory.
-    pub(crate) invitation: Option<Invitation>,
+    /// Where it can be met to share memory.
+    pub(crate) rendezvous: Option<Rendezvous>,
 }
 
 impl Peer {
@@ -55,10 +55,10 @@ impl Peer {
     pub fn decode(private_data: &[u8]) -> Result<(Self, Vec<u8>), BadParameters> {
         let offer = Offer::decode(private_data)?;
         let key = u32::try_from(offer.ring_key).map_err(|_| BadParameters::RingKey(offer.ring_key))?;
-        let invitation = offer.extension.and_then(|extension| Invitation::from_bytes(extension.invitation));
-        let bare = |Extension { features, .. }| Extension { features, user_data: &[], invitation: &[] };
+        let rendezvous = offer.extension.and_then(|extension| Rendezvous::from_bytes(extension.rendezvous));
+        let bare = |Extension { features, .. }| Extension { features, user_data: &[], rendezvous: &[] };
         let extension = offer.extension.map(bare);
-        Ok((Self { offer: Offer { extension, ..offer }, key, invitation }, offer.user_data().to_vec()))
+        Ok((Self { offer: Offer { extension, ..offer }, key, rendezvous }, offer.user_data().to_vec()))
     }
 
     /// Whether the peer supports the extension, which carries the application's data.
@@ -67,8 +67,8 @@ impl Peer {
         self.offer.extension.is_some()
     }
 
-    /// Whether it reports that it shares the memory that this side offered.
-    pub(crate) fn shares_memory(&self) -> bool {
+    /// Whether it says that it comes to the rendezvous of this side.
+    pub(crate) fn comes(&self) -> bool {
         let shares = |extension: Extension<'_>| extension.features.contains(Features::SHARED_MEMORY);
         self.offer.extension.is_some_and(shares)
     }
@@ -85,19 +85,17 @@ pub fn user_data_room(device: &DeviceAttributes) -> usize {
     device.max_private_data.saturating_sub(Offer::OVERHEAD).min(Offer::USER_DATA_MAX)
 }
 
-/// The extension of the active side. It contains the offer to share memory, if there is one and it fits.
+/// The extension of the active side. It contains the rendezvous, if there is one and it fits.
 pub(crate) fn extend<'a>(
     features: Features,
     user_data: &'a [u8],
-    invitation: Option<&'a Invitation>,
+    rendezvous: &'a [u8],
     device: &DeviceAttributes,
 ) -> Extension<'a> {
-    let bare = Extension { features, user_data, invitation: &[] };
-    let Some(invitation) = invitation else { return bare };
-    let features = features | Features::SHARED_MEMORY;
-    let extended = Extension { features, invitation: invitation.as_bytes(), ..bare };
-    let taken = user_data.len() + extended.invitation_bytes();
-    if taken <= user_data_room(device) { extended } else { bare }
+    let bare = Extension { features, user_data, rendezvous: &[] };
+    let extended = Extension { features: features | Features::SHARED_MEMORY, rendezvous, ..bare };
+    let fits = user_data.len() + extended.rendezvous_bytes() <= user_data_room(device);
+    if fits && !rendezvous.is_empty() { extended } else { bare }
 }
 
 /// The private data of a reject.

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rdma_verbs::shm::Invitation;
 use rdma_verbs::{
     self as verbs, Access, Buffer, CompletionQueue, Connections, Device, Memory, MemoryRegion, Operation,
     Payload, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, RemoteAddress, Segment,
@@ -18,9 +17,6 @@ use super::gather::MAX_PIECES;
 use super::settings::Settings;
 
 const PLAIN_SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-
-/// Messages of up to this many bytes are not split.
-const SPLIT_LEAST: u32 = 4096;
 
 /// Bytes of a word that is the payload of a send.
 const WORD: usize = size_of::<u32>();
@@ -40,6 +36,8 @@ pub struct StreamQueuePair<D: Device> {
     staging: Option<D::Mr>,
     /// Slots for outgoing words, if the device does not even take a word inline.
     word_staging: Option<WordSlots<D::Mr>>,
+    /// The attached wait set.
+    pub(crate) wait: Option<Arc<WaitSet>>,
 }
 
 /// Slots for outgoing words in registered memory, used in turn. There are as many as entries of the send
@@ -88,7 +86,7 @@ impl<D: Device> StreamQueuePair<D> {
         };
 
         let mut queue_pair =
-            Self { cq, qp, ring, words, slot, inline: granted.inline, staging, word_staging };
+            Self { cq, qp, ring, words, slot, inline: granted.inline, staging, word_staging, wait: None };
         let mut first = 0;
         while first < recv_depth {
             let end = recv_depth.min(first + REPOST_CHAIN as u32);
@@ -103,7 +101,9 @@ impl<D: Device> StreamQueuePair<D> {
     /// # Errors
     /// Those of [`CompletionQueue::attach`].
     pub fn attach(&mut self, wait: Arc<WaitSet>) -> verbs::Result<()> {
-        self.cq.attach(wait)
+        self.cq.attach(Arc::clone(&wait))?;
+        self.wait = Some(wait);
+        Ok(())
     }
 
     /// When to drive the connection even if nothing is signaled.
@@ -133,33 +133,6 @@ impl<D: Device> StreamQueuePair<D> {
             receives: settings.sizes.recv_depth,
             extension,
         }
-    }
-
-    /// Offers the peer at `remote` to share the ring. See [`SameHost::invite`](verbs::SameHost::invite).
-    pub(crate) fn invite(&mut self, remote: SocketAddr) -> Option<Invitation> {
-        self.cq.same_host()?.invite(self.qp, remote, &self.ring)
-    }
-
-    /// Connects to a peer's offer to share memory. See [`SameHost::visit`](verbs::SameHost::visit).
-    pub(crate) fn visit(&mut self, request: &D::Request, invitation: &Invitation) -> bool {
-        let same_host = self.cq.same_host();
-        same_host.is_some_and(|same_host| same_host.visit(self.qp, request, invitation, &self.ring))
-    }
-
-    /// Finishes the rendezvous that this side offered. See [`SameHost::meet`](verbs::SameHost::meet).
-    pub(crate) fn meet(&mut self, visited: bool) {
-        if let Some(same_host) = self.cq.same_host() {
-            same_host.meet(self.qp, visited);
-        }
-    }
-
-    /// The longest useful data message for a ring of `peer_ring` bytes, on a device that takes `most` bytes.
-    /// On shared memory, where messages are cheap, several messages fill the ring, so that the peer reads one
-    /// while the next one is written.
-    pub(crate) fn longest_message(&mut self, peer_ring: u32, most: u64) -> u32 {
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let shares_memory = self.cq.same_host().is_some_and(|same_host| same_host.shares_memory(self.qp));
-        if shares_memory { most.min((peer_ring / 4).max(SPLIT_LEAST)) } else { most }
     }
 
     /// Posts the receives of the slots that `slots` yields, at most [`REPOST_CHAIN`] of them.

@@ -216,7 +216,7 @@ fn an_end_without_completions_is_reported_by_arm() {
         let device = sim::Fabric::new().device(sim::Config { arming, ..sim::Config::infiniband() });
         let [mut left, mut right] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
         left.abort();
-        while right.queue_pair_mut().cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
+        while right.queue_pair.cq.poll(&mut [Completion::EMPTY; 16]) > 0 {}
         let receive = |right: &mut Connection<_>| right.receive(&mut [IoSliceMut::new(&mut [0])], 1, true);
         assert_eq!(receive(&mut right), Err(Error::WouldBlock));
         assert!(right.arm().unwrap());

@@ -1,8 +1,9 @@
 //! Connecting, accepting, and the end of a connection.
 
+use std::any::TypeId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rdma_verbs::Device;
+use rdma_verbs::{Device, iwarp};
 use rstream_session::{Connection, Handshake, Outcome, Settings, StartError, Started, StreamQueuePair};
 
 use crate::abi::{self, CmOps, Errno, ErrorEvent, Event, Result, constants};
@@ -45,7 +46,8 @@ impl<D: Device> Endpoint<D> {
         Settings {
             sizes: inner.sizes,
             force_iwarp: self.force_iwarp,
-            share_memory: config.shared_memory,
+            // A process that chose an RDMA device stays on it.
+            share_memory: config.shared_memory && TypeId::of::<D>() == TypeId::of::<iwarp::Device>(),
             connect: config.connect.clone(),
             at_cancellation_point: |body| abi::defer_cancellation(body),
         }

@@ -98,7 +98,7 @@ impl Region {
         if access.contains(Access::REMOTE_READ) {
             rights |= sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
         }
-        let place = memory.pin();
+        let place = memory.address();
         // SAFETY: the domain is valid; the range is the memory's whole allocation, which `Region` holds until
         // it is deregistered. `Memory` reads what the device writes there only by copies.
         let raw = unsafe {
@@ -143,7 +143,7 @@ impl verbs::ProtectionDomain for Pd {
 
     /// The device draws the keys, and the address is that of the memory.
     fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<Region> {
-        if name.key.is_some() || name.address != memory.pin().as_ptr().addr() as u64 {
+        if name.key.is_some() || name.address != memory.address().as_ptr().addr() as u64 {
             return Err(Error::Unsupported("keys and addresses that the consumer chooses"));
         }
         self.register(memory, access)

@@ -36,7 +36,6 @@ pub use receives::SharedReceives;
 use transmit::Transmitter;
 
 use super::region::{ProtectionDomain, RegionCache};
-use crate::shm::Message;
 use crate::{
     Completion, CompletionStatus, Error, Memory, Place, QpCapabilities, QpId, RecvRequest, Result,
     SendRequest,
@@ -170,8 +169,6 @@ pub struct Machine {
     established: bool,
     /// Whether a segment of the peer caused the fault.
     failed_segment: bool,
-    /// Number of bytes taken of the peer's stream.
-    consumed: u64,
 }
 
 impl Machine {
@@ -215,7 +212,6 @@ impl Machine {
             transmitter: Transmitter::new(qp, (capabilities, rules), max_payload),
             established: false,
             failed_segment: false,
-            consumed: 0,
         }
     }
 
@@ -291,7 +287,6 @@ impl Machine {
     /// Reports that the first `count` bytes of [`Machine::target`] are in their place.
     pub fn placed(&mut self, count: usize) {
         self.receiver.placed(count);
-        self.consumed += count as u64;
     }
 
     /// Whether a message waits for a receive. Then feed nothing more until [`Machine::resume`] has succeeded
@@ -351,57 +346,10 @@ impl Machine {
         let fed = self.receiver.feed(input, &mut self.reads, &mut self.regions, sink);
         self.failed_segment = fed.is_err();
         fed?;
-        self.consumed += input.len() as u64;
         if self.receiver.is_opened() {
             self.transmitter.open();
         }
         Ok(())
-    }
-
-    /// Takes a message from shared memory. It wrote to the region with this key.
-    ///
-    /// # Errors
-    /// [`Fault`]: the connection has failed.
-    pub fn receive_message(
-        &mut self,
-        message: Message,
-        key: u32,
-        sink: &mut impl Sink,
-    ) -> std::result::Result<(), Fault> {
-        self.receiver.receive_message(message, key, &mut self.regions, sink)?;
-        self.transmitter.open();
-        Ok(())
-    }
-
-    /// Number of bytes taken of the peer's stream.
-    #[must_use]
-    pub fn consumed(&self) -> u64 {
-        self.consumed
-    }
-
-    /// Number of bytes added to the stream towards the peer, sent or staged.
-    #[must_use]
-    pub fn produced(&self) -> u64 {
-        self.transmitter.produced()
-    }
-
-    /// Whether the next request may bypass the stream: this side may send, and no earlier request is
-    /// outstanding.
-    #[must_use]
-    pub fn is_sent(&self) -> bool {
-        self.transmitter.is_sent()
-    }
-
-    /// Whether this side waits for something that arrives only by the stream: the rest of a message, or the
-    /// response to a read.
-    #[must_use]
-    pub fn awaits_stream(&self) -> bool {
-        self.transmitter.awaits_read() || !self.receiver.is_between_messages()
-    }
-
-    /// Completes requests that bypassed the stream.
-    pub fn complete(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
-        self.transmitter.complete_requests(requests, sink);
     }
 
     /// Sends waiting output, as far as the wire takes it. Call it after [`Machine::feed`], and when the wire

@@ -142,9 +142,6 @@ impl CompletionQueue {
             }
             (_, None) => self.unread = false,
             (pairs, Some(own_set)) => {
-                for pair in pairs.iter_mut().filter(|pair| pair.is_shared()) {
-                    pair.drive(&mut delivery, sets);
-                }
                 self.found.clear();
                 if let Err(error) = own_set.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
@@ -332,7 +329,6 @@ impl verbs::CompletionQueue for CompletionQueue {
             if let Some(before) = &self.attached {
                 pair.remove_from(&before.wait);
             }
-            pair.watch_notifier(&target);
         }
         self.attached = Some(target);
         self.finish_call();
@@ -345,11 +341,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         if self.unread {
             self.notification.notify_again();
         }
-        let mut waiting = !self.ready.is_empty();
-        for pair in &mut self.pairs {
-            waiting |= pair.arm(self.attached.as_ref());
-        }
-        Ok(waiting)
+        Ok(!self.ready.is_empty())
     }
 }
 

@@ -14,7 +14,6 @@ mod connect;
 mod ending;
 mod entries;
 mod input;
-mod shared;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,14 +28,12 @@ use super::machine::{Machine, Port, Sink, Violation};
 use super::membership::{Membership, PollSets};
 use super::scratch::Scratch;
 use super::socket::Socket;
-use crate::shm::Meeting;
 use crate::{
     Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
     Token, WaitSet,
 };
 use ending::End;
 use entries::{Entries, Queue};
-use shared::Shared;
 
 /// Maximum number of receive calls of one `drive`, so that a peer that sends without pause does not hold the
 /// caller. `unread` records that input is left.
@@ -64,10 +61,6 @@ pub(super) struct QueuePair {
     peer: Option<SocketAddr>,
     /// Set once the connection is established.
     liveness: Option<Liveness>,
-    /// The rendezvous for a peer on this host, until the connection is established.
-    meeting: Option<Box<Meeting>>,
-    /// Memory shared with the peer.
-    shared: Option<Box<Shared>>,
 }
 
 enum Phase {
@@ -95,8 +88,6 @@ impl QueuePair {
             local: None,
             peer: None,
             liveness: None,
-            meeting: None,
-            shared: None,
         }
     }
 
@@ -202,9 +193,6 @@ impl QueuePair {
             free: self.machine.send_room(),
         };
         entries.check(requests.len(), ready)?;
-        if self.post_shared(requests, ready) {
-            return Ok(());
-        }
         let Some(wire) = &mut self.socket else { return Err(refused(self.state())) };
         let posted = {
             let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
@@ -304,7 +292,6 @@ impl QueuePair {
 
     /// Removes the socket from `set`, which is no longer one of the poll sets.
     pub(super) fn remove_from(&mut self, set: &WaitSet) {
-        self.unwatch_notifier(set);
         if let Some(socket) = &self.socket {
             self.membership.remove_from(socket, set);
         }
@@ -385,9 +372,6 @@ impl QueuePair {
     }
 
     fn remove_from_sets(&mut self, sets: PollSets<'_>) {
-        if let Some(attached) = sets.attached {
-            self.unwatch_notifier(&attached.wait);
-        }
         if let Some(socket) = &self.socket {
             self.membership.remove(socket.as_fd(), sets);
         }

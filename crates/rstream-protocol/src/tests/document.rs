@@ -58,7 +58,7 @@ fn connection_data() {
         ring_key: 0x1112_1314_1516_1718,
         ring_size: 0x2122_2324,
         receives: 0x3132,
-        extension: Some(Extension { features, user_data: b"hello", invitation: &[] }),
+        extension: Some(Extension { features, user_data: b"hello", rendezvous: &[] }),
     };
     assert_layout(&rows, &offer.encode().expect("good"), |field| match field {
         "number of bytes that follow" => vec![30 + 5],
@@ -85,7 +85,7 @@ fn connection_data() {
 #[test]
 fn rendezvous_offer() {
     let rows = table(section("### Rendezvous offer"), "| offset | size | field | value |");
-    let bare = Extension { features: Features::empty(), user_data: b"hello", invitation: b"come" };
+    let bare = Extension { features: Features::empty(), user_data: b"hello", rendezvous: b"come" };
     let invited = Extension { features: Features::SHARED_MEMORY, ..bare };
     let [bare, invited] = [bare, invited].map(|extension| {
         let base = Offer { ring_address: 0, ring_key: 0, ring_size: 1, receives: 3, extension: None };

@@ -16,12 +16,12 @@ const BASE: Offer<'static> = Offer {
 
 fn extended(user_data: &[u8]) -> Offer<'_> {
     let features = Features::END_OF_STREAM | Features::IMMEDIATE;
-    Offer { extension: Some(Extension { features, user_data, invitation: b"" }), ..BASE }
+    Offer { extension: Some(Extension { features, user_data, rendezvous: b"" }), ..BASE }
 }
 
-fn inviting(invitation: &[u8]) -> Offer<'_> {
+fn inviting(rendezvous: &[u8]) -> Offer<'_> {
     let features = Features::END_OF_STREAM | Features::SHARED_MEMORY;
-    Offer { extension: Some(Extension { features, user_data: b"abc", invitation }), ..BASE }
+    Offer { extension: Some(Extension { features, user_data: b"abc", rendezvous }), ..BASE }
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn both_sides_agree_on_words_and_features() {
         (END | IMM, None, Immediate, false, Immediate, NONE),
         (END, None, Immediate, true, Iwarp, NONE),
     ] {
-        let extension = peer.map(|features| Extension { features, user_data: b"", invitation: b"" });
+        let extension = peer.map(|features| Extension { features, user_data: b"", rendezvous: b"" });
         let offer = Offer { extension, ..BASE };
         assert_eq!(negotiate(local, &offer, transport, forced), (words, agreed));
     }

@@ -21,6 +21,7 @@ impl<D: Device> Connection<D> {
                 break;
             }
         }
+        self.drive_rings();
         self.flush_control();
     }
 
@@ -192,7 +193,7 @@ impl<D: Device> Connection<D> {
     }
 
     /// Ends the connection because the peer violated the protocol.
-    fn end_for_breach(&mut self, breach: &Breach) {
+    pub(super) fn end_for_breach(&mut self, breach: &Breach) {
         log::warn!("connection ended, the peer violated the protocol: {breach}");
         self.refused += 1;
         self.abort();
@@ -224,7 +225,7 @@ fn is_arrival(completion: &Completion) -> bool {
 
 /// A violation of the protocol by the peer, or by the device that reports for it.
 #[derive(Debug, thiserror::Error)]
-enum Breach {
+pub(super) enum Breach {
     #[error(transparent)]
     Violation(#[from] Violation),
     #[error("{length} bytes at {offset} are beyond the ring or their receive")]
@@ -233,6 +234,10 @@ enum Breach {
     NoReceive { id: u64 },
     #[error("{kind:?} of {length} bytes with immediate {immediate:?} is no message of a stream")]
     NotAMessage { kind: CompletionKind, immediate: Option<u64>, length: u32 },
+    #[error(transparent)]
+    Ring(#[from] rstream_ring::Error),
+    #[error("{moved} bytes moved by the queue pair, where the ring begins after {base}")]
+    RingBegins { base: u64, moved: u64 },
     #[error("{kind:?}: {status}")]
     Failed { kind: CompletionKind, status: CompletionStatus },
 }

@@ -7,7 +7,7 @@ use super::CompletionQueue;
 use rdma_verbs::iwarp::handshake::HandshakeError;
 use rdma_verbs::{
     self as verbs, BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, QpId,
-    Result, SameHost,
+    Result,
 };
 
 impl<C: verbs::CompletionQueue> CompletionQueue<C> {
@@ -121,9 +121,5 @@ impl<C: verbs::CompletionQueue> verbs::Connections for CompletionQueue<C> {
 
     fn peer_address(&self, qp: QpId) -> Option<SocketAddr> {
         self.inner.peer_address(qp)
-    }
-
-    fn same_host(&mut self) -> Option<&mut dyn SameHost<Request = C::Request>> {
-        self.inner.same_host()
     }
 }

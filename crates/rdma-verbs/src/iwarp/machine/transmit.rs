@@ -202,23 +202,6 @@ impl Transmitter {
         self.stream.is_closed() || self.stream.staged() == 0 && self.work.is_empty() && !reads.is_serving()
     }
 
-    /// See [`super::Machine::is_sent`].
-    pub(super) fn is_sent(&self) -> bool {
-        self.open && self.work.is_empty() && self.pending.is_empty()
-    }
-
-    /// See [`super::Machine::produced`].
-    pub(super) fn produced(&self) -> u64 {
-        self.stream.produced()
-    }
-
-    /// See [`super::Machine::complete`].
-    pub(super) fn complete_requests(&self, requests: &[SendRequest<'_>], sink: &mut impl Sink) {
-        for request in requests.iter().filter(|request| request.signaled) {
-            sink.push(Report::of(request).completion(self.qp, CompletionStatus::Success));
-        }
-    }
-
     /// See [`super::Machine::sent_after_posted`].
     pub(super) fn sent_after_posted(&self) -> u64 {
         match self.pending.back().map_or(self.completed, |last| last.end) {

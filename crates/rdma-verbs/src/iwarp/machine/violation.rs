@@ -2,7 +2,6 @@
 //! each.
 
 use crate::iwarp::region::RegionFault;
-use crate::shm::Garbage;
 use iwarp_wire::ddp::HeaderError;
 use iwarp_wire::rdmap::{ControlError, Opcode, Terminate};
 
@@ -150,9 +149,6 @@ pub enum Violation {
         /// Reads agreed.
         limit: u8,
     },
-    /// Invalid content of a message in shared memory.
-    #[error("{:#x} {:#x} in shared memory is no message", .0.head, .0.body)]
-    Garbage(Garbage),
     /// The local memory of a message was deregistered before the message was complete.
     #[error("local key {0:#010x} died under a message")]
     LocalKey(u32),
@@ -162,12 +158,6 @@ pub enum Violation {
     /// There is no memory for output that the socket does not take, or for incomplete input.
     #[error("no memory for bytes that have to wait")]
     NoMemory,
-}
-
-impl From<Garbage> for Violation {
-    fn from(garbage: Garbage) -> Self {
-        Self::Garbage(garbage)
-    }
 }
 
 impl Violation {
@@ -192,7 +182,7 @@ impl Violation {
             Self::MessageOffset { .. } => Terminate::MESSAGE_OFFSET,
             Self::NoReceive { .. } | Self::Reads { .. } => Terminate::NO_BUFFER,
             Self::TooLong { .. } => Terminate::TOO_LONG,
-            Self::Length { .. } | Self::Garbage(_) => Terminate::RDMAP_UNSPECIFIED,
+            Self::Length { .. } => Terminate::RDMAP_UNSPECIFIED,
             Self::Stag { purpose: Purpose::Write, .. } => Terminate::TAGGED_STAG,
             Self::Stag { purpose: Purpose::Read, .. } => Terminate::READ_STAG,
             Self::Region { fault: RegionFault::Access, .. } => Terminate::ACCESS,

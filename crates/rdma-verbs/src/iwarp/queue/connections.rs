@@ -7,9 +7,7 @@ use super::CompletionQueue;
 use crate::iwarp::connecting::Connecting;
 use crate::iwarp::handshake::{Initiator, Parameters};
 use crate::iwarp::listener::ConnectionRequest;
-use crate::iwarp::queue_pair::QueuePair;
 use crate::iwarp::socket::Socket;
-use crate::shm::{Invitation, Target};
 use crate::{
     self as verbs, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Error, EventTarget,
     QpCapabilities, QpId, Result,
@@ -112,43 +110,5 @@ impl verbs::Connections for CompletionQueue {
 
     fn peer_address(&self, qp: QpId) -> Option<SocketAddr> {
         self.pair(qp)?.peer_address()
-    }
-
-    fn same_host(&mut self) -> Option<&mut dyn verbs::SameHost<Request = ConnectionRequest>> {
-        Some(self)
-    }
-}
-
-impl verbs::SameHost for CompletionQueue {
-    type Request = ConnectionRequest;
-
-    fn invite(
-        &mut self,
-        qp: QpId,
-        remote: SocketAddr,
-        target: &dyn verbs::MemoryRegion,
-    ) -> Option<Invitation> {
-        self.with(qp, |pair, _, _| pair.invite(Target::of(target), remote)).ok().flatten()
-    }
-
-    fn visit(
-        &mut self,
-        qp: QpId,
-        request: &ConnectionRequest,
-        invitation: &Invitation,
-        target: &dyn verbs::MemoryRegion,
-    ) -> bool {
-        let ends = (request.local_address(), request.peer_address());
-        self.with(qp, |pair, _, sets| pair.visit(invitation, &Target::of(target), ends, sets))
-            .unwrap_or(false)
-    }
-
-    fn meet(&mut self, qp: QpId, visited: bool) {
-        // An unknown queue pair has no peer.
-        let _ = self.with(qp, |pair, _, sets| pair.meet(visited, sets));
-    }
-
-    fn shares_memory(&self, qp: QpId) -> bool {
-        self.pair(qp).is_some_and(QueuePair::is_shared)
     }
 }

@@ -1,4 +1,4 @@
-//! The effects of complete segments, and of messages from shared memory.
+//! The effects of complete segments.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use crate::iwarp::machine::reads::{Reads, Served};
 use crate::iwarp::machine::receives::Receive;
 use crate::iwarp::machine::violation::{Fault, Purpose, Violation};
 use crate::iwarp::region::RegionCache;
-use crate::shm::Message;
 use crate::{Access, Completion, CompletionKind, CompletionStatus};
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest, Terminate};
 
@@ -128,27 +127,6 @@ impl Receiver {
         self.receives.own.remove_oldest();
         self.written = None;
         Ok(receive)
-    }
-
-    /// Takes a message from shared memory. A write went to the region with this key.
-    pub(in super::super) fn receive_message(
-        &mut self,
-        message: Message,
-        key: u32,
-        regions: &mut RegionCache,
-        sink: &mut impl Sink,
-    ) -> std::result::Result<(), Violation> {
-        self.opened = true;
-        match message {
-            Message::Write { offset, length, immediate } => {
-                let length = u64::from(length);
-                checked_region(Purpose::Write, key, Access::REMOTE_WRITE, offset, length, regions)?;
-                self.written = Some(self.written.unwrap_or(0).saturating_add(length));
-                immediate.map_or(Ok(()), |word| self.deliver_immediate(word.into(), sink))
-            }
-            Message::Send { immediate } => self.deliver_immediate(immediate.into(), sink),
-            Message::Stream(_) => Ok(()),
-        }
     }
 }
 

@@ -1,0 +1,274 @@
+//! How the two processes at the ends of a connection come to share a segment.
+//!
+//! ```text
+//! one side                                           the other side
+//! Rendezvous::new ──── over their connection ─────▶  Rendezvous::from_bytes
+//! listen                                             connect: makes the segment, hands it over
+//! Listener::accept: checks it, maps it
+//!        └───────────────── Connected ────────────────────┘
+//! ```
+//!
+//! They meet at a Unix socket. Whoever connects to it has to know the secret, to have the same user, and to
+//! name the very addresses of the connection. The Unix socket then is their [`Notifier`]. Every call returns
+//! at once: what would have to be waited for is asked for again, or given up.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::{Resource, getrlimit};
+
+use crate::user::is_same_user;
+use crate::{Error, Notifier, Reader, Result, RingSizes, Segment, Writer};
+
+/// Where two processes meet: the name of a Unix socket, and a secret. One side makes it, and tells the other
+/// over their connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Rendezvous {
+    name: [u8; 8],
+    secret: [u8; 16],
+}
+
+/// The side that waits for the other.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    rendezvous: Rendezvous,
+    /// Processes that connected and have not said who they are.
+    strangers: Vec<OwnedFd>,
+}
+
+/// A side that shares a segment with its peer.
+pub struct Connected {
+    /// The ring that this side writes.
+    pub output: Writer,
+    /// The ring that this side reads.
+    pub input: Reader,
+    /// By which the sides wake each other.
+    pub notifier: Notifier,
+}
+
+/// What the side that connects says: the secret, and the addresses of the connection, the listening side's
+/// first.
+type Hello = [u8; 16 + 2 * ADDRESS];
+
+/// Bytes of an address: IPv6 and the port.
+const ADDRESS: usize = 16 + 2;
+/// Connections that wait to be looked at: the peer's, and those of strangers before it.
+const STRANGERS: usize = 4;
+/// A process keeps what it has beyond one in so many of the descriptors that it may have,
+const SPARE: u64 = 32;
+/// or beyond this many, if they are no more than one in so many.
+const SPARE_LEAST: (u64, u64) = (256, 4);
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+impl Rendezvous {
+    /// Bytes that the peer is told.
+    pub const LENGTH: usize = 8 + 16;
+
+    /// A new one, with a peer at `remote`. `None`: the peer is on another host, or the system has no random
+    /// numbers now.
+    #[must_use]
+    pub fn new(remote: SocketAddr) -> Option<Self> {
+        let mut bytes = [0; Self::LENGTH];
+        if !is_here(remote) {
+            return None;
+        }
+        getrandom::fill(&mut bytes).ok()?;
+        Self::from_bytes(&bytes)
+    }
+
+    /// One that came from the peer.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (name, secret) = bytes.split_first_chunk()?;
+        Some(Self { name: *name, secret: secret.try_into().ok()? })
+    }
+
+    /// To be told to the peer.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..8].copy_from_slice(&self.name);
+        bytes[8..].copy_from_slice(&self.secret);
+        bytes
+    }
+
+    /// Waits for the peer.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with what the system says, also if this process has few descriptors left.
+    pub fn listen(self) -> Result<Listener> {
+        let socket = unix_socket()?;
+        net::bind(&socket, &self.address()?).map_err(Error::io("bind"))?;
+        net::listen(&socket, STRANGERS as i32).map_err(Error::io("listen"))?;
+        Ok(Listener { socket, rendezvous: self, strangers: Vec::new() })
+    }
+
+    /// Makes a segment and hands it over to the peer, who finds it with [`Listener::accept`]. `ends` are the
+    /// addresses of the connection, this side's first. `None`: the peer does not listen, now.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`] if the addresses are of two hosts or the process that listens has another user;
+    /// those of [`Segment::create`] and [`Segment::map`]; [`Error::Io`].
+    pub fn connect(
+        self,
+        (own, peers): (SocketAddr, SocketAddr),
+        sizes: RingSizes,
+    ) -> Result<Option<Connected>> {
+        if !is_one_host(own.ip(), peers.ip()) {
+            return Err(Error::NoPeer("it is on another host"));
+        }
+        let socket = unix_socket()?;
+        match net::connect(&socket, &self.address()?) {
+            Ok(()) => {}
+            Err(Errno::CONNREFUSED) => return Ok(None),
+            Err(errno) => return Err(Error::io("connect")(errno)),
+        }
+        check_user(socket.as_fd())?;
+        let segment = Segment::create(sizes)?;
+        let (output, input) = segment.map()?;
+        send(socket.as_fd(), &self.hello((peers, own)), segment.as_fd())?;
+        Ok(Some(Connected { output, input, notifier: Notifier::new(socket) }))
+    }
+
+    /// Nothing of it is in the file system.
+    fn address(self) -> Result<SocketAddrUnix> {
+        let text = format!("rstream-3-{:016x}", u64::from_be_bytes(self.name));
+        SocketAddrUnix::new_abstract_name(text.as_bytes()).map_err(Error::io("the name of a socket"))
+    }
+
+    fn hello(&self, ends: (SocketAddr, SocketAddr)) -> Hello {
+        let mut hello = [0; size_of::<Hello>()];
+        let (secret, addresses) = hello.split_at_mut(self.secret.len());
+        secret.copy_from_slice(&self.secret);
+        for (place, address) in addresses.chunks_exact_mut(ADDRESS).zip([ends.0, ends.1]) {
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            place[..16].copy_from_slice(&ip.octets());
+            place[16..].copy_from_slice(&address.port().to_be_bytes());
+        }
+        hello
+    }
+}
+
+impl std::fmt::Debug for Rendezvous {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Rendezvous({:016x})", u64::from_be_bytes(self.name))
+    }
+}
+
+impl Listener {
+    /// Looks whether the peer has come. `ends` are the addresses of the connection, this side's first.
+    /// `None`: it has not, yet.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`] if as many strangers came as are looked at; those of [`Segment::from_peer`] and
+    /// [`Segment::map`]; [`Error::Io`].
+    pub fn accept(&mut self, ends: (SocketAddr, SocketAddr), sizes: RingSizes) -> Result<Option<Connected>> {
+        while self.strangers.len() < STRANGERS {
+            match net::accept_with(&self.socket, FLAGS) {
+                Ok(stranger) => self.strangers.push(stranger),
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => break,
+                Err(errno) => return Err(Error::io("accept")(errno)),
+            }
+        }
+        let expected = self.rendezvous.hello(ends);
+        for at in 0..self.strangers.len() {
+            let Some((hello, file)) = receive(self.strangers[at].as_fd())? else { continue };
+            if hello == expected {
+                let socket = self.strangers.swap_remove(at);
+                check_user(socket.as_fd())?;
+                let (output, input) = Segment::from_peer(file, sizes)?.map()?;
+                return Ok(Some(Connected { output, input, notifier: Notifier::new(socket) }));
+            }
+        }
+        if self.strangers.len() == STRANGERS { Err(Error::NoPeer("others came")) } else { Ok(None) }
+    }
+}
+
+/// Sends what the peer has to know, with the segment.
+fn send(socket: BorrowedFd<'_>, hello: &Hello, segment: BorrowedFd<'_>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [segment];
+    let added = control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    match net::sendmsg(socket, &[IoSlice::new(hello)], &mut control, flags) {
+        Ok(length) if added && length == hello.len() => Ok(()),
+        Ok(_) => Err(Error::io("sendmsg")(Errno::MSGSIZE)),
+        Err(errno) => Err(Error::io("sendmsg")(errno)),
+    }
+}
+
+/// What a process that connected says, and the file that it hands over. `None`: nothing yet, or something
+/// else.
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Hello, OwnedFd)>> {
+    let mut hello = [0; size_of::<Hello>()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match net::recvmsg(socket, &mut [IoSliceMut::new(&mut hello)], &mut control, flags) {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNRESET) => return Ok(None),
+        Err(errno) => return Err(Error::io("recvmsg")(errno)),
+    };
+    let mut files = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    let file = files.next().and_then(|mut files| files.next());
+    Ok(file.filter(|_| received.bytes == hello.len()).map(|file| (hello, file)))
+}
+
+fn check_user(socket: BorrowedFd<'_>) -> Result<()> {
+    if is_same_user(socket) { Ok(()) } else { Err(Error::NoPeer("it has another user")) }
+}
+
+/// A Unix socket, if this process can spare one.
+fn unix_socket() -> Result<OwnedFd> {
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(Error::io("socket"))?;
+    if is_affordable(socket.as_fd()) { Ok(socket) } else { Err(Error::io("socket")(Errno::MFILE)) }
+}
+
+/// Whether a process that was given this descriptor has enough others left: shared memory takes one for each
+/// connection, and is a convenience. The system gives the lowest number that is free.
+fn is_affordable(descriptor: BorrowedFd<'_>) -> bool {
+    let number = u64::from(descriptor.as_raw_fd().unsigned_abs());
+    let (least, share) = SPARE_LEAST;
+    let spare = |most: u64| (most / SPARE).max(least.min(most / share));
+    getrlimit(Resource::Nofile).current.is_none_or(|most| number < spare(most))
+}
+
+/// Whether `remote` is an address of this host: then it is its own way to itself.
+fn is_here(remote: SocketAddr) -> bool {
+    if remote.ip().to_canonical().is_loopback() {
+        return true;
+    }
+    let family = if remote.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let chosen = || {
+        let socket = net::socket_with(family, SocketType::DGRAM, FLAGS, None)?;
+        net::connect(&socket, &remote)?;
+        net::getsockname(&socket)
+    };
+    let local = chosen().ok().and_then(|address| SocketAddr::try_from(address).ok());
+    local.is_some_and(|local| is_one_host(local.ip(), remote.ip()))
+}
+
+fn is_one_host(one: IpAddr, other: IpAddr) -> bool {
+    let (one, other) = (one.to_canonical(), other.to_canonical());
+    one == other || one.is_loopback() && other.is_loopback()
+}
+
+#[cfg(test)]
+mod tests;
