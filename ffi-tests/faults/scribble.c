@@ -18,7 +18,10 @@ struct mapping {
     size_t count;
 };
 
-/* The mappings of the memory that this process shares with its peer, with the message rings first. */
+/* Words of the control of both rings. */
+#define CONTROL 128
+
+/* The mappings of the memory that this process shares with its peer, the control of the rings apart. */
 static unsigned shared_mappings(struct mapping *found, unsigned room)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -31,8 +34,10 @@ static unsigned shared_mappings(struct mapping *found, unsigned room)
 
         if (strstr(line, "memfd:rstream") == NULL || sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) != 2)
             continue;
-        if (count < room)
-            found[count++] = (struct mapping){(volatile uint64_t *)from, (to - from) / sizeof(uint64_t)};
+        if (count + 2 > room)
+            break;
+        found[count++] = (struct mapping){(volatile uint64_t *)from, CONTROL};
+        found[count++] = (struct mapping){(volatile uint64_t *)from + CONTROL, (to - from) / sizeof(uint64_t) - CONTROL};
     }
     fclose(maps);
     return count;

@@ -17,9 +17,9 @@
 #define EXTENSION 25
 #define FEATURES 26
 #define USER_LENGTH 30
-/* Offset of the offer's length if there is no user data; offset of the offer. */
-#define INVITED 31
-#define INVITATION 32
+/* Offset of the rendezvous's length if there is no user data; offset of the rendezvous. */
+#define MET 31
+#define RENDEZVOUS 32
 #define END_OF_STREAM 1
 #define IMMEDIATE 2
 #define SHARED_MEMORY 4
@@ -34,32 +34,35 @@
 #define NAME 8
 #define SECRET 16
 #define ADDRESS 18
-#define INVITATION_LENGTH (NAME + SECRET + 8)
-#define GREETING (SECRET + 2 * ADDRESS + 8)
+#define RENDEZVOUS_LENGTH (NAME + SECRET)
+#define HELLO (SECRET + 2 * ADDRESS)
+/* Calls that move data before memory is shared. */
+#define CALLS 8
 
-#define PART ((size_t)64 << 10)
+#define PART ((size_t)4 << 10)
 /* A segment of huge pages has a whole number of them, and the second ring starts at a huge page. */
 #define HUGE_PAGE ((size_t)2 << 20)
-#define ACTIVE_LANE 128
-#define PASSIVE_LANE (128 + 8448)
-/* Offsets in a message ring. */
-#define TAKEN 0
-#define ASLEEP 128
-#define SLOTS 256
-#define COUNT 512
-#define WRITE_WITH_IMMEDIATE 2
+/* Control of the ring that this side writes, and of the other. */
+#define OUTPUT 0
+#define INPUT 512
+/* Offsets in it. */
+#define WRITTEN 0
+#define READ 128
+#define MAPPED 136
+#define READER_WAITS 256
+#define ASLEEP 1
 
 static size_t parts(size_t bytes)
 {
     return (bytes + PART - 1) / PART * PART;
 }
 
-/* The connection data of a side with a ring of this size, with or without an offer to share memory. */
-static size_t offer(uint8_t *data, uint32_t ring, const uint8_t *invitation)
+/* The connection data of a side with a ring of this size that comes to a rendezvous, or names one. */
+static size_t offer(uint8_t *data, uint32_t ring, const uint8_t *rendezvous)
 {
-    size_t length = INVITATION + (invitation ? INVITATION_LENGTH : 0);
+    size_t length = RENDEZVOUS + (rendezvous ? RENDEZVOUS_LENGTH : 0);
 
-    memset(data, 0, INVITATION);
+    memset(data, 0, RENDEZVOUS);
     data[0] = (uint8_t)(length - 1);
     put_be(data + KEY, 0x1234, 8);
     put_be(data + RING, ring, 4);
@@ -67,25 +70,25 @@ static size_t offer(uint8_t *data, uint32_t ring, const uint8_t *invitation)
     data[VERSION] = 2;
     data[EXTENSION] = 1;
     put_be(data + FEATURES, END_OF_STREAM | IMMEDIATE | SHARED_MEMORY, 4);
-    if (invitation) {
-        data[INVITED] = INVITATION_LENGTH;
-        memcpy(data + INVITATION, invitation, INVITATION_LENGTH);
+    if (rendezvous) {
+        data[MET] = RENDEZVOUS_LENGTH;
+        memcpy(data + RENDEZVOUS, rendezvous, RENDEZVOUS_LENGTH);
     }
     return length;
 }
 
-static socklen_t meeting_place(struct sockaddr_un *place, const uint8_t *name)
+static socklen_t socket_name(struct sockaddr_un *address, const uint8_t *name)
 {
-    char text[sizeof place->sun_path];
-    int length = snprintf(text, sizeof text, "rstream-2-%016llx", (unsigned long long)get_be(name, NAME));
+    char text[sizeof address->sun_path];
+    int length = snprintf(text, sizeof text, "rstream-3-%016llx", (unsigned long long)get_be(name, NAME));
 
-    memset(place, 0, sizeof *place);
-    place->sun_family = AF_UNIX;
-    memcpy(place->sun_path + 1, text, (size_t)length);
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    memcpy(address->sun_path + 1, text, (size_t)length);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* Writes an address of the TCP connection in the format of the greeting. */
+/* Writes an address of the TCP connection in the format of the hello. */
 static void put_address(uint8_t *at, int fd, int (*name)(int, struct sockaddr *, socklen_t *))
 {
     struct sockaddr_in address;
@@ -98,10 +101,10 @@ static void put_address(uint8_t *at, int fd, int (*name)(int, struct sockaddr *,
     memcpy(at + 16, &address.sin_port, 2);
 }
 
-/* Sends the greeting with these descriptors. */
-static void greet(int socket, const uint8_t *greeting, const int *descriptors, size_t count)
+/* Sends the hello with these descriptors. */
+static void say_hello(int socket, const uint8_t *hello, const int *descriptors, size_t count)
 {
-    struct iovec bytes = {(void *)greeting, GREETING};
+    struct iovec bytes = {(void *)hello, HELLO};
     union {
         struct cmsghdr header;
         uint8_t space[CMSG_SPACE(3 * sizeof(int))];
@@ -113,7 +116,7 @@ static void greet(int socket, const uint8_t *greeting, const int *descriptors, s
         message.msg_control = &control;
         message.msg_controllen = CMSG_SPACE(count * sizeof(int));
     }
-    CHECK_INT(CHECK_SYS(sendmsg(socket, &message, MSG_NOSIGNAL)), GREETING);
+    CHECK_INT(CHECK_SYS(sendmsg(socket, &message, MSG_NOSIGNAL)), HELLO);
 }
 
 /* A file of `size` bytes without a name. */
@@ -163,11 +166,11 @@ static int make(enum gift gift, size_t size)
 }
 
 /* Connects to the rendezvous of the endpoint that sent the connection request. */
-static void visit(struct sharer *sharer, enum gift gift, const uint8_t *invitation)
+static void come(struct sharer *sharer, enum gift gift, const uint8_t *rendezvous)
 {
-    uint8_t greeting[GREETING];
-    struct sockaddr_un place;
-    socklen_t length = meeting_place(&place, invitation);
+    uint8_t hello[HELLO];
+    struct sockaddr_un address;
+    socklen_t length = socket_name(&address, rendezvous);
     int descriptors[3];
     size_t count = gift == NOTHING ? 0 : gift == MANY ? 3 : 1;
 
@@ -175,15 +178,13 @@ static void visit(struct sharer *sharer, enum gift gift, const uint8_t *invitati
     descriptors[0] = make(gift, sharer->size);
     descriptors[1] = descriptors[2] = descriptors[0];
     sharer->notifier = (int)CHECK_SYS(socket(AF_UNIX, SOCK_SEQPACKET, 0));
-    CHECK_SYS(connect(sharer->notifier, (struct sockaddr *)&place, length));
-    memcpy(greeting, invitation + NAME, SECRET);
-    put_address(greeting + SECRET, sharer->tcp, getpeername);
-    put_address(greeting + SECRET + ADDRESS, sharer->tcp, getsockname);
-    put_be(greeting + GREETING - 8, 0x1234, 4);
-    put_be(greeting + GREETING - 4, sharer->ring, 4);
+    CHECK_SYS(connect(sharer->notifier, (struct sockaddr *)&address, length));
+    memcpy(hello, rendezvous + NAME, SECRET);
+    put_address(hello + SECRET, sharer->tcp, getpeername);
+    put_address(hello + SECRET + ADDRESS, sharer->tcp, getsockname);
     /* Without the descriptor nothing is passed, and no memory is shared. */
     if (descriptors[0] >= 0)
-        greet(sharer->notifier, greeting, descriptors, count);
+        say_hello(sharer->notifier, hello, descriptors, count);
     if (gift == SEGMENT) {
         sharer->segment = mmap(NULL, sharer->size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[0], 0);
         CHECK(sharer->segment != MAP_FAILED);
@@ -195,7 +196,7 @@ static void visit(struct sharer *sharer, enum gift gift, const uint8_t *invitati
 bool sharer_open(struct sharer *sharer, enum gift gift)
 {
     const struct settings settings = {.recv_ring = gift == HUGE_PAGES ? HUGE_PAGE - PART : 32768};
-    uint8_t frame[MPA_HEADER + 512], data[INVITATION];
+    uint8_t frame[MPA_HEADER + 512], data[RENDEZVOUS], rendezvous[RENDEZVOUS_LENGTH];
     const uint8_t *theirs;
     unsigned port;
     int listener = tcp_listen(&port);
@@ -210,13 +211,17 @@ bool sharer_open(struct sharer *sharer, enum gift gift)
     CHECK_SYS(close(listener));
     mpa_read(sharer->tcp, frame, sizeof frame);
     theirs = mpa_data(frame, &length);
-    CHECK_INT(length, INVITATION + INVITATION_LENGTH);
-    CHECK_INT(theirs[INVITED], INVITATION_LENGTH);
-    visit(sharer, gift, theirs + INVITATION);
+    CHECK_INT(length, RENDEZVOUS + RENDEZVOUS_LENGTH);
+    CHECK_INT(theirs[MET], RENDEZVOUS_LENGTH);
+    memcpy(rendezvous, theirs + RENDEZVOUS, sizeof rendezvous);
     length = mpa_frame(frame, MPA_REPLY, 2, PEER_TO_PEER, data, offer(data, sharer->ring, NULL));
     CHECK_INT(CHECK_SYS(send(sharer->tcp, frame, length, MSG_NOSIGNAL)), length);
     await_event(sharer->victim.eq, FI_CONNECTED);
-    return sharer->segment && __atomic_load_n((uint32_t *)sharer->segment, __ATOMIC_ACQUIRE) != 0;
+    for (unsigned call = 0; call < CALLS; call++)
+        CHECK_RET(send_once(sharer->victim.ep, "x", 1), 1);
+    come(sharer, gift, rendezvous);
+    CHECK_RET(send_once(sharer->victim.ep, "x", 1), 1);
+    return sharer->segment && __atomic_load_n((uint32_t *)(sharer->segment + MAPPED), __ATOMIC_ACQUIRE) != 0;
 }
 
 void sharer_close(struct sharer *sharer)
@@ -229,25 +234,24 @@ void sharer_close(struct sharer *sharer)
         CHECK_SYS(munmap(sharer->segment, sharer->size));
 }
 
-/* ---- the message rings ----------------------------------------------------------------------- */
+/* ---- the rings ------------------------------------------------------------------------------- */
 
 void sharer_write(struct sharer *sharer, size_t length)
 {
-    uint64_t *slot = (uint64_t *)(sharer->segment + PASSIVE_LANE + SLOTS + sharer->messages % COUNT * 16);
-    uint64_t lap = ~(sharer->messages / COUNT) & 1, at = sharer->bytes % sharer->victims_ring;
+    uint64_t at = sharer->bytes % sharer->victims_ring;
 
     CHECK(at + length <= sharer->victims_ring);
     memcpy(sharer->segment + PART + at, pattern(sharer->bytes, length), length);
-    __atomic_store_n(slot + 1, (uint64_t)length << 32, __ATOMIC_RELAXED);
-    __atomic_store_n(slot, at << 8 | WRITE_WITH_IMMEDIATE << 1 | lap, __ATOMIC_RELEASE);
-    sharer->messages++;
     sharer->bytes += length;
+    __atomic_store_n((uint64_t *)(sharer->segment + OUTPUT + WRITTEN), sharer->bytes, __ATOMIC_RELEASE);
 }
 
 bool sharer_must_notify(struct sharer *sharer)
 {
+    uint32_t *word = (uint32_t *)(sharer->segment + OUTPUT + READER_WAITS);
+
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    return __atomic_exchange_n((uint32_t *)(sharer->segment + PASSIVE_LANE + ASLEEP), 0, __ATOMIC_ACQ_REL) != 0;
+    return __atomic_exchange_n(word, 0, __ATOMIC_ACQ_REL) == ASLEEP;
 }
 
 bool sharer_notify(struct sharer *sharer)
@@ -257,39 +261,39 @@ bool sharer_notify(struct sharer *sharer)
 
 void sharer_sleep(struct sharer *sharer)
 {
-    __atomic_store_n((uint32_t *)(sharer->segment + ACTIVE_LANE + ASLEEP), 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n((uint32_t *)(sharer->segment + INPUT + READER_WAITS), ASLEEP, __ATOMIC_SEQ_CST);
 }
 
-void sharer_taken(struct sharer *sharer, uint64_t messages)
+void sharer_read(struct sharer *sharer, uint64_t bytes)
 {
-    __atomic_store_n((uint64_t *)(sharer->segment + ACTIVE_LANE + TAKEN), messages, __ATOMIC_RELEASE);
+    __atomic_store_n((uint64_t *)(sharer->segment + INPUT + READ), bytes, __ATOMIC_RELEASE);
 }
 
-/* ---- the side that offers the rendezvous ------------------------------------------------------- */
+/* ---- the side that names the rendezvous -------------------------------------------------------- */
 
-bool sharer_invite(struct meeting *meeting, uint32_t ring)
+bool sharer_name(struct meeting *meeting, uint32_t ring)
 {
-    uint8_t frame[MPA_HEADER + 512], data[INVITATION + INVITATION_LENGTH], invitation[INVITATION_LENGTH] = {0};
+    uint8_t frame[MPA_HEADER + 512], data[RENDEZVOUS + RENDEZVOUS_LENGTH], rendezvous[RENDEZVOUS_LENGTH] = {0};
     int tcp = tcp_connect(fid_port(&meeting->listener.pep->fid));
-    int listener = (int)CHECK_SYS(socket(AF_UNIX, SOCK_SEQPACKET, 0));
-    struct sockaddr_un place;
-    const uint8_t *theirs;
-    uint32_t features;
+    int listener = (int)CHECK_SYS(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0)), visitor;
+    struct sockaddr_un address;
+    uint8_t hello[HELLO];
+    bool came;
     size_t length;
 
-    put_be(invitation, (uint64_t)now_us(), NAME);
-    put_be(invitation + INVITATION_LENGTH - 4, ring, 4);
-    CHECK_SYS(bind(listener, (struct sockaddr *)&place, meeting_place(&place, invitation)));
+    put_be(rendezvous, (uint64_t)now_us(), NAME);
+    CHECK_SYS(bind(listener, (struct sockaddr *)&address, socket_name(&address, rendezvous)));
     CHECK_SYS(listen(listener, 1));
-    length = mpa_frame(frame, MPA_REQUEST, 2, PEER_TO_PEER, data, offer(data, 32768, invitation));
+    length = mpa_frame(frame, MPA_REQUEST, 2, PEER_TO_PEER, data, offer(data, ring, rendezvous));
     CHECK_INT(CHECK_SYS(send(tcp, frame, length, MSG_NOSIGNAL)), length);
     wire_write(tcp, 0, 0, NULL, 0);
     AWAIT(PATIENCE_MS, (meeting_events(meeting), meeting->server_up));
-    mpa_read(tcp, frame, sizeof frame);
-    theirs = mpa_data(frame, &length);
-    CHECK_AT_LEAST(length, INVITED);
-    features = (uint32_t)get_be(theirs + FEATURES, 4);
+    for (unsigned call = 0; call < CALLS; call++)
+        CHECK_RET(send_once(meeting->server.ep, "x", 1), 1);
+    visitor = (int)CHECK_SYS(accept(listener, NULL, NULL));
+    came = recv(visitor, hello, sizeof hello, MSG_DONTWAIT) == (ssize_t)sizeof hello;
+    close(visitor);
     close(listener);
     close(tcp);
-    return features & SHARED_MEMORY;
+    return came;
 }

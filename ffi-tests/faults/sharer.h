@@ -30,25 +30,25 @@ struct sharer {
     size_t size;
     /* Bytes of both rings. */
     uint32_t ring, victims_ring;
-    /* Messages written to the own message ring, and bytes of the stream. */
-    uint64_t messages, bytes;
+    /* Bytes written to the own ring. */
+    uint64_t bytes;
 };
 
 /* Connects an endpoint to it and shares memory. Returns whether the endpoint shares it. */
 bool sharer_open(struct sharer *sharer, enum gift gift);
 void sharer_close(struct sharer *sharer);
 
-/* Writes a message of `length` bytes of the pattern; returns whether the other side sleeps and must be
+/* Writes `length` bytes of the pattern; returns whether the other side sleeps and must be
  * notified; notifies it, and returns whether there was room for that. */
 void sharer_write(struct sharer *sharer, size_t length);
 bool sharer_must_notify(struct sharer *sharer);
 bool sharer_notify(struct sharer *sharer);
-/* Sets the flag that this side sleeps; sets the number of messages that it has taken. */
+/* Says that this side sleeps; says how many bytes it has read. */
 void sharer_sleep(struct sharer *sharer);
-void sharer_taken(struct sharer *sharer, uint64_t messages);
+void sharer_read(struct sharer *sharer, uint64_t bytes);
 
-/* Connects to the meeting's listener, which accepts, with an offer for a ring of this size. Returns
- * whether the other side reports that it shares memory. */
-bool sharer_invite(struct meeting *meeting, uint32_t ring);
+/* Connects to the meeting's listener, which accepts, names a rendezvous and a ring of this size, and has the
+ * endpoint move data. Returns whether it hands over a segment. */
+bool sharer_name(struct meeting *meeting, uint32_t ring);
 
 #endif

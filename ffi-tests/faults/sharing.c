@@ -126,7 +126,7 @@ static void never_listens(void)
     for (unsigned sent = 0; sent < 1500; sent++) {
         sharer_sleep(&sharer);
         calls_return(&sharer);
-        sharer_taken(&sharer, sent);
+        sharer_read(&sharer, sent);
     }
     CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
     finish(&sharer, &bystander);
@@ -157,7 +157,7 @@ static void wrong_files(void)
 static void boundless_ring(void)
 {
     struct bystander bystander;
-    const uint32_t rings[] = {32768, UINT32_MAX, UINT32_C(1) << 31, 0};
+    const uint32_t rings[] = {32768, UINT32_MAX, UINT32_C(1) << 31};
 
     prepare(&bystander);
     for (unsigned i = 0; i < sizeof rings / sizeof rings[0]; i++) {
@@ -165,7 +165,7 @@ static void boundless_ring(void)
 
         note("ring of %u bytes", rings[i]);
         meeting_listen(&meeting, NULL);
-        CHECK_INT(sharer_invite(&meeting, rings[i]), i == 0);
+        CHECK_INT(sharer_name(&meeting, rings[i]), i == 0);
         meeting_close(&meeting);
         bystander_held(&bystander);
     }
@@ -179,7 +179,7 @@ static const struct test tests[] = {
     TEST(closes_the_notifier, "a notifier that the peer closes wakes nobody"),
     TEST(never_listens, "a peer that takes no notification holds nobody"),
     TEST(wrong_files, "what is no segment is not shared, and the connection goes on without"),
-    TEST(boundless_ring, "an invitation that names a ring beyond any bound is not followed"),
+    TEST(boundless_ring, "a peer whose ring is beyond any bound gets no segment"),
 };
 
 const struct section shared_section = SECTION("shared memory", tests);

@@ -222,12 +222,14 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Hello, OwnedFd)>> {
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNRESET) => return Ok(None),
         Err(errno) => return Err(Error::io("recvmsg")(errno)),
     };
-    let mut files = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(files) => Some(files),
-        _ => None,
-    });
-    let file = files.next().and_then(|mut files| files.next());
-    Ok(file.filter(|_| received.bytes == hello.len()).map(|file| (hello, file)))
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            files.extend(some);
+        }
+    }
+    let file = <[OwnedFd; 1]>::try_from(files).ok().filter(|_| received.bytes == hello.len());
+    Ok(file.map(|[file]| (hello, file)))
 }
 
 fn check_user(socket: BorrowedFd<'_>) -> Result<()> {

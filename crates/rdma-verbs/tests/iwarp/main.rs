@@ -5,6 +5,5 @@ mod closing;
 mod connect;
 mod data;
 mod messages;
-mod sharing;
 mod support;
 mod violations;

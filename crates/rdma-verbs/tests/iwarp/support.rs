@@ -14,7 +14,7 @@ use rdma_verbs::iwarp::{Config, ConnectionRequest, Device, Listener, MemoryRegio
 use rdma_verbs::{
     Access, CompletionQueue as _, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Connections as _,
     Device as _, EventTarget, Listener as _, Memory, MemoryRegion as _, Operation, Payload, QpCapabilities,
-    QpId, QueuePairs as _, RemoteAddress, SameHost as _, Segment, SendRequest, WaitSet,
+    QpId, QueuePairs as _, RemoteAddress, Segment, SendRequest, WaitSet,
 };
 
 pub(super) use rdma_testkit::harness::{LIMIT, OPTIONS, SEND};
@@ -189,18 +189,6 @@ pub(super) fn join(a: &mut Side, b: &mut Side, address: &str) {
     let address = b.end.listen(address.parse().unwrap());
     request_connection(a, b, address);
     accept_request(a, b);
-}
-
-/// Connects `a` to `b` so that they share their rings.
-pub(super) fn join_sharing(a: &mut Side, b: &mut Side, address: &str) {
-    let address = b.end.listen(address.parse().unwrap());
-    let ring = a.ring.as_ref().unwrap();
-    let invitation = a.end.cq.invite(a.qp, address, ring).expect("both are on this host");
-    request_connection(a, b, address);
-    let visited = b.end.cq.visit(b.qp, &b.end.requests[0], &invitation, b.ring.as_ref().unwrap());
-    assert!(visited, "the rendezvous succeeds");
-    accept_request(a, b);
-    a.end.cq.meet(a.qp, visited);
 }
 
 /// Starts to connect `a`, until `b` has its request.
