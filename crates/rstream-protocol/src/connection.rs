@@ -358,6 +358,12 @@ impl Stream {
         self.receiver.received_bytes()
     }
 
+    /// Whether this side still takes what the peer sends.
+    #[must_use]
+    pub fn takes_input(&self) -> bool {
+        self.receiver.is_open()
+    }
+
     /// Whether anything can be sent, now or later.
     ///
     /// # Errors

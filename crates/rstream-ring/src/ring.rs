@@ -123,6 +123,20 @@ impl Writer {
     /// [`Error::Closed`], [`Error::Position`].
     #[inline]
     pub fn write(&mut self, slices: &[IoSlice<'_>], notifier: &impl Notify) -> Result<usize> {
+        if let [only] = slices
+            && (1..=PART).contains(&only.len())
+            && self.room_for(only.len())? >= only.len()
+        {
+            self.copy_in(only);
+            self.publish(notifier);
+            return Ok(only.len());
+        }
+        self.write_parts(slices, notifier)
+    }
+
+    /// [`Writer::write`] of several slices, of more than a part, or of more than there is room for.
+    #[inline(never)]
+    fn write_parts(&mut self, slices: &[IoSlice<'_>], notifier: &impl Notify) -> Result<usize> {
         let before = self.at.written;
         let mut published = before;
         'all: for slice in slices {
@@ -311,6 +325,24 @@ impl Reader {
                 return Ok(self.nothing(notifier));
             }
         }
+        if let [only] = buffers
+            && only.len() < PART
+        {
+            let length = only.len().min(self.known());
+            self.copy_out(self.at.place, &mut only[..length]);
+            self.advance(length, notifier);
+            return Ok(Some(length));
+        }
+        self.read_parts(buffers, notifier)
+    }
+
+    /// [`Reader::read`] of several buffers, or of more than a part.
+    #[inline(never)]
+    fn read_parts(
+        &mut self,
+        buffers: &mut [IoSliceMut<'_>],
+        notifier: &impl Notify,
+    ) -> Result<Option<usize>> {
         let mut total = 0;
         for buffer in buffers {
             let mut rest: &mut [u8] = buffer;
@@ -494,9 +526,10 @@ impl Reader {
         }
     }
 
-    /// Reports to the writer what was read.
+    /// Reports to the writer all that was read. [`Reader::read`] and [`Reader::skip`] do so by themselves, by
+    /// the quarter of a ring, or when they find nothing.
     #[inline]
-    fn give_back(&mut self, notifier: &impl Notify) {
+    pub fn give_back(&mut self, notifier: &impl Notify) {
         if self.at.given_back != self.at.read {
             self.publish(notifier);
         }

@@ -287,10 +287,9 @@ impl<D: Device> Connection<D> {
     pub fn is_ready_for(&self, direction: Direction) -> bool {
         match direction {
             Direction::Receive => {
-                self.stream.readable() > 0
-                    || self.known_in_ring() > 0
+                self.known_input() > 0
                     || (self.stream.receive_end() != RecvState::Open
-                        && (!self.end_returned || self.sendable().is_err()))
+                        && (!self.end_returned || self.stream.send_state().is_err()))
             }
             Direction::Send => {
                 self.room_awaited > 0 && !self.known_room().is_ok_and(|room| room < self.room_awaited)
@@ -337,6 +336,7 @@ impl<D: Device> Connection<D> {
     /// Ends the sending direction: the peer reads what was sent, then the end of the stream.
     pub fn shut_send(&mut self) {
         self.stream.shut_send();
+        self.room_awaited = 0;
     }
 
     /// Ends the receiving direction: further bytes of the peer are dropped.
@@ -347,8 +347,11 @@ impl<D: Device> Connection<D> {
 
     /// Closes both directions. Returns when they were closed.
     pub fn close(&mut self) -> Instant {
-        self.stream.close();
+        // What has arrived by either way stays readable.
+        self.progress();
         self.keep_ring_input();
+        self.stream.close();
+        self.room_awaited = 0;
         *self.closed.get_or_insert_with(Instant::now)
     }
 
@@ -374,9 +377,22 @@ impl<D: Device> Connection<D> {
         result
     }
 
+    /// Bytes that a receive would return, as far as is known without a look.
+    fn known_input(&self) -> usize {
+        if self.receives_from_ring() { self.known_in_ring() } else { self.stream.readable() }
+    }
+
     /// Room for sending.
-    fn sendable(&self) -> Result<usize> {
-        self.stream.sendable().map_err(Error::from)
+    fn sendable(&mut self) -> Result<usize> {
+        self.check_send()?;
+        Ok(self.stream.sendable()?)
+    }
+
+    /// Fails a send if nothing can be sent any more. Then nobody waits for room.
+    #[inline]
+    fn check_send(&mut self) -> Result<()> {
+        self.stream.send_state().inspect_err(|_| self.room_awaited = 0)?;
+        Ok(())
     }
 
     /// Room for sending; drives the connection if there is less than `wanted`.
@@ -412,6 +428,9 @@ impl<D: Device> Connection<D> {
 
     /// The outcome of a receive of `wanted` bytes that finds none.
     fn nothing(&mut self, wanted: usize) -> Result<usize> {
+        if self.is_ring_broken() {
+            return Err(Error::Reset);
+        }
         match self.stream.receive_end() {
             RecvState::Open if wanted > 0 => Err(Error::WouldBlock),
             RecvState::Open => Ok(0),

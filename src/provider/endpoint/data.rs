@@ -41,6 +41,31 @@ impl<D: Device> Endpoint<D> {
         mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
     ) -> Result<usize> {
         let mut inner = self.inner.lock();
+        // Without a descriptor, nobody sleeps and there is nothing to update.
+        if inner.wait.is_none()
+            && let State::Connected(connection) = &mut inner.state
+        {
+            let outcome = call(connection);
+            if !peeks {
+                connection.calls(direction).count(&outcome);
+            }
+            if connection.is_over() {
+                inner.after_call();
+            }
+            return outcome.map_err(Errno::from);
+        }
+        self.with_sleeper(inner, direction, peeks, call)
+    }
+
+    /// [`Endpoint::with_connection`] where a thread may sleep, or the connection is not established.
+    #[inline(never)]
+    fn with_sleeper(
+        &self,
+        mut inner: MutexGuard<'_, Inner<D>>,
+        direction: Direction,
+        peeks: bool,
+        mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
+    ) -> Result<usize> {
         if matches!(inner.state, State::Connecting(_)) {
             abi::defer_cancellation(|| inner.progress(self));
         }
@@ -56,10 +81,7 @@ impl<D: Device> Endpoint<D> {
         if !peeks {
             connection.calls(direction).count(&outcome);
         }
-        // An established connection without a descriptor has nothing to update.
-        if connection.is_over() || inner.wait.is_some() {
-            inner.after_call();
-        }
+        inner.after_call();
         outcome.map_err(Errno::from)
     }
 

@@ -83,18 +83,18 @@ fn connection_data() {
 }
 
 #[test]
-fn rendezvous_offer() {
-    let rows = table(section("### Rendezvous offer"), "| offset | size | field | value |");
+fn rendezvous() {
+    let rows = table(section("### Rendezvous"), "| offset | size | field | value |");
     let bare = Extension { features: Features::empty(), user_data: b"hello", rendezvous: b"come" };
-    let invited = Extension { features: Features::SHARED_MEMORY, ..bare };
-    let [bare, invited] = [bare, invited].map(|extension| {
+    let met = Extension { features: Features::SHARED_MEMORY, ..bare };
+    let [bare, met] = [bare, met].map(|extension| {
         let base = Offer { ring_address: 0, ring_key: 0, ring_size: 1, receives: 3, extension: None };
         Offer { extension: Some(extension), ..base }.encode().expect("good")
     });
-    assert_eq!(usize::from(invited[0]), invited.len() - 1);
-    assert_layout(&rows, &invited[bare.len()..], |field| match field {
-        "length of the rendezvous offer" => vec![4],
-        "rendezvous offer" => b"come".into(),
+    assert_eq!(usize::from(met[0]), met.len() - 1);
+    assert_layout(&rows, &met[bare.len()..], |field| match field {
+        "length of the rendezvous" => vec![4],
+        "rendezvous" => b"come".into(),
         other => panic!("no field {other}"),
     });
 }

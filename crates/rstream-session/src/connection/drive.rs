@@ -82,6 +82,10 @@ impl<D: Device> Connection<D> {
                 self.used.push(completion.id);
             }
         }
+        if self.receives_from_ring() && self.stream.readable() > 0 {
+            self.end_for_breach(&Breach::AfterMove);
+            return false;
+        }
         if self.used.len() >= REPOST_CHAIN {
             self.post_used_receives();
         }
@@ -238,6 +242,8 @@ pub(super) enum Breach {
     Ring(#[from] rstream_ring::Error),
     #[error("{moved} bytes moved by the queue pair, where the ring begins after {base}")]
     RingBegins { base: u64, moved: u64 },
+    #[error("data by the queue pair after it moved to shared memory")]
+    AfterMove,
     #[error("{kind:?}: {status}")]
     Failed { kind: CompletionKind, status: CompletionStatus },
 }

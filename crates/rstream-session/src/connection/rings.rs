@@ -9,8 +9,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rdma_verbs::{Connections, Device, Interest, WaitSet};
+use rstream_protocol::RecvState;
 use rstream_ring::{Connected, Notifier, Reader, Writer, arm};
 
 use super::drive::Breach;
@@ -18,8 +20,11 @@ use super::{Connection, Sharing};
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 
-/// Calls that find nothing to do in a ring before one looks at the queue pair: the connection may have ended.
-const IDLE_CALLS: u8 = 200;
+/// Time after which a call that finds nothing to do in a ring looks at the queue pair: the connection may have
+/// ended.
+const LOOK_AFTER: Duration = Duration::from_millis(1);
+/// Of sends, only one in so many reads the clock for the same reason.
+const SENDS: u8 = 16;
 
 /// The rings of a connection, and how far it uses them.
 pub(super) struct Rings {
@@ -35,9 +40,11 @@ pub(super) struct Rings {
     /// Whether input comes from the ring.
     receives: bool,
     wanted: Wanted,
-    /// Calls since the queue pair was looked at: those that found nothing in a ring, and sends.
-    idle: u8,
+    /// When the queue pair was looked at last, and sends, modulo [`SENDS`].
+    looked: Instant,
     sent: u8,
+    /// Whether the peer broke the protocol in a ring.
+    broken: bool,
     /// Whether the caller was about to sleep. The queue pair may have woken it.
     slept: bool,
     /// The wait set that has the notifier.
@@ -48,12 +55,12 @@ pub(super) struct Rings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     All,
-    /// The next so many: those that had arrived when this side closed.
+    /// The next so many, which had arrived when this side took no more.
     Next(usize),
 }
 
 impl Rings {
-    fn new(Connected { output, input, notifier }: Connected) -> Self {
+    fn new(Connected { output, input, notifier }: Connected, wanted: Wanted) -> Self {
         Self {
             output,
             input,
@@ -62,22 +69,31 @@ impl Rings {
             drains: false,
             settled: false,
             receives: false,
-            wanted: Wanted::All,
-            idle: 0,
+            wanted,
+            looked: Instant::now(),
             sent: 0,
+            broken: false,
             slept: false,
             watched: None,
         }
     }
 
-    /// Whether a call that found nothing has to look at the queue pair.
+    /// Whether a call has to look at the queue pair.
     fn must_look(&mut self) -> bool {
-        self.idle += 1;
-        let due = std::mem::take(&mut self.slept) || self.idle >= IDLE_CALLS;
+        let now = Instant::now();
+        let due = std::mem::take(&mut self.slept) || now - self.looked >= LOOK_AFTER;
         if due {
-            self.idle = 0;
+            self.looked = now;
         }
         due
+    }
+
+    /// Wanted bytes, as far as is known without a look.
+    fn known(&self) -> usize {
+        match self.wanted {
+            Wanted::All => self.input.known(),
+            Wanted::Next(kept) => self.input.known().min(kept),
+        }
     }
 
     /// Copies wanted bytes, at most as many as there were when this side closed.
@@ -155,8 +171,8 @@ impl<D: Device> Connection<D> {
                     (self.at_cancellation_point)(&mut || self.attempt());
                 }
             }
-            Sharing::Rings(rings) if !rings.sends => self.move_output(),
-            Sharing::Never | Sharing::Rings(_) => {}
+            Sharing::Rings(_) => self.move_to_rings(),
+            Sharing::Never => {}
         }
     }
 
@@ -168,15 +184,24 @@ impl<D: Device> Connection<D> {
             Ok(None) => {}
             Ok(Some(connected)) => {
                 log::debug!("memory is shared between {} and {}", ends.0, ends.1);
-                self.sharing = Sharing::Rings(Box::new(Rings::new(connected)));
+                let wanted = if self.stream.takes_input() { Wanted::All } else { Wanted::Next(0) };
+                self.sharing = Sharing::Rings(Box::new(Rings::new(connected, wanted)));
                 self.watch_rings();
-                self.move_output();
+                self.move_to_rings();
             }
             Err(error) => {
                 log::info!("no memory is shared between {} and {}: {error}", ends.0, ends.1);
                 self.sharing = Sharing::Never;
             }
         }
+    }
+
+    /// Moves each direction that can be moved.
+    fn move_to_rings(&mut self) {
+        if !self.sends_to_ring() {
+            self.move_output();
+        }
+        self.move_input();
     }
 
     /// Sends to the ring from now on, if the peer can read it.
@@ -199,31 +224,55 @@ impl<D: Device> Connection<D> {
         }
     }
 
-    /// Whether the next bytes come from the ring, after all bytes of the queue pair were read.
+    /// Receives from the ring from now on, if it has bytes and those of the queue pair were read. Returns
+    /// whether input comes from the ring.
     pub(super) fn move_input(&mut self) -> bool {
         let Sharing::Rings(rings) = &mut self.sharing else { return false };
+        if rings.receives || rings.broken || self.stream.readable() > 0 {
+            return rings.receives;
+        }
         match rings.input.readable() {
-            Ok(0) => false,
+            Ok(0) => {}
             Ok(_) => {
                 let (base, moved) = (rings.input.base(), self.stream.received_bytes());
                 rings.receives = base == moved;
-                let receives = rings.receives;
                 if base < moved {
-                    self.end_for_breach(&Breach::RingBegins { base, moved });
+                    self.end_for_ring(&Breach::RingBegins { base, moved });
                 }
-                receives
             }
-            Err(error) => {
-                self.end_for_breach(&error.into());
-                false
-            }
+            Err(error) => self.end_for_ring(&error.into()),
+        }
+        self.receives_from_ring()
+    }
+
+    /// Whether the peer broke the protocol in a ring, also by an end before all bytes that the ring follows.
+    pub(super) fn is_ring_broken(&mut self) -> bool {
+        let has_ended = self.stream.receive_end() == RecvState::Ended && self.stream.takes_input();
+        if let Sharing::Rings(rings) = &self.sharing
+            && !rings.receives
+            && rings.input.known() > 0
+            && has_ended
+        {
+            let (base, moved) = (rings.input.base(), self.stream.received_bytes());
+            self.end_for_ring(&Breach::RingBegins { base, moved });
+        }
+        matches!(&self.sharing, Sharing::Rings(rings) if rings.broken)
+    }
+
+    /// Ends the connection because the peer broke the protocol in a ring.
+    #[cold]
+    fn end_for_ring(&mut self, breach: &Breach) {
+        if let Sharing::Rings(rings) = &mut self.sharing
+            && !std::mem::replace(&mut rings.broken, true)
+        {
+            self.end_for_breach(breach);
         }
     }
 
     /// [`Connection::send`].
     #[inline]
     pub(super) fn send_to_ring(&mut self, data: &[IoSlice<'_>], total: usize) -> Result<usize> {
-        self.stream.send_state()?;
+        self.check_send()?;
         let Sharing::Rings(rings) = &mut self.sharing else { return Err(Error::Reset) };
         let taken = if rings.settled {
             rings.output.write(data, &rings.notifier)
@@ -234,11 +283,11 @@ impl<D: Device> Connection<D> {
         match taken {
             Ok(taken) if taken > 0 || total == 0 => {
                 self.room_awaited = 0;
-                rings.sent = rings.sent.wrapping_add(1);
+                rings.sent = (rings.sent + 1) % SENDS;
                 if rings.drains {
                     self.drain();
                 } else if rings.sent == 0 {
-                    self.progress();
+                    self.look_at_queue_pair();
                 }
                 Ok(taken)
             }
@@ -274,7 +323,7 @@ impl<D: Device> Connection<D> {
 
     /// [`Connection::inject`].
     pub(super) fn inject_to_ring(&mut self, data: &[u8]) -> Result<usize> {
-        self.stream.send_state()?;
+        self.check_send()?;
         match self.ring_room() {
             Ok(room) if room >= data.len() => self.send_to_ring(&[IoSlice::new(data)], data.len()),
             outcome => self.no_room(outcome, data.len()),
@@ -283,7 +332,7 @@ impl<D: Device> Connection<D> {
 
     /// [`Connection::peek_send`].
     pub(super) fn peek_send_to_ring(&mut self) -> Result<usize> {
-        self.stream.send_state()?;
+        self.check_send()?;
         match self.ring_room() {
             Ok(room) if room > 0 => Ok(room),
             outcome => self.no_room(outcome, 1),
@@ -293,11 +342,11 @@ impl<D: Device> Connection<D> {
     /// The outcome of a send that lacks room for `wanted` bytes, or that found a breach.
     fn no_room(&mut self, outcome: rstream_ring::Result<usize>, wanted: usize) -> Result<usize> {
         if let Err(error) = outcome {
-            self.end_for_breach(&error.into());
+            self.end_for_ring(&error.into());
             return Err(Error::Reset);
         }
         self.look_at_queue_pair();
-        self.stream.send_state()?;
+        self.check_send()?;
         self.block_send(wanted)
     }
 
@@ -309,19 +358,35 @@ impl<D: Device> Connection<D> {
         total: usize,
         consume: bool,
     ) -> Result<usize> {
+        if let Sharing::Rings(rings) = &mut self.sharing
+            && consume
+            && rings.wanted == Wanted::All
+            && let Ok(Some(given @ 1..)) = rings.input.read(target, &rings.notifier)
+        {
+            return Ok(given);
+        }
+        self.look_in_ring(target, total, consume)
+    }
+
+    #[inline(never)]
+    /// [`Connection::receive`] where it finds nothing at once, or does not just take what there is.
+    fn look_in_ring(&mut self, target: &mut [IoSliceMut<'_>], total: usize, consume: bool) -> Result<usize> {
         loop {
             let Sharing::Rings(rings) = &mut self.sharing else { return Err(Error::Reset) };
+            if rings.broken {
+                return Err(Error::Reset);
+            }
             let given = match rings.wanted {
                 Wanted::All => rings.read(target, consume),
                 Wanted::Next(kept) => rings.read_kept(target, consume, kept),
             };
             match given {
                 Ok(given) if given > 0 => return Ok(given),
-                Ok(_) if total == 0 && self.known_in_ring() > 0 => return Ok(0),
-                Ok(_) => {}
+                Ok(_) if total == 0 && rings.known() > 0 => return Ok(0),
+                Ok(_) => rings.input.give_back(&rings.notifier),
                 Err(error) => {
-                    self.end_for_breach(&error.into());
-                    return Err(Error::Reset);
+                    self.end_for_ring(&error.into());
+                    continue;
                 }
             }
             // What was written before an end that is known only now has to be looked for again.
@@ -335,9 +400,11 @@ impl<D: Device> Connection<D> {
     pub(super) fn peek_ring(&mut self) -> Result<usize> {
         loop {
             let Sharing::Rings(rings) = &mut self.sharing else { return Err(Error::Reset) };
-            if let Err(error) = rings.input.readable() {
-                self.end_for_breach(&error.into());
-                return Err(Error::Reset);
+            match rings.input.readable() {
+                _ if rings.broken => return Err(Error::Reset),
+                Ok(0) => rings.input.give_back(&rings.notifier),
+                Ok(_) => {}
+                Err(error) => self.end_for_ring(&error.into()),
             }
             match self.known_in_ring() {
                 0 if self.look_at_queue_pair() => {}
@@ -362,10 +429,7 @@ impl<D: Device> Connection<D> {
     /// Bytes that a receive would take from the ring, as far as is known without a look.
     pub(super) fn known_in_ring(&self) -> usize {
         match &self.sharing {
-            Sharing::Rings(rings) if rings.receives => match rings.wanted {
-                Wanted::All => rings.input.known(),
-                Wanted::Next(kept) => rings.input.known().min(kept),
-            },
+            Sharing::Rings(rings) if !rings.broken => rings.known(),
             _ => 0,
         }
     }
@@ -378,7 +442,7 @@ impl<D: Device> Connection<D> {
                 let taken = if rings.settled { 0 } else { self.stream.outstanding_bytes() as usize };
                 Ok(rings.output.known_room().saturating_sub(taken))
             }
-            _ => self.sendable(),
+            _ => Ok(self.stream.sendable()?),
         }
     }
 
@@ -407,6 +471,7 @@ impl<D: Device> Connection<D> {
             // It is readable for ever. The queue pair shows the peer's end.
             rings.unwatch();
         }
+        self.move_input();
         found
     }
 
@@ -414,6 +479,7 @@ impl<D: Device> Connection<D> {
     pub(super) fn drive_rings(&mut self) {
         if let Sharing::Rings(rings) = &mut self.sharing {
             rings.drop_unwanted();
+            self.move_input();
         }
     }
 
@@ -422,7 +488,10 @@ impl<D: Device> Connection<D> {
         if let Sharing::Rings(rings) = &mut self.sharing
             && rings.wanted == Wanted::All
         {
-            rings.wanted = Wanted::Next(rings.input.readable().unwrap_or(0));
+            let arrived = rings.input.readable().unwrap_or(0);
+            // Bytes of the ring come after all those of the queue pair.
+            let follows = rings.receives || rings.input.base() == self.stream.received_bytes();
+            rings.wanted = Wanted::Next(if follows { arrived } else { 0 });
         }
     }
 
