@@ -105,7 +105,9 @@ impl Iwarp {
             upper.operations.acknowledged(other, to, context);
         }
         for (side, before) in [Side::A, Side::B].into_iter().zip(gone) {
-            self.note_loss(side, before, context);
+            if self.directions[side.index()].gone != before {
+                self.note_loss(side, before, context);
+            }
         }
         self.note_arrival(side, arrival, context);
         self.note_end(side, tcp, context);

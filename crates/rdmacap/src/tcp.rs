@@ -14,13 +14,13 @@ pub(crate) enum Piece<'a> {
     /// Bytes, as one segment had them.
     Bytes {
         bytes: &'a [u8],
+        /// Bytes behind them that the capture cut off the segment.
+        cut: u64,
         frame: u64,
         time: u64,
         /// Whether they begin where a segment did.
         start: bool,
     },
-    /// Bytes that the capture cut off a segment.
-    Cut(u64),
     /// Bytes that the capture missed.
     Lost(u64),
 }
@@ -126,7 +126,9 @@ impl Direction {
         }
         let waited = self.stored.first_key_value().map(|(_, stored)| stored.time);
         self.hand_on(bytes, length, (frame, time), begins, out);
-        self.hand_on_stored(budget, out);
+        if waited.is_some() {
+            self.hand_on_stored(budget, out);
+        }
         waited.map_or(Arrival::Ordinary, |since| Arrival::Late(time.saturating_sub(since)))
     }
 
@@ -221,11 +223,8 @@ impl Direction {
         out: &mut dyn FnMut(Piece<'_>),
     ) {
         self.next += length;
-        out(Piece::Bytes { bytes, frame, time, start });
         let cut = length.saturating_sub(bytes.len() as u64);
-        if cut > 0 {
-            out(Piece::Cut(cut));
-        }
+        out(Piece::Bytes { bytes, cut, frame, time, start });
     }
 
     fn hand_on_stored(&mut self, budget: &Budget, out: &mut dyn FnMut(Piece<'_>)) {

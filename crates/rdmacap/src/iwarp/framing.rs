@@ -26,6 +26,8 @@ const EFFORT: usize = 8 * SEARCHED;
 /// Bytes and pieces of an FPDU for which memory stays allocated.
 const SMALL: usize = 256;
 const FEW: usize = 4;
+/// Bytes that an FPDU must have at its front, to be taken with its end missing.
+const FIRST: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
 
 /// Whether checksums are in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,11 +123,23 @@ impl Framer {
     }
 
     /// Takes the next piece of the stream.
-    pub(crate) fn feed(&mut self, piece: Piece<'_>, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
+    pub(crate) fn feed(&mut self, mut piece: Piece<'_>, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
+        // Mostly this is all.
+        if let Piece::Bytes { bytes, cut, frame, time, start } = &mut piece
+            && self.is_between()
+        {
+            let taken = self.direct(bytes, cut, *frame, *time, out);
+            if taken == bytes.len() && *cut == 0 {
+                return;
+            }
+            (*bytes, *start) = (&bytes[taken..], *start && taken == 0);
+        }
         let held = self.weight();
         match piece {
-            Piece::Bytes { bytes, frame, time, start } => self.take(bytes, frame, time, start, out),
-            Piece::Cut(length) => self.miss(length, true, out),
+            Piece::Bytes { bytes, mut cut, frame, time, start } => {
+                self.take(bytes, &mut cut, frame, time, start, out);
+                self.miss(cut, true, out);
+            }
             Piece::Lost(length) => self.miss(length, false, out),
         }
         let now = self.weight();
@@ -183,8 +197,21 @@ impl Framer {
         self.state = State::Searching;
     }
 
-    fn take(&mut self, mut bytes: &[u8], frame: u64, time: u64, start: bool, out: &mut dyn FnMut(Event<'_>)) {
-        let mut start = start;
+    /// Whether FPDUs without markers follow, and none has begun.
+    fn is_between(&self) -> bool {
+        self.state == State::Framed && self.held.is_empty() && self.markers.is_none()
+    }
+
+    /// Takes bytes, and of what the capture `cut` behind them what the last FPDU in them has there.
+    fn take(
+        &mut self,
+        mut bytes: &[u8],
+        cut: &mut u64,
+        frame: u64,
+        time: u64,
+        mut start: bool,
+        out: &mut dyn FnMut(Event<'_>),
+    ) {
         while !bytes.is_empty() {
             match self.state {
                 State::Foreign => return,
@@ -200,8 +227,8 @@ impl Framer {
                     bytes = &bytes[take..];
                     self.handshake(kind, out);
                 }
-                State::Framed if self.held.is_empty() && self.markers.is_none() => {
-                    let taken = self.direct(bytes, frame, time, out);
+                State::Framed if self.is_between() => {
+                    let taken = self.direct(bytes, cut, frame, time, out);
                     bytes = &bytes[taken..];
                     if taken == 0 && self.state == State::Framed {
                         let needed = frame_length(bytes).unwrap_or(mpa::FPDU_LENGTH_FIELD);
@@ -223,8 +250,11 @@ impl Framer {
         }
     }
 
-    /// Bytes are missing here.
+    /// Bytes are missing here, if any.
     fn miss(&mut self, length: u64, cut: bool, out: &mut dyn FnMut(Event<'_>)) {
+        if length == 0 {
+            return;
+        }
         match self.state {
             State::Foreign => self.at += length,
             State::Handshake(kind) => {
@@ -237,12 +267,11 @@ impl Framer {
                 let rest = length.min((self.handshake_length() - self.held_so_far()) as u64);
                 self.hold_nothing(rest as usize, cut);
                 self.handshake(kind, out);
-                self.miss_rest(length - rest, cut, out);
+                self.miss(length - rest, cut, out);
             }
             State::Framed => {
                 let needed = self.held_length();
-                let header = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
-                if self.held.len() < header.min(needed) || self.markers.is_some() {
+                if self.held.len() < FIRST.min(needed) || self.markers.is_some() {
                     out(if cut { Event::Cut(length) } else { Event::Passed(length) });
                     self.lose(out);
                     self.at += length;
@@ -251,7 +280,7 @@ impl Framer {
                 let rest = length.min((needed - self.held_so_far()) as u64);
                 self.hold_nothing(rest as usize, cut);
                 self.held_frame(out);
-                self.miss_rest(length - rest, cut, out);
+                self.miss(length - rest, cut, out);
             }
             State::Searching => {
                 // A chain is followed over what the capture cut, not over what it lost.
@@ -264,12 +293,6 @@ impl Framer {
                     self.at += length;
                 }
             }
-        }
-    }
-
-    fn miss_rest(&mut self, length: u64, cut: bool, out: &mut dyn FnMut(Event<'_>)) {
-        if length > 0 {
-            self.miss(length, cut, out);
         }
     }
 
@@ -339,20 +362,43 @@ impl Framer {
         out(Event::Handshake { bytes: &held, certain });
     }
 
-    /// Takes whole FPDUs from the front of `bytes`, without a copy.
-    fn direct(&mut self, bytes: &[u8], frame: u64, time: u64, out: &mut dyn FnMut(Event<'_>)) -> usize {
+    /// Takes FPDUs from the front of `bytes`, without a copy: whole ones, and a last one whose rest was `cut`.
+    fn direct(
+        &mut self,
+        bytes: &[u8],
+        cut: &mut u64,
+        frame: u64,
+        time: u64,
+        out: &mut dyn FnMut(Event<'_>),
+    ) -> usize {
         let mut taken = 0;
         while let Some(length) = frame_length(&bytes[taken..]) {
-            let Some(whole) = bytes[taken..].get(..length) else { break };
-            let span = (self.at, self.at + length as u64);
-            let (ulpdu, frames) = (ulpdu(whole), (frame, frame));
-            let fpdu = Fpdu { ulpdu, length: ulpdu.len(), gaps: &[], cut: false, span, frames, time };
-            if !self.makes_sense(whole, &fpdu, out) {
+            let rest = &bytes[taken..];
+            let there = &rest[..rest.len().min(length)];
+            let is_whole = there.len() == length;
+            if !is_whole && (there.len() < FIRST || (length - there.len()) as u64 > *cut) {
                 break;
             }
-            self.at += length as u64;
-            taken += length;
-            self.check(whole, whole, fpdu, out);
+            let (ulpdu, frames) = (ulpdu(there), (frame, frame));
+            let span = (self.at, self.at + length as u64);
+            let gap = [(ulpdu.len(), length_field(there))];
+            let gaps = if gap[0].0 < gap[0].1 { &gap[..] } else { &[] };
+            let fpdu = Fpdu { ulpdu, length: gap[0].1, gaps, cut: !is_whole, span, frames, time };
+            // What is cut and makes no sense has to be held, to be searched.
+            let is_one =
+                if is_whole { self.makes_sense(there, &fpdu, out) } else { search::makes_sense(&fpdu) };
+            if !is_one {
+                break;
+            }
+            self.at = span.1;
+            taken += there.len();
+            if is_whole {
+                self.check(there, there, fpdu, out);
+            } else {
+                *cut -= (length - there.len()) as u64;
+                self.found = true;
+                out(Event::Fpdu(fpdu));
+            }
         }
         taken
     }

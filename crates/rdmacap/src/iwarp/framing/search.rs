@@ -62,7 +62,7 @@ impl Framer {
             let (_, frame, time) = after.checked_sub(1).map(|source| sources[source]).unwrap_or_default();
             let ends = gap.map(|gap| gap.0).into_iter().chain(sources.get(after).map(|source| source.0));
             let end = ends.min().unwrap_or(held.len());
-            self.take(&held[at..end], frame, time, starts.binary_search(&at).is_ok(), out);
+            self.take(&held[at..end], &mut 0, frame, time, starts.binary_search(&at).is_ok(), out);
             at = end;
         }
     }
