@@ -1,6 +1,8 @@
 //! Whole operations from the bytes that are reported piece by piece.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::hash::Map;
 
 use crate::context::Budget;
 use crate::operation::Placement;
@@ -83,7 +85,7 @@ impl Content {
 /// Holds the bytes of operations until they are asked for, within a bound.
 #[derive(Debug)]
 pub struct Assembler {
-    open: HashMap<u64, Content>,
+    open: Map<u64, Content>,
     budget: Budget,
 }
 
@@ -94,15 +96,17 @@ impl Assembler {
     /// One that holds at most `memory` bytes. What is beyond is dropped, and its [`Content`] says so.
     #[must_use]
     pub fn new(memory: usize) -> Self {
-        Self { open: HashMap::new(), budget: Budget::new(memory) }
+        Self { open: Map::default(), budget: Budget::new(memory) }
     }
 
     /// Takes bytes of an operation.
     pub fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
-        if !self.open.contains_key(&placement.operation) && !self.budget.take(OPEN) {
-            return;
-        }
-        self.open.entry(placement.operation).or_default().put(placement.offset, bytes, &self.budget);
+        let content = match self.open.entry(placement.operation) {
+            Entry::Occupied(content) => content.into_mut(),
+            Entry::Vacant(place) if self.budget.take(OPEN) => place.insert(Content::default()),
+            Entry::Vacant(_) => return,
+        };
+        content.put(placement.offset, bytes, &self.budget);
     }
 
     /// What there is of an operation, which is not held any more.

@@ -8,6 +8,7 @@ mod context;
 mod figures;
 pub mod file;
 mod finding;
+mod hash;
 mod iwarp;
 mod link;
 mod operation;

@@ -195,20 +195,21 @@ fn address4(bytes: &[u8], at: usize) -> Option<IpAddr> {
 }
 
 fn ipv4(bytes: &[u8], depth: Depth) -> Option<Packet<'_>> {
-    let header = usize::from(u8_at(bytes, 0)? & 0x0f) * 4;
-    let total = usize::from(u16_at(bytes, 2)?);
-    let protocol = u8_at(bytes, 9)?;
+    let fixed = bytes.first_chunk::<20>()?;
+    let header = usize::from(fixed[0] & 0x0f) * 4;
+    let total = usize::from(u16_at(fixed, 2)?);
+    let protocol = fixed[9];
     let carries = matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_GRE);
-    if u8_at(bytes, 0)? >> 4 != 4 || header < 20 || !carries {
+    if fixed[0] >> 4 != 4 || header < 20 || !carries {
         return None;
     }
-    if u16_at(bytes, 6)? & 0x3fff != 0 {
+    if u16_at(fixed, 6)? & 0x3fff != 0 {
         return Some(Packet::Fragment);
     }
     // Capturing below a device that segments leaves 0 there.
     let total = if total == 0 { bytes.len() } else { total };
-    let congested = u8_at(bytes, 1)? & 3 == 3;
-    let (source, destination) = (address4(bytes, 12)?, address4(bytes, 16)?);
+    let congested = fixed[1] & 3 == 3;
+    let (source, destination) = (address4(fixed, 12)?, address4(fixed, 16)?);
     let packet = Ip { header, total, protocol, source, destination, congested, depth };
     upper(bytes, &packet)
 }
@@ -260,7 +261,7 @@ fn upper<'b>(bytes: &'b [u8], packet: &Ip) -> Option<Packet<'b>> {
     }
     let ports = (u16_at(payload, 0)?, u16_at(payload, 2)?);
     if protocol == PROTOCOL_TCP {
-        return tcp(payload, length, (source, ports.0), (destination, ports.1)).map(Packet::Tcp);
+        return tcp(payload, length, (source, ports.0), (destination, ports.1));
     }
     let length = usize::from(u16_at(payload, 4)?).checked_sub(8)?.min(length.checked_sub(8)?);
     let payload = payload.get(8..)?;
@@ -279,21 +280,22 @@ fn upper<'b>(bytes: &'b [u8], packet: &Ip) -> Option<Packet<'b>> {
     }))
 }
 
-fn tcp(bytes: &[u8], length: usize, source: (IpAddr, u16), destination: (IpAddr, u16)) -> Option<Tcp<'_>> {
-    let header = usize::from(u8_at(bytes, 12)? >> 4) * 4;
-    let flags = u8_at(bytes, 13)?;
-    let acknowledgement = u32_at(bytes, 8).filter(|_| flags & 0x10 != 0);
-    Some(Tcp {
+fn tcp(bytes: &[u8], length: usize, source: (IpAddr, u16), destination: (IpAddr, u16)) -> Option<Packet<'_>> {
+    let fixed = bytes.first_chunk::<14>()?;
+    let header = usize::from(fixed[12] >> 4) * 4;
+    let flags = fixed[13];
+    let acknowledgement = u32_at(fixed, 8).filter(|_| flags & 0x10 != 0);
+    Some(Packet::Tcp(Tcp {
         source,
         destination,
-        sequence: u32_at(bytes, 4)?,
+        sequence: u32_at(fixed, 4)?,
         acknowledgement,
         fin: flags & 0x01 != 0,
         syn: flags & 0x02 != 0,
         reset: flags & 0x04 != 0,
         payload: bytes.get(header..).unwrap_or(&[]),
         length: length.checked_sub(header.max(20))?,
-    })
+    }))
 }
 
 /// A number that two captures of one packet have in common: its bytes without what routers change. `None`:

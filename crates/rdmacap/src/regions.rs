@@ -4,16 +4,16 @@
 //! maps are two generations, and the older one is dropped when the younger one is full.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use crate::hash::{self, Host, Map, Set};
 use crate::operation::{Region, Sink};
 use crate::table::Table;
 
 /// What a key takes of memory, and again each connection that uses it: its places in the maps.
 const USE: usize = 256;
 
-type Name = (IpAddr, u32);
+type Name = (Host, u32);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -30,7 +30,7 @@ struct Known {
 pub(crate) struct Regions {
     young: Table<Name, Known>,
     old: Table<Name, Known>,
-    used_by: HashMap<u32, HashSet<Name>>,
+    used_by: Map<u32, Set<Name>>,
     /// Keys and uses in `young`, and the most that there may be.
     grown: usize,
     most: usize,
@@ -43,7 +43,7 @@ impl Regions {
         Self {
             young: Table::default(),
             old: Table::default(),
-            used_by: HashMap::new(),
+            used_by: Map::default(),
             grown: 0,
             most: (memory / USE / 2).max(64),
             made: 0,
@@ -55,7 +55,7 @@ impl Regions {
         if self.grown >= self.most {
             self.age();
         }
-        let name = (host, key);
+        let name = (hash::host(host), key);
         let known = match self.young.get_mut(&name) {
             Some(known) => known,
             None => {
@@ -98,7 +98,7 @@ impl Regions {
 
     /// The key names nothing any more.
     pub(crate) fn invalidate(&mut self, host: IpAddr, key: u32) {
-        if let Some(known) = self.get(&(host, key)) {
+        if let Some(known) = self.get(&(hash::host(host), key)) {
             known.region = None;
         }
     }
@@ -166,7 +166,7 @@ mod tests {
                 regions.invalidate(HOST, key);
             }
             assert!(regions.young.len() + regions.old.len() <= 1002);
-            assert!(regions.used_by.values().map(HashSet::len).sum::<usize>() <= 1002);
+            assert!(regions.used_by.values().map(Set::len).sum::<usize>() <= 1002);
         }
         assert_eq!(told.0.len(), 100_000);
     }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use crate::context::{Budget, Context, Shared};
 use crate::file::Record;
 use crate::finding::Topic;
+use crate::hash::{Host, host};
 use crate::iwarp::Iwarp;
 use crate::link::{self, Packet, Tcp};
 use crate::operation::{Side, Sink};
@@ -44,7 +45,11 @@ pub struct Session {
     fragments: u64,
 }
 
-type Port = (IpAddr, u16);
+type Port = (Host, u16);
+
+fn port((address, port): (IpAddr, u16)) -> Port {
+    (host(address), port)
+}
 
 #[derive(Debug)]
 struct Slot {
@@ -87,11 +92,11 @@ impl Session {
     pub fn feed(&mut self, record: &Record<'_>, sink: &mut dyn Sink) {
         self.frame += 1;
         self.time = record.time;
-        match link::parse(record.link, record.bytes) {
-            Some(Packet::Tcp(tcp)) => self.tcp(&tcp, sink),
+        match &link::parse(record.link, record.bytes) {
+            Some(Packet::Tcp(tcp)) => self.tcp(tcp, sink),
             Some(Packet::Transport(transport)) => {
                 let (roce, mut context) = self.parts(sink);
-                roce.packet(&transport, &mut context);
+                roce.packet(transport, &mut context);
             }
             Some(Packet::Fragment) => self.fragments += 1,
             None => {}
@@ -121,15 +126,14 @@ impl Session {
     }
 
     fn tcp(&mut self, tcp: &Tcp<'_>, sink: &mut dyn Sink) {
-        let (source, destination) = (tcp.source, tcp.destination);
-        let ends = (source.min(destination), source.max(destination));
+        let (source, destination) = (port(tcp.source), port(tcp.destination));
+        let ends = if source <= destination { (source, destination) } else { (destination, source) };
         let opens = tcp.syn && tcp.acknowledgement.is_none();
         let Self { config, shared, budget, tcp: connections, frame, time, .. } = self;
         let mut context = Context { shared, sink, budget, frame: *frame, time: *time };
-        let found = connections.get_mut(&ends);
         // The same ports again, after an end that may not be in the capture.
         let anew = |slot: &Slot| slot.iwarp.as_ref().is_none_or(|iwarp| iwarp.begins_anew(tcp));
-        if opens && found.as_deref().is_some_and(anew) {
+        if opens && connections.get_mut(&ends).as_deref().is_some_and(anew) {
             let slot = connections.remove(&ends);
             slot.and_then(|slot| slot.iwarp).into_iter().for_each(|mut iwarp| iwarp.finish(&mut context));
         }
@@ -140,10 +144,11 @@ impl Session {
                     make_room(connections, config.connections, &mut context);
                 }
                 // Whoever is seen first is the active side, unless it accepts.
-                let active = if tcp.syn && !opens { destination } else { source };
-                let passive = if active == source { destination } else { source };
+                let accepts = tcp.syn && !opens;
+                let [active, passive] =
+                    if accepts { [tcp.destination, tcp.source] } else { [tcp.source, tcp.destination] };
                 let iwarp = Some(Box::new(Iwarp::new(tcp, [active, passive], &context)));
-                connections.insert(ends, Slot { active, iwarp, used: 0 })
+                connections.insert(ends, Slot { active: port(active), iwarp, used: 0 })
             }
         };
         slot.used = context.frame;

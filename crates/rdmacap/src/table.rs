@@ -1,8 +1,9 @@
 //! Where connections are kept: a frame mostly belongs to the connection of the one before, or of the one
 //! before that, and finds it without a hash.
 
-use std::collections::HashMap;
 use std::hash::Hash;
+
+use crate::hash::Map;
 
 /// Values by numbers that are given out again.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl<V> Slab<V> {
 /// Values by keys.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
-    index: HashMap<K, usize>,
+    index: Map<K, usize>,
     values: Slab<(K, V)>,
     /// Slots of the last look-ups that differ, the latest first.
     recent: [usize; 2],
@@ -61,21 +62,19 @@ pub(crate) struct Table<K, V> {
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Self {
-        Self { index: HashMap::new(), values: Slab::default(), recent: [0; 2] }
+        Self { index: Map::default(), values: Slab::default(), recent: [0; 2] }
     }
 }
 
 impl<K: Copy + Eq + Hash, V> Table<K, V> {
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let is_it = |slot: usize| self.values.get(slot).is_some_and(|(of, _)| of == key);
-        let slot = match self.recent.into_iter().find(|slot| is_it(*slot)) {
-            Some(slot) => slot,
-            None => *self.index.get(key)?,
-        };
-        if slot != self.recent[0] {
-            self.recent = [slot, self.recent[0]];
+        let [latest, before] = self.recent;
+        if !is_it(latest) {
+            let slot = if is_it(before) { before } else { *self.index.get(key)? };
+            self.recent = [slot, latest];
         }
-        self.values.get_mut(slot).map(|(_, value)| value)
+        self.values.get_mut(self.recent[0]).map(|(_, value)| value)
     }
 
     /// Adds a value under a key that has none.
@@ -105,6 +104,8 @@ impl<K: Copy + Eq + Hash, V> Table<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     #[test]
