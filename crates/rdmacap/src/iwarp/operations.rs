@@ -15,7 +15,7 @@ use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, marks};
 use rstream_protocol::hello;
 
-use self::pending::{Asked, Half, Payload, Pending, place, report};
+use self::pending::{Asked, Half, Payload, Pending, place};
 use super::framing::{Fpdu, queue};
 use crate::Operation;
 use crate::context::Context;
@@ -110,13 +110,12 @@ impl Operations {
         }
         half.acknowledged = to;
         let whole = half.pending.len() - usize::from(half.open);
-        for pending in half.pending.range_mut(..whole).rev() {
-            if pending.over.is_some() && pending.asked == Asked::Nothing {
-                break;
-            }
-            if pending.end <= to && pending.asked == Asked::Nothing {
+        while half.acked < whole && half.pending[half.acked].end <= to {
+            let pending = &mut half.pending[half.acked];
+            if pending.asked == Asked::Nothing && pending.over.is_none() {
                 pending.over = Some((Outcome::Acked, context.time));
             }
+            half.acked += 1;
         }
         self.flush(side, false, context);
     }
@@ -304,15 +303,16 @@ impl Operations {
         let solicited = opcode == Opcode::ImmediateSolicited;
         let messages = self.messages;
         let is_of_write = !messages || header.ulp_word == marks::OF_WRITE;
-        let last = self.halves[side.index()].pending.back_mut();
+        let half = &mut self.halves[side.index()];
         let fits = |last: &&mut Pending| last.takes_immediate(messages) && last.end == fpdu.span.0;
-        if let Some(last) = last.filter(|last| is_of_write && fits(last)) {
+        if let Some(last) = half.pending.back_mut().filter(|last| is_of_write && fits(last)) {
             last.operation.immediate = immediate;
             last.operation.solicited = solicited;
             last.operation.packets += 1;
             last.end = fpdu.span.1;
             last.operation.frames.1 = fpdu.frames.1;
             last.over = None;
+            half.acked = half.acked.min(half.pending.len() - 1);
             self.mark_sent(side, context);
             return;
         }
@@ -366,8 +366,6 @@ impl Operations {
     }
 
     fn begin(&mut self, side: Side, kind: Kind, fpdu: &Fpdu<'_>, context: &mut Context<'_>) -> &mut Pending {
-        let operation =
-            Operation::new(context.operation_id(), self.connection, side, kind, fpdu.frames, fpdu.time);
         if self.halves[side.index()].pending.len() >= MOST_PENDING {
             self.give_up(side, context);
         }
@@ -378,10 +376,10 @@ impl Operations {
                 charge = 0;
             }
         }
+        let (id, connection) = (context.operation_id(), self.connection);
         let half = &mut self.halves[side.index()];
         half.pending.push_back(Pending {
-            operation,
-            sent: false,
+            operation: Operation::new(id, connection, side, kind, fpdu.frames, fpdu.time),
             end: fpdu.span.1,
             got: Ranges::default(),
             base: 0,
@@ -397,15 +395,15 @@ impl Operations {
     /// Ends the oldest request although it is not over.
     fn give_up(&mut self, side: Side, context: &mut Context<'_>) -> bool {
         let half = &mut self.halves[side.index()];
-        let Some(oldest) = half.pending.pop_front() else { return false };
-        if half.pending.is_empty() && std::mem::take(&mut half.open) {
+        if half.pending.is_empty() {
+            return false;
+        }
+        if half.pending.len() == 1 && std::mem::take(&mut half.open) {
             // What follows of the message cannot tell where it began.
             (half.passed, half.lossy) = (true, Some(Topic::GaveUp));
         }
-        if !oldest.sent {
-            context.sink.sent(&oldest.operation);
-        }
-        report(oldest, context);
+        half.report_sent_before(1, context);
+        half.report(context);
         let text = format!("an operation of {side} was reported before its end: too much is open");
         context.finding(Topic::GaveUp, Some(self.connection), text);
         true
@@ -456,14 +454,9 @@ impl Operations {
         // Only the last write may still be given an immediate.
         let settled = if end { count } else { count.saturating_sub(1) };
         half.report_sent_before(settled, context);
-        while let Some(oldest) = half.pending.front() {
-            let waits = oldest.over.is_none() || !oldest.sent || half.pending.len() <= LINGER;
-            if waits && !end {
-                break;
-            }
-            if let Some(oldest) = half.pending.pop_front() {
-                report(oldest, context);
-            }
+        let lingers = if end { 0 } else { LINGER };
+        while half.pending.len() > lingers && (end || half.sent > 0 && half.pending[0].over.is_some()) {
+            half.report(context);
         }
     }
 }

@@ -15,8 +15,6 @@ use crate::ranges::Ranges;
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) operation: Operation,
-    /// Whether all of the request was seen, or will not be.
-    pub(super) sent: bool,
     /// Where in the stream it ended.
     pub(super) end: u64,
     /// Bytes of it that were seen.
@@ -63,6 +61,12 @@ impl Payload<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Half {
     pub(super) pending: VecDeque<Pending>,
+    /// How many of them were reported as sent: all of the request was seen, or will not be. The first ones.
+    pub(super) sent: usize,
+    /// How many of them TCP has acknowledged. The first ones.
+    pub(super) acked: usize,
+    /// How many of them are known to wait for no data, or no more. The first ones.
+    answered: usize,
     /// The tagged message or send whose last segment has not come is the last of `pending`.
     pub(super) open: bool,
     /// Message numbers that come next, by queue.
@@ -83,6 +87,14 @@ impl Half {
         self.pending.back().filter(|_| self.open)
     }
 
+    /// Where the first is that waits for data; if none does, how many there are.
+    pub(super) fn first_outstanding(&mut self) -> usize {
+        while self.pending.get(self.answered).is_some_and(|pending| !pending.is_outstanding()) {
+            self.answered += 1;
+        }
+        self.answered
+    }
+
     /// Whether all of the stream is known before the frame that is looked at.
     pub(super) fn is_certain(&self) -> bool {
         self.begun && !self.passed
@@ -93,12 +105,21 @@ impl Half {
     }
 
     pub(super) fn report_sent_before(&mut self, count: usize, context: &mut Context<'_>) {
-        // Those at the end are the ones that may not have been reported.
-        let from = self.pending.iter().rposition(|pending| pending.sent).map_or(0, |at| at + 1);
-        let open = usize::from(self.open);
-        for pending in self.pending.range_mut(from..count.min(self.pending.len() - open).max(from)) {
-            pending.sent = true;
-            context.sink.sent(&pending.operation);
+        let count = count.min(self.pending.len() - usize::from(self.open));
+        while self.sent < count {
+            context.sink.sent(&self.pending[self.sent].operation);
+            self.sent += 1;
+        }
+    }
+
+    /// Reports the oldest, which is over or is not but the capture is.
+    pub(super) fn report(&mut self, context: &mut Context<'_>) {
+        if let Some(oldest) = self.pending.front_mut() {
+            report(oldest, context);
+            self.pending.pop_front();
+            for count in [&mut self.sent, &mut self.acked, &mut self.answered] {
+                *count = count.saturating_sub(1);
+            }
         }
     }
 }
@@ -148,10 +169,9 @@ impl Pending {
     }
 }
 
-/// Reports an operation that is over, or is not but the capture is.
-pub(super) fn report(pending: Pending, context: &mut Context<'_>) {
-    let Pending { mut operation, got, over, headless, charge, .. } = pending;
-    context.budget.give(charge);
+fn report(pending: &mut Pending, context: &mut Context<'_>) {
+    let Pending { operation, got, over, headless, charge, .. } = pending;
+    context.budget.give(*charge);
     let end = got.iter().next_back().map_or(0, |(_, end)| end);
     let expected = match over {
         // What would have come behind that was never sent.
@@ -164,7 +184,7 @@ pub(super) fn report(pending: Pending, context: &mut Context<'_>) {
         operation.missing.sort_unstable();
         operation.missing.dedup();
     }
-    match over {
+    match over.take() {
         Some((outcome, time)) => {
             operation.outcome = outcome;
             operation.took = Some(time.saturating_sub(operation.time));
@@ -172,10 +192,10 @@ pub(super) fn report(pending: Pending, context: &mut Context<'_>) {
         None if !operation.missing.is_empty() => operation.outcome = Outcome::Incomplete,
         None => {}
     }
-    if headless && !operation.outcome.failed() {
+    if *headless && !operation.outcome.failed() {
         operation.outcome = Outcome::Incomplete;
     }
-    context.ended(&operation);
+    context.ended(operation);
 }
 
 /// Hands on what there is of a segment's payload.

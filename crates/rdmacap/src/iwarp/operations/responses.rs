@@ -31,8 +31,9 @@ impl Operations {
             }
             _ => None,
         };
-        let fitting = half.pending.iter().enumerate().find_map(|(at, pending)| Some((at, fits(pending)?)));
-        let Some((found, offset)) = fitting else {
+        let first = half.first_outstanding();
+        let mut waiting = half.pending.range(first..).zip(first..);
+        let Some((found, offset)) = waiting.find_map(|(pending, at)| Some((at, fits(pending)?))) else {
             let text = format!(
                 "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
                 payload.length, tagged.stag, tagged.offset
@@ -44,7 +45,7 @@ impl Operations {
             return;
         };
         // Responses come in the order of the requests: what comes no more was not captured.
-        for earlier in half.pending.iter_mut().take(found).filter(|earlier| earlier.is_outstanding()) {
+        for earlier in half.pending.range_mut(first..found).filter(|earlier| earlier.is_outstanding()) {
             earlier.over = Some((Outcome::Implied, context.time));
         }
         self.check_depth(requester, found, context);
