@@ -263,10 +263,15 @@ pub(crate) fn checksums(transport: &Transport<'_>) -> Option<(u32, u32)> {
     if transport.bytes.len() != transport.length || transport.length < BTH + ICRC {
         return None;
     }
-    let mut header = [0xff; 8 + 60 + 8 + 40];
+    let mut header = [0xff; 8 + 60 + 8 + 40 + BTH];
     let cover = transport.cover;
-    let place = header.get_mut(8..8 + cover.len())?;
+    let (covered, field) = transport.bytes.split_at(transport.length - ICRC);
+    let (base, rest) = covered.split_at(BTH);
+    let end = 8 + cover.len() + BTH;
+    let (place, base_place) = header.get_mut(8..end)?.split_at_mut(cover.len());
     place.copy_from_slice(cover);
+    base_place.copy_from_slice(base);
+    base_place[4] = 0xff;
     // Fields that routers may change count as ones. So does the local route header in front, which RoCE does
     // not have.
     match (transport.encapsulation, cover.first()? >> 4) {
@@ -291,12 +296,9 @@ pub(crate) fn checksums(transport: &Transport<'_>) -> Option<(u32, u32)> {
             place[7] = 0xff;
         }
     }
-    let (covered, field) = transport.bytes.split_at(transport.length - ICRC);
     let mut crc = crc32fast::Hasher::new();
-    crc.update(&header[..8 + cover.len()]);
-    crc.update(&covered[..4]);
-    crc.update(&[0xff]);
-    crc.update(&covered[5..]);
+    crc.update(&header[..end]);
+    crc.update(rest);
     Some((u32::from_le_bytes(*field.first_chunk()?), crc.finalize()))
 }
 

@@ -77,20 +77,20 @@ impl Requests {
             self.gap = None;
         }
         self.describe_missing(&mut pending, acknowledged, context);
-        let Pending { mut operation, over, sent: was_sent, not_ready, .. } = pending;
-        match over {
+        let Pending { operation, over, sent: was_sent, not_ready, .. } = &mut pending;
+        match over.take() {
             Some((outcome, time, _)) => {
                 operation.took = (outcome != Outcome::Unknown).then(|| time.saturating_sub(operation.time));
                 operation.outcome = outcome;
             }
-            None if not_ready > 0 => operation.outcome = Outcome::NotReady,
+            None if *not_ready > 0 => operation.outcome = Outcome::NotReady,
             None if !operation.missing.is_empty() => operation.outcome = Outcome::Incomplete,
             None => {}
         }
-        if !was_sent {
-            sent(&operation, self.responder, context);
+        if !*was_sent {
+            sent(operation, self.responder, context);
         }
-        context.ended(&operation);
+        context.ended(operation);
     }
 
     /// Says which bytes of an operation never came.
