@@ -108,6 +108,22 @@ fn segments_behind_one_that_never_comes() {
     });
 }
 
+/// Responses of one side, while the other, whose requests they may answer, never says anything.
+#[test]
+fn responses_whose_requests_never_come() {
+    let mut header = [0; ddp::TAGGED];
+    Tagged { last: true, ulp: Opcode::ReadResponse.control(), stag: 5, offset: 0 }.emit(&mut header);
+    let ulpdu = [&header[..], &[0; 1400]].concat();
+    let fpdu = [&(ulpdu.len() as u16).to_be_bytes()[..], &ulpdu, &[0; 4]].concat();
+    attack("check", FEW, |feed| {
+        for at in 0..100 {
+            for port in 0..500 {
+                feed.put(&segment(port, 1000 + at * fpdu.len() as u32, ACK, &fpdu));
+            }
+        }
+    });
+}
+
 /// Beginnings and ends of long writes, over many queue pairs: what is remembered of the packets in between.
 #[test]
 fn long_writes_of_which_only_the_ends_come() {

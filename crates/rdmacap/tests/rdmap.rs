@@ -53,9 +53,31 @@ fn request(wire: &mut Wire, sink: u32) {
 }
 
 fn response(wire: &mut Wire, sink: u32) {
+    response_of(wire, sink, b"data");
+}
+
+fn response_of(wire: &mut Wire, sink: u32, bytes: &[u8; 4]) {
     let mut header = [0; ddp::TAGGED];
     Tagged { last: true, ulp: Opcode::ReadResponse.control(), stag: sink, offset: 0 }.emit(&mut header);
-    wire.fpdu(1, &[&header[..], b"data"].concat());
+    wire.fpdu(1, &[&header[..], bytes].concat());
+}
+
+/// An atomic operation on what is 3, and its response.
+fn atomic_exchange(wire: &mut Wire, kind: AtomicKind, operand_mask: u64) {
+    let request = AtomicRequest {
+        kind,
+        id: 1,
+        stag: 7,
+        offset: 0x1000,
+        operand: 10,
+        operand_mask,
+        compare: 3,
+        compare_mask: u64::MAX,
+    };
+    let mut message = [0; 52];
+    request.emit(&mut message);
+    wire.untagged(0, Opcode::AtomicRequest, 0, &message);
+    wire.untagged(1, Opcode::AtomicResponse, 0, &[&[0, 0, 0, 1], &3_u64.to_be_bytes()[..]].concat());
 }
 
 #[test]
@@ -167,6 +189,58 @@ fn responses_go_to_the_oldest_request_that_they_fit() {
     );
 }
 
+/// The capture misses the end of a response, and another read follows into the same place.
+#[test]
+fn a_response_that_begins_anew_belongs_to_another_read() {
+    let mut wire = Wire::new(Plan { mulpdu: ddp::UNTAGGED + 28, ..PLAN });
+    wire.open([b"", b""]);
+    for letter in [b'x', b'y'] {
+        wire.read(0, (0x77, 0x1000), (1, 0), &[letter; 80]);
+    }
+    let ends =
+        wire.frames.iter().filter(|segment| segment.carries.as_ref().is_some_and(|(from, _)| *from == 1));
+    let lost = ends.map(|segment| segment.frame.clone()).nth(3).expect("three segments behind the reply");
+    (0..2).for_each(|from| wire.acknowledge(from));
+    wire.close();
+    let frames = wire.frames.into_iter().map(|segment| segment.frame).filter(|frame| *frame != lost);
+    let seen = read(&frames.collect::<Vec<_>>());
+    let [first, second] = &seen.operations[..] else { panic!("{:#?}", seen.operations) };
+    assert_eq!((&first.outcome, &first.missing[..]), (&Outcome::Implied, &[(64, 80)][..]));
+    assert!(seen.agrees(first.id, &[b'x'; 80]));
+    assert_eq!(second.outcome, Outcome::Answered);
+    assert_eq!(seen.content(second.id, 80), Some(&[b'y'; 80][..]));
+}
+
+/// Without checksums it takes three FPDUs in a row to know where they begin. Here the requests are the first
+/// two, and are answered before the third comes.
+#[test]
+fn responses_wait_for_requests_whose_stream_is_still_searched() {
+    let mut wire = Wire::new(Plan { checksums: false, ..PLAN });
+    (0..3).for_each(|_| _ = wire.untagged(1, Opcode::Send, 0, b"known"));
+    // One of a read before the capture, into the same place.
+    response_of(&mut wire, 1, b"past");
+    request(&mut wire, 1);
+    response(&mut wire, 1);
+    atomic_exchange(&mut wire, AtomicKind::FetchAdd, 0);
+    segment(&mut wire, 1, 0, true, b"third");
+    (0..2).for_each(|from| wire.acknowledge(from));
+    wire.close();
+    let seen = read(&wire.frames.into_iter().map(|segment| segment.frame).collect::<Vec<_>>());
+    let of = |kind| seen.operations.iter().find(|found| found.kind == kind).expect("one of the kind");
+    let (read, atomic) = (of(Kind::Read), of(Kind::FetchAdd));
+    assert_eq!((&read.outcome, read.frames, read.took), (&Outcome::Answered, (5, 6), Some(1000)));
+    assert_eq!(seen.content(read.id, 4), Some(&b"data"[..]));
+    assert_eq!((&atomic.outcome, atomic.frames, atomic.took), (&Outcome::Answered, (7, 8), Some(1000)));
+    assert_eq!(atomic.atomic.and_then(|atomic| atomic.old), Some(3));
+    let lost: Vec<u64> = seen
+        .findings
+        .iter()
+        .filter(|found| found.topic == Topic::CaptureLoss)
+        .map(|found| found.frame)
+        .collect();
+    assert_eq!((lost, seen.findings.len()), (vec![4], 2), "{:?}", seen.findings);
+}
+
 #[test]
 fn reads_beyond_what_the_responder_serves_are_told() {
     let reads = |count: u32| {
@@ -234,22 +308,7 @@ fn a_terminate_ends_what_it_quotes() {
 #[test]
 fn masked_atomics_do_not_tell_what_they_left() {
     let atomic = |kind, mask| {
-        let seen = talk(|wire| {
-            let mut message = [0; 52];
-            let request = AtomicRequest {
-                kind,
-                id: 1,
-                stag: 5,
-                offset: 8,
-                operand: 10,
-                operand_mask: mask,
-                compare: 3,
-                compare_mask: u64::MAX,
-            };
-            request.emit(&mut message);
-            wire.untagged(0, Opcode::AtomicRequest, 0, &message);
-            wire.untagged(1, Opcode::AtomicResponse, 0, &[&[0, 0, 0, 1], &3_u64.to_be_bytes()[..]].concat());
-        });
+        let seen = talk(|wire| atomic_exchange(wire, kind, mask));
         let Operation { kind, atomic, .. } = &seen.operations[0];
         atomic.expect("an atomic").left(*kind)
     };
@@ -261,6 +320,19 @@ fn masked_atomics_do_not_tell_what_they_left() {
     // Compared with something else, it leaves what it found.
     let missed = Atomic { operand: 10, compare: 4, masked: false, old: Some(3) };
     assert_eq!(missed.left(Kind::CompareSwap), Some(3));
+}
+
+/// A write is acknowledged twice: with its bytes, and with its immediate data.
+#[test]
+fn immediate_data_may_come_after_their_write_was_acknowledged() {
+    let seen = talk(|wire| {
+        wire.write(0, 5, 0x1000, b"written");
+        wire.acknowledge(1);
+        wire.untagged(0, Opcode::Immediate, 0, &emit_immediate(7));
+    });
+    let [write] = &seen.operations[..] else { panic!("{:#?}", seen.operations) };
+    assert_eq!((&write.outcome, write.immediate), (&Outcome::Acked, Some(7)));
+    assert_eq!(seen.findings, []);
 }
 
 /// The peers mark what immediate data belong to; where they are no message endpoints, nobody looks at marks.

@@ -20,7 +20,7 @@ const CHAIN: usize = 3;
 /// Places that may start an FPDU, at a time: more are not plausible.
 const MOST_UNDECIDED: usize = 64;
 /// How far a stream is searched for an FPDU before it counts as something else.
-const SEARCHED: usize = 256 << 10;
+pub(crate) const SEARCHED: usize = 256 << 10;
 /// Bytes that are summed in such a search: bytes can be made of which every fourth seems to start an FPDU.
 const EFFORT: usize = 8 * SEARCHED;
 /// Bytes and pieces of an FPDU for which memory stays allocated.
@@ -362,7 +362,7 @@ impl Framer {
         out(Event::Handshake { bytes: &held, certain });
     }
 
-    /// Takes FPDUs from the front of `bytes`, without a copy: whole ones, and a last one whose rest was `cut`.
+    /// Takes FPDUs from the front of `bytes`, without a copy: whole ones, and one whose rest was `cut`.
     fn direct(
         &mut self,
         bytes: &[u8],

@@ -5,16 +5,18 @@
 //! it or, for reads and atomics, once its response is whole. Operations are reported in the order in which
 //! they were asked for.
 
+mod early;
 mod pending;
 mod responses;
 
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use iwarp_wire::ddp::{self, Header, Tagged, Untagged};
+use iwarp_wire::ddp::{Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, marks};
 use rstream_protocol::hello;
 
+use self::early::Answer;
 use self::pending::{Asked, Half, Payload, Pending, place};
 use super::framing::{Fpdu, queue};
 use crate::Operation;
@@ -64,15 +66,15 @@ impl Operations {
             Ok(header) => header,
             Err(error) => return self.wrong(side, &error, context),
         };
-        let header_length = ddp::header_length(fpdu.ulpdu[0]);
-        let payload = Payload {
-            bytes: fpdu.ulpdu.get(header_length..).unwrap_or(&[]),
-            length: fpdu.length.saturating_sub(header_length),
-            header: header_length,
-        };
+        if !self.halves[side.index()].early.is_empty() {
+            self.forget_early(side, fpdu.frames.0, context);
+        }
+        let payload = Payload::of(fpdu);
         match header {
             Header::Tagged(tagged) => match Opcode::parse(tagged.ulp) {
-                Ok(Opcode::ReadResponse) => self.read_response(side, &tagged, payload, fpdu, context),
+                Ok(Opcode::ReadResponse) => {
+                    self.response(side, Answer::Read(tagged), payload, fpdu, context);
+                }
                 Ok(Opcode::Write) => self.write(side, &tagged, payload, fpdu, context),
                 Ok(opcode) => return self.wrong(side, &format!("{opcode:?} in a tagged segment"), context),
                 Err(error) => return self.wrong(side, &error, context),
@@ -123,6 +125,7 @@ impl Operations {
     /// Nothing more comes.
     pub(super) fn finish(&mut self, context: &mut Context<'_>) {
         for side in [Side::A, Side::B] {
+            self.forget_early(side, u64::MAX, context);
             self.close_open(side, context);
             self.flush(side, true, context);
         }
@@ -216,7 +219,7 @@ impl Operations {
                 if let Some(response) =
                     payload.bytes.first_chunk().filter(|_| whole).map(AtomicResponse::parse)
                 {
-                    self.atomic_response(side, response, fpdu, context);
+                    self.response(side, Answer::Atomic(response), payload, fpdu, context);
                 }
             }
             Opcode::Terminate => self.terminate(side, payload.bytes, fpdu, context),
@@ -339,6 +342,7 @@ impl Operations {
                 Some(context.target(connection, sink, request.sink_stag, request.sink_offset));
         }
         self.mark_sent(side, context);
+        self.take_early(side, context);
     }
 
     fn atomic_request(
@@ -363,6 +367,7 @@ impl Operations {
         pending.operation.atomic = Some(Atomic { operand: request.operand, compare, masked, old: None });
         pending.operation.target = Some(context.target(connection, host, request.stag, request.offset));
         self.mark_sent(side, context);
+        self.take_early(side, context);
     }
 
     fn begin(&mut self, side: Side, kind: Kind, fpdu: &Fpdu<'_>, context: &mut Context<'_>) -> &mut Pending {

@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
+use iwarp_wire::ddp;
 use iwarp_wire::rdmap::{IMMEDIATE, ReadRequest, parse_immediate};
 
 use super::super::framing::Fpdu;
+use super::early::Responses;
 use crate::Operation;
 use crate::context::{Budget, Context};
 use crate::finding::Topic;
@@ -48,7 +50,14 @@ pub(super) struct Payload<'a> {
     pub(super) header: usize,
 }
 
-impl Payload<'_> {
+impl<'a> Payload<'a> {
+    /// That of an FPDU that has a header.
+    pub(super) fn of(fpdu: &Fpdu<'a>) -> Self {
+        let header = ddp::header_length(fpdu.ulpdu[0]);
+        let bytes = fpdu.ulpdu.get(header..).unwrap_or(&[]);
+        Self { bytes, length: fpdu.length.saturating_sub(header), header }
+    }
+
     /// The immediate data that it begins with, if the capture has them.
     pub(super) fn immediate(&self, fpdu: &Fpdu<'_>) -> Option<u64> {
         let end = self.header + IMMEDIATE;
@@ -78,6 +87,8 @@ pub(super) struct Half {
     /// Whether any frame has come.
     pub(super) begun: bool,
     pub(super) acknowledged: u64,
+    /// What answers requests that are not known yet.
+    pub(super) early: Responses,
     /// More was asked for at a time than the other side serves.
     pub(super) exceeded: bool,
 }

@@ -11,6 +11,7 @@ use crate::finding::Topic;
 use crate::operation::{Access, Kind, Outcome, Placement, Side};
 
 impl Operations {
+    /// Answers whether its read is known.
     pub(super) fn read_response(
         &mut self,
         side: Side,
@@ -18,14 +19,16 @@ impl Operations {
         payload: Payload<'_>,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let (requester, connection) = (side.other(), self.connection);
         let half = &mut self.halves[requester.index()];
         let fits = |pending: &Pending| match pending.asked {
             Asked::Read(request) if pending.over.is_none() => {
                 let offset = tagged.offset.wrapping_sub(request.sink_offset);
                 let end = offset.checked_add(payload.length as u64);
-                let inside = end.is_some_and(|end| end <= u64::from(request.length));
+                // Segments come in order: one that goes back is of another response into the same place.
+                let known = pending.got.iter().next_back().map_or(0, |(_, end)| end);
+                let inside = offset >= known && end.is_some_and(|end| end <= u64::from(request.length));
                 (request.sink_stag == tagged.stag && inside || request.length == 0 && payload.length == 0)
                     .then_some(offset)
             }
@@ -34,15 +37,7 @@ impl Operations {
         let first = half.first_outstanding();
         let mut waiting = half.pending.range(first..).zip(first..);
         let Some((found, offset)) = waiting.find_map(|(pending, at)| Some((at, fits(pending)?))) else {
-            let text = format!(
-                "no read in the capture asked for the response of {} bytes from {side} into {:#x} at {:#x}",
-                payload.length, tagged.stag, tagged.offset
-            );
-            // The request may be what the capture lacks.
-            let late = (!half.begun).then_some(Topic::CaptureLoss);
-            let topic = half.lossy.or(late).unwrap_or(Topic::Protocol);
-            context.finding(topic, Some(connection), text);
-            return;
+            return false;
         };
         // Responses come in the order of the requests: what comes no more was not captured.
         for earlier in half.pending.range_mut(first..found).filter(|earlier| earlier.is_outstanding()) {
@@ -77,6 +72,7 @@ impl Operations {
             place(&placement, payload, fpdu, context);
         }
         self.flush(requester, false, context);
+        true
     }
 
     /// Whether the responder serves as many requests at a time as have been asked for, up to now that the
@@ -97,18 +93,19 @@ impl Operations {
         }
     }
 
+    /// Answers whether its atomic operation is known.
     pub(super) fn atomic_response(
         &mut self,
         side: Side,
         response: AtomicResponse,
         fpdu: &Fpdu<'_>,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let (requester, connection) = (side.other(), self.connection);
         let asked = Asked::Atomic { id: response.id };
         let half = &mut self.halves[requester.index()];
         let found = half.pending.iter().position(|pending| pending.asked == asked && pending.over.is_none());
-        let Some(found) = found else { return };
+        let Some(found) = found else { return false };
         self.check_depth(requester, found, context);
         let pending = &mut self.halves[requester.index()].pending[found];
         pending.over = Some((Outcome::Answered, context.time));
@@ -128,6 +125,7 @@ impl Operations {
         };
         context.bytes(&placement, &response.original.to_be_bytes());
         self.flush(requester, false, context);
+        true
     }
 
     pub(super) fn terminate(
