@@ -4,6 +4,7 @@
 mod wire;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::process::Command;
 
 use rdmacap::rpc::{Exchange, Rpc, RpcSink};
@@ -37,12 +38,17 @@ fn pattern(round: usize, length: usize) -> Vec<u8> {
 fn check_rping(seen: &Seen, rounds: usize, length: usize) {
     assert_eq!(counts(seen), [(Kind::Send, 4 * rounds), (Kind::Write, rounds), (Kind::Read, rounds)]);
     for kind in [Kind::Read, Kind::Write] {
-        let of_kind = seen.operations.iter().filter(|operation| operation.kind == kind);
-        for (round, operation) in of_kind.enumerate() {
-            let content = seen.content(operation.id, length as u64).expect("all of it");
-            assert_eq!(content, pattern(round, length), "{operation:?}");
-        }
+        check_rounds(seen, kind, 0..rounds, length);
     }
+}
+
+/// Those of one kind carry the pattern of these rounds.
+fn check_rounds(seen: &Seen, kind: Kind, rounds: Range<usize>, length: usize) {
+    let of_kind = seen.operations.iter().filter(|operation| operation.kind == kind);
+    let contents: Vec<_> = of_kind.map(|operation| seen.content(operation.id, length as u64)).collect();
+    let patterns: Vec<Vec<u8>> = rounds.map(|round| pattern(round, length)).collect();
+    let patterns: Vec<_> = patterns.iter().map(|pattern| Some(&**pattern)).collect();
+    assert!(contents == patterns, "{kind:?}: {:#?}", seen.operations);
 }
 
 #[test]
@@ -69,6 +75,37 @@ fn losses_of_rxe_are_told_and_every_byte_is_there() {
     assert!(seen.has(Topic::NetworkLoss) && !seen.has(Topic::CaptureLoss), "{:?}", seen.findings);
     assert!(seen.operations.iter().any(|operation| operation.resent > 0));
     check_rping(&seen, 3, 6000);
+}
+
+#[test]
+fn losses_of_siw_are_told_and_every_byte_is_there() {
+    let seen = read("siw-lossy");
+    assert!(seen.has(Topic::NetworkLoss) && !seen.has(Topic::CaptureLoss), "{:?}", seen.findings);
+    assert_eq!(seen.connections[0].known, Known::Mpa);
+    check_rping(&seen, 2, 6000);
+    assert!(seen.operations.iter().all(|operation| operation.missing.is_empty()), "{:#?}", seen.operations);
+}
+
+/// No handshake is there, and from the first frame on nothing is missing. The round that was going on had its
+/// write before it, or its read.
+#[test]
+fn captures_that_begin_in_mid_stream_are_read_from_there() {
+    for (name, sends, writes, reads) in [("siw-midstream", 4, 1..2, 1..2), ("rxe-midstream", 6, 0..2, 1..2)] {
+        let seen = read(name);
+        let [connection] = &seen.connections[..] else { panic!("{name}: {:#?}", seen.connections) };
+        assert_eq!((connection.known, connection.frame), (Known::Guessed, 1), "{name}");
+        assert!(seen.findings.iter().all(|finding| finding.topic == Topic::Partial), "{:?}", seen.findings);
+        assert_eq!(
+            counts(&seen),
+            [(Kind::Send, sends), (Kind::Write, writes.len()), (Kind::Read, reads.len())],
+            "{name}"
+        );
+        check_rounds(&seen, Kind::Write, writes, 10_000);
+        check_rounds(&seen, Kind::Read, reads, 10_000);
+        for operation in &seen.operations {
+            assert!(matches!(operation.outcome, Outcome::Acked | Outcome::Answered), "{name}: {operation:?}");
+        }
+    }
 }
 
 /// Both sides have one queue pair number and begin with one packet number, and no handshake says who is who.
@@ -241,8 +278,10 @@ fn a_stream_with_a_lost_frame_has_a_hole_and_no_breach() {
 /// Values of a field that tshark finds, each occurrence one. It does not guess what is on top.
 fn tshark(name: &str, filter: &str, field: &str) -> Option<Vec<String>> {
     let guesses = ["rpcrdma_iwarp", "smb_direct_iwarp", "rpcrdma_infiniband", "smb_direct_infiniband"];
-    let without: Vec<&str> = guesses.iter().flat_map(|guess| ["--disable-heuristic", guess]).collect();
-    tshark_with(name, &without, filter, field)
+    let without = guesses.iter().flat_map(|guess| ["--disable-heuristic", guess]);
+    let arguments: Vec<&str> =
+        ["-o", "tcp.reassemble_out_of_order:TRUE"].into_iter().chain(without).collect();
+    tshark_with(name, &arguments, filter, field)
 }
 
 fn tshark_with(name: &str, arguments: &[&str], filter: &str, field: &str) -> Option<Vec<String>> {
@@ -300,7 +339,8 @@ fn tshark_counts_the_same_in_roce() {
 
 #[test]
 fn tshark_counts_the_same_in_iwarp() {
-    for name in ALL.into_iter().filter(|name| !name.contains("rxe")) {
+    // Without the handshake it knows no iWARP.
+    for name in ALL.into_iter().filter(|name| !name.contains("rxe") && *name != "siw-midstream") {
         let Some(opcodes) = tshark(name, "iwarp_ddp_rdmap", "iwarp_rdma.opcode") else {
             eprintln!("skipped: no tshark");
             return;

@@ -8,7 +8,7 @@ use rdmacap::{Config, Session};
 use super::{Frame, Seen};
 
 /// The captures.
-pub(crate) const ALL: [&str; 15] = [
+pub(crate) const ALL: [&str; 18] = [
     "embedded-copy",
     "embedded-copy-iwarp",
     "embedded-messages",
@@ -17,18 +17,24 @@ pub(crate) const ALL: [&str; 15] = [
     "rxe-atomics",
     "rxe-headers",
     "rxe-lossy",
+    "rxe-midstream",
     "rxe-rping",
     "rxe-rping-segments",
     "rxe-wrap",
+    "siw-lossy",
+    "siw-midstream",
     "siw-perftest",
     "siw-rping",
     "siw-rping-crc",
     "siw-terminate",
 ];
 
+pub(crate) fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/captures")
+}
+
 pub(crate) fn path(name: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/captures");
-    folder.join(name).with_extension("pcapng")
+    folder().join(name).with_extension("pcapng")
 }
 
 /// The frames of a file.
