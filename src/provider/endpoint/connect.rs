@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rdma_verbs::{Device, iwarp};
+use rdma_verbs::{ConnectError, Device, iwarp};
 use rstream_session::{Connection, Handshake, Outcome, Settings, StartError, Started, StreamQueuePair};
 
 use crate::abi::{self, CmOps, Errno, ErrorEvent, Event, Result, constants};
@@ -73,7 +73,9 @@ impl<D: Device> Endpoint<D> {
                 self.fail(inner, Reason::of_refusal(reason).codes(), data);
             }
             Ok(Outcome::Failed(error)) => {
-                log::info!(target: "ep_ctrl", "connection attempt failed: {error}");
+                let unusual = matches!(error, ConnectError::Protocol(_));
+                let level = if unusual { log::Level::Warn } else { log::Level::Info };
+                log::log!(target: "ep_ctrl", level, "connection attempt failed: {error}");
                 self.fail(inner, reason::codes(&error), Vec::new());
             }
         }
