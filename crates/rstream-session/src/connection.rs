@@ -151,8 +151,7 @@ impl<D: Device> Connection<D> {
     /// Those of [`CompletionQueue::attach`].
     pub fn attach(&mut self, wait: Arc<WaitSet>) -> verbs::Result<()> {
         self.queue_pair.attach(wait)?;
-        self.watch_rings();
-        Ok(())
+        self.watch_rings()
     }
 
     /// Sends as many bytes of `data` as there is room for, at least one, and returns their number. `total` is
@@ -255,7 +254,7 @@ impl<D: Device> Connection<D> {
             }
             Ok(given)
         });
-        if self.receives_from_ring() {
+        if received == Err(Error::WouldBlock) && self.receives_from_ring() {
             return self.receive_from_ring(target, total, consume);
         }
         self.after_queue_pair_call(&received);
@@ -271,7 +270,8 @@ impl<D: Device> Connection<D> {
             return self.peek_ring();
         }
         let available = self.then_flush(|connection| connection.available(1));
-        if self.receives_from_ring() { self.peek_ring() } else { available }
+        let moved = available == Err(Error::WouldBlock) && self.receives_from_ring();
+        if moved { self.peek_ring() } else { available }
     }
 
     /// Whether an event loop has a reason to call.

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_verbs::{Connections, Device, Interest, WaitSet};
+use rdma_verbs::{self as verbs, Connections, Device, Interest, WaitSet};
 use rstream_protocol::RecvState;
 use rstream_ring::{Connected, Notifier, Reader, Writer, arm};
 
@@ -20,11 +20,11 @@ use super::{Connection, Sharing};
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 
-/// Time after which a call that finds nothing to do in a ring looks at the queue pair: the connection may have
-/// ended.
+/// Time after which a call looks at the queue pair: the connection may have ended, or the device may have
+/// output left.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
-/// Of sends, only one in so many reads the clock for the same reason.
-const SENDS: u8 = 16;
+/// Of the calls that move bytes, only one in so many reads the clock for that.
+const CALLS: u8 = 16;
 
 /// The rings of a connection, and how far it uses them.
 pub(super) struct Rings {
@@ -35,14 +35,12 @@ pub(super) struct Rings {
     pub(super) sends: bool,
     /// Whether the device may still have output that went through the queue pair. Calls drive it meanwhile.
     drains: bool,
-    /// Whether the peer's ring has no bytes any more that went through the queue pair.
-    settled: bool,
     /// Whether input comes from the ring.
     receives: bool,
     wanted: Wanted,
-    /// When the queue pair was looked at last, and sends, modulo [`SENDS`].
+    /// When the queue pair was looked at last, and calls that moved bytes, modulo 256.
     looked: Instant,
-    sent: u8,
+    calls: u8,
     /// Whether the peer broke the protocol in a ring.
     broken: bool,
     /// Whether the caller was about to sleep. The queue pair may have woken it.
@@ -67,11 +65,10 @@ impl Rings {
             notifier,
             sends: false,
             drains: false,
-            settled: false,
             receives: false,
             wanted,
             looked: Instant::now(),
-            sent: 0,
+            calls: 0,
             broken: false,
             slept: false,
             watched: None,
@@ -86,6 +83,13 @@ impl Rings {
             self.looked = now;
         }
         due
+    }
+
+    /// Counts a call that moved bytes. Returns whether to ask [`Rings::must_look`].
+    #[inline]
+    fn count(&mut self) -> bool {
+        self.calls = self.calls.wrapping_add(1);
+        self.calls % CALLS == 0
     }
 
     /// Wanted bytes, as far as is known without a look.
@@ -186,8 +190,13 @@ impl<D: Device> Connection<D> {
                 log::debug!("memory is shared between {} and {}", ends.0, ends.1);
                 let wanted = if self.stream.takes_input() { Wanted::All } else { Wanted::Next(0) };
                 self.sharing = Sharing::Rings(Box::new(Rings::new(connected, wanted)));
-                self.watch_rings();
-                self.move_to_rings();
+                match self.watch_rings() {
+                    Ok(()) => self.move_to_rings(),
+                    Err(error) => {
+                        log::warn!("no memory is shared between {} and {}: {error}", ends.0, ends.1);
+                        self.sharing = Sharing::Never;
+                    }
+                }
             }
             Err(error) => {
                 log::info!("no memory is shared between {} and {}: {error}", ends.0, ends.1);
@@ -274,29 +283,29 @@ impl<D: Device> Connection<D> {
     pub(super) fn send_to_ring(&mut self, data: &[IoSlice<'_>], total: usize) -> Result<usize> {
         self.check_send()?;
         let Sharing::Rings(rings) = &mut self.sharing else { return Err(Error::Reset) };
-        let taken = if rings.settled {
+        let taken = if rings.output.is_read() {
             rings.output.write(data, &rings.notifier)
         } else {
             self.send_unsettled(data, total)
         };
         let Sharing::Rings(rings) = &mut self.sharing else { return Err(Error::Reset) };
         match taken {
-            Ok(taken) if taken > 0 || total == 0 => {
+            Ok(taken @ 1..) => {
                 self.room_awaited = 0;
-                rings.sent = (rings.sent + 1) % SENDS;
+                let looks = rings.count();
                 if rings.drains {
                     self.drain();
-                } else if rings.sent == 0 {
+                } else if looks {
                     self.look_at_queue_pair();
                 }
                 Ok(taken)
             }
+            Ok(_) if total == 0 => Ok(0),
             outcome => self.no_room(outcome, 1),
         }
     }
 
-    /// While the peer has not read from its ring, it may have bytes that went through the queue pair. They
-    /// take room, so that it never has more bytes than one ring.
+    /// [`Connection::send_to_ring`] while the peer may not have read all that went through the queue pair.
     #[cold]
     fn send_unsettled(&mut self, data: &[IoSlice<'_>], total: usize) -> rstream_ring::Result<usize> {
         let room = self.ring_room()?.min(total);
@@ -310,15 +319,20 @@ impl<D: Device> Connection<D> {
     /// Room for output.
     fn ring_room(&mut self) -> rstream_ring::Result<usize> {
         let Sharing::Rings(rings) = &mut self.sharing else { return Ok(0) };
-        let mut room = rings.output.room()?;
-        if !rings.settled {
-            rings.settled = rings.output.is_read();
-            if !rings.settled {
-                self.progress();
-                room = room.saturating_sub(self.stream.outstanding_bytes() as usize);
-            }
+        let room = rings.output.room()?;
+        if !rings.output.is_read() {
+            self.progress();
         }
-        Ok(room)
+        Ok(room.saturating_sub(self.room_of_queue_pair()))
+    }
+
+    /// Room of the ring that output of the queue pair takes: until the peer has read from its ring, it may have
+    /// such output, and it never has more bytes than one ring.
+    fn room_of_queue_pair(&self) -> usize {
+        match &self.sharing {
+            Sharing::Rings(rings) if rings.output.is_read() => 0,
+            _ => self.stream.outstanding_bytes() as usize,
+        }
     }
 
     /// [`Connection::inject`].
@@ -363,13 +377,16 @@ impl<D: Device> Connection<D> {
             && rings.wanted == Wanted::All
             && let Ok(Some(given @ 1..)) = rings.input.read(target, &rings.notifier)
         {
+            if rings.count() {
+                self.look_at_queue_pair();
+            }
             return Ok(given);
         }
         self.look_in_ring(target, total, consume)
     }
 
-    #[inline(never)]
     /// [`Connection::receive`] where it finds nothing at once, or does not just take what there is.
+    #[inline(never)]
     fn look_in_ring(&mut self, target: &mut [IoSliceMut<'_>], total: usize, consume: bool) -> Result<usize> {
         loop {
             let Sharing::Rings(rings) = &mut self.sharing else { return Err(Error::Reset) };
@@ -416,6 +433,7 @@ impl<D: Device> Connection<D> {
 
     /// Looks at the queue pair, if it is time for that. Returns whether the stream has ended since the last
     /// look.
+    #[inline(never)]
     fn look_at_queue_pair(&mut self) -> bool {
         let Sharing::Rings(rings) = &mut self.sharing else { return false };
         if !rings.must_look() {
@@ -439,32 +457,30 @@ impl<D: Device> Connection<D> {
         match &self.sharing {
             Sharing::Rings(rings) if rings.sends => {
                 self.stream.send_state()?;
-                let taken = if rings.settled { 0 } else { self.stream.outstanding_bytes() as usize };
-                Ok(rings.output.known_room().saturating_sub(taken))
+                Ok(rings.output.known_room().saturating_sub(self.room_of_queue_pair()))
             }
             _ => Ok(self.stream.sendable()?),
         }
     }
 
     /// Adds the notifier to the attached wait set.
-    pub(super) fn watch_rings(&mut self) {
-        let (Sharing::Rings(rings), Some(wait)) = (&mut self.sharing, &self.queue_pair.wait) else { return };
-        match wait.add(rings.notifier.as_fd(), wait.token(), Interest::Read) {
-            Ok(()) => rings.watched = Some(Arc::clone(wait)),
-            Err(error) => log::warn!("cannot watch shared memory: {error}"),
+    pub(super) fn watch_rings(&mut self) -> verbs::Result<()> {
+        if let (Sharing::Rings(rings), Some(wait)) = (&mut self.sharing, &self.queue_pair.wait) {
+            wait.add(rings.notifier.as_fd(), wait.token(), Interest::Read)?;
+            rings.watched = Some(Arc::clone(wait));
+            self.arm_rings();
         }
-        self.arm_rings();
+        Ok(())
     }
 
     /// Asks the peer for a notification. Returns whether something has come already.
     pub(super) fn arm_rings(&mut self) -> bool {
-        let taken = self.stream.outstanding_bytes() as usize;
+        let wanted = self.room_awaited + self.room_of_queue_pair();
         let Sharing::Rings(rings) = &mut self.sharing else { return false };
         rings.slept = true;
         rings.drop_unwanted();
         // Known input needs no notification.
         let input = (rings.input.known() == 0).then_some(&mut rings.input);
-        let wanted = self.room_awaited + if rings.settled { 0 } else { taken };
         let output = (rings.sends && self.room_awaited > 0).then_some((&mut rings.output, wanted));
         let found = arm(&rings.notifier, input, output);
         if rings.notifier.has_ended() {
