@@ -69,7 +69,7 @@ impl<D: Device> Domain<D> {
     fn linger(&self) {
         let Some(engine) = self.engine.lock().take() else { return };
         let mut linger = Linger::since(Instant::now());
-        while engine.lock().is_leaving() {
+        while engine.lock().is_lingering() {
             if !linger.wait() {
                 break;
             }

@@ -4,7 +4,6 @@
 //! The lock is taken before that of an event queue. No thread waits while it holds the lock.
 
 use std::collections::BTreeMap;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,7 +30,7 @@ const BATCHES: usize = 8;
 const DRAINS: usize = 1024;
 /// Maximum time for which the queue pair of a closed endpoint is kept until the peer's host has received
 /// everything.
-const LEAVE: Duration = Duration::from_secs(5);
+const LINGER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Id of work requests whose completions are not reported, and of completions without a request of this side.
 pub(super) const NO_OPERATION: u64 = Completion::NO_RECEIVE;
@@ -56,13 +55,12 @@ pub(in super::super) struct State<D: Device> {
     pub(super) queues: Slab<Queue>,
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
-    /// Queue pairs of closed endpoints that still have output.
-    leaving: VecDeque<Leaving>,
+    lingering: Vec<Lingering>,
     attached: bool,
 }
 
-/// A queue pair of a closed endpoint.
-struct Leaving {
+/// A queue pair of a closed endpoint that still has output.
+struct Lingering {
     qp: QpId,
     /// When it is destroyed at the latest.
     until: Instant,
@@ -98,7 +96,7 @@ impl<D: Device> Engine<D> {
             queues: Slab::new(),
             shared: Slab::new(),
             waiters: Slab::new(),
-            leaving: VecDeque::new(),
+            lingering: Vec::new(),
             attached: false,
         };
         let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
@@ -137,8 +135,8 @@ impl<D: Device> Engine<D> {
 }
 
 impl<D: Device> State<D> {
-    /// Takes the completions of the device, and reports them.
-    /// Returns whether the device may have more.
+    /// Takes completions from the device and reports them. The number of one call is bounded: returns whether
+    /// the device may have more.
     pub(super) fn drive(&mut self) -> bool {
         let mut batch = [Completion::EMPTY; BATCH];
         let mut count = BATCH;
@@ -151,8 +149,8 @@ impl<D: Device> State<D> {
                 break;
             }
         }
-        if !self.leaving.is_empty() {
-            self.part();
+        if !self.lingering.is_empty() {
+            self.destroy_flushed();
         }
         count == BATCH
     }
@@ -265,8 +263,9 @@ impl<D: Device> State<D> {
         self.drain();
         let mut link = self.links.remove(at);
         self.by_qp.remove(&qp);
-        // The device does not hold the memory of other operations any more.
-        let goes = link.operations.iter().all(|(_, operation)| operation.is_injected);
+        // The queue pair may outlive the endpoint only if the device accesses no memory of the application
+        // for it. The bytes of injected operations are copies.
+        let may_linger = link.operations.iter().all(|(_, operation)| operation.is_injected);
         for operation in link.operations.drain().filter(|operation| !operation.is_injected) {
             link.counters.count(operation.kind, false);
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
@@ -275,8 +274,8 @@ impl<D: Device> State<D> {
         if let Some(context) = link.shared {
             self.shared[context].users -= 1;
         }
-        if goes && !self.cq.flushed(qp) {
-            self.leaving.push_back(Leaving { qp, until: Instant::now() + LEAVE, shared: link.shared });
+        if may_linger && !self.cq.flushed(qp) {
+            self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {
             self.cq.destroy_qp(qp);
         }
@@ -293,35 +292,33 @@ impl<D: Device> State<D> {
         self.cq.destroy_qp(link.qp);
     }
 
-    /// Destroys queue pairs of closed endpoints whose bytes have reached the peer's host, or that took too
-    /// long.
-    fn part(&mut self) {
+    /// Destroys lingering queue pairs whose output has reached the peer's host, or whose time is over.
+    fn destroy_flushed(&mut self) {
         let now = Instant::now();
-        for _ in 0..self.leaving.len() {
-            let Some(one) = self.leaving.pop_front() else { break };
-            if self.cq.flushed(one.qp) || one.until <= now {
+        self.lingering.retain(|one| {
+            let stays = !self.cq.flushed(one.qp) && now < one.until;
+            if !stays {
                 self.cq.destroy_qp(one.qp);
-            } else {
-                self.leaving.push_back(one);
             }
-        }
+            stays
+        });
     }
 
-    /// Whether queue pairs of closed endpoints still have output, for the close of the domain.
-    pub(in super::super) fn is_leaving(&mut self) -> bool {
+    /// Destroys lingering queue pairs that use a shared receive context, before that is closed.
+    pub(super) fn destroy_lingering_of(&mut self, context: usize) {
+        self.lingering.retain(|one| {
+            let stays = one.shared != Some(context);
+            if !stays {
+                self.cq.destroy_qp(one.qp);
+            }
+            stays
+        });
+    }
+
+    /// Whether closed endpoints still have output. Drives first.
+    pub(in super::super) fn is_lingering(&mut self) -> bool {
         self.drain();
-        !self.leaving.is_empty()
-    }
-
-    /// For the close of a shared receive context: destroys the queue pairs of closed endpoints that use it.
-    pub(super) fn part_from(&mut self, context: usize) {
-        let gone: Vec<Leaving> = {
-            let (gone, stay) =
-                self.leaving.drain(..).partition::<Vec<_>, _>(|one| one.shared == Some(context));
-            self.leaving.extend(stay);
-            gone
-        };
-        gone.iter().for_each(|one| self.cq.destroy_qp(one.qp));
+        !self.lingering.is_empty()
     }
 
     /// The enabled endpoint with this index.

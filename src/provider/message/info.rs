@@ -56,8 +56,9 @@ fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
         && hints.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
         && hints.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
         && hints.rx_attr().is_none_or(|rx| fits_rx(limits, rx))
-        && hints.domain_attr().is_none_or(|domain| fits_domain(limits, domain))
-        && hints.domain_attr().is_none_or(|domain| domain.cq_data_size() <= data_size(limits, Some(hints)))
+        && hints.domain_attr().is_none_or(|domain| {
+            fits_domain(limits, domain) && domain.cq_data_size() <= data_size(limits, Some(hints))
+        })
 }
 
 /// The part of these capabilities that the device has.

@@ -40,8 +40,8 @@ pub(super) fn buffer_of(places: &[Place]) -> Buffer<'_> {
 }
 
 /// Refuses flags that a receive does not have.
-pub(super) fn check_receive_flags(flags: Option<u64>) -> Result<()> {
-    if flags.unwrap_or(0) & !RECV_FLAGS == 0 { Ok(()) } else { Err(Errno::EBADFLAGS) }
+pub(super) fn check_receive_flags(flags: u64) -> Result<()> {
+    if flags & !RECV_FLAGS == 0 { Ok(()) } else { Err(Errno::EBADFLAGS) }
 }
 
 /// How an operation that sends is carried out.
@@ -128,8 +128,8 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken the data.
-    /// On a device that accesses memory by itself, the completion of every request says so.
+    /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken the
+    /// data. On a device that accesses memory by itself, the completion of every request says so.
     fn needs_flush(&self, manner: Manner) -> bool {
         manner.flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
     }
@@ -216,7 +216,7 @@ fn copied(places: &[Place], most: usize) -> Result<Vec<u8>> {
 
 impl<D: Device> MessageOps for Endpoint<D> {
     fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
-        let flags = Some(receive.flags.unwrap_or(self.sizes.rx_flags));
+        let flags = receive.flags.unwrap_or(self.sizes.rx_flags);
         check_receive_flags(flags)?;
         let at = self.link()?;
         self.engine.with(|state| {
@@ -231,8 +231,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
                 return Err(Errno::EAGAIN);
             }
             let mut operation = Operation::new(Kind::Recv, receive.context);
-            operation.is_reported = !link.rx.is_selective
-                || receive.flags.unwrap_or(self.sizes.rx_flags) & constants::FI_COMPLETION != 0;
+            operation.is_reported = !link.rx.is_selective || flags & constants::FI_COMPLETION != 0;
             let buffer = buffer_of(receive.buffers);
             // At most 2^32 - 1, or the device refuses it.
             operation.room = buffer.len() as usize;

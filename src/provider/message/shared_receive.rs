@@ -46,7 +46,7 @@ impl<D: Device> SharedReceive<D> {
 
 impl<D: Device> MessageOps for SharedReceive<D> {
     fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
-        check_receive_flags(receive.flags)?;
+        check_receive_flags(receive.flags.unwrap_or(0))?;
         self.engine.with(|state| {
             let shared = &mut state.shared[self.at];
             let mut operation = Operation::new(Kind::Recv, receive.context);
@@ -99,7 +99,7 @@ impl<D: Device> Fid for SharedReceive<D> {
                 return Err(Errno::EBUSY);
             }
             let srq = shared.srq;
-            state.part_from(self.at);
+            state.destroy_lingering_of(self.at);
             state.cq.destroy_srq(srq).map_err(|_| Errno::EBUSY)?;
             state.shared.remove(self.at);
         }
