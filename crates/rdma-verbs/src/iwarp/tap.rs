@@ -1,8 +1,9 @@
-//! A capture of what the embedded device sends and receives, which needs no privileges: a pcap file with the
-//! bytes of each connection in packets of TCP over IP that are made up around them.
+//! A capture of the bytes that the embedded device sends and receives. It needs no privileges: the device
+//! writes a pcap file, with made-up headers of TCP and IP around the bytes of each connection.
 //!
-//! Only what the device does is there: what TCP sends again, or not at once, is not. What a packet from the
-//! peer acknowledges is what the system knows to be acknowledged then.
+//! The packets show the calls of the device on its sockets: they show neither retransmissions of TCP nor its
+//! delays. A packet from the peer acknowledges the bytes that the system reports as acknowledged when the
+//! device receives it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Write as _};
@@ -18,15 +19,15 @@ use rustix::io::Errno;
 
 static CAPTURE: OnceLock<Capture> = OnceLock::new();
 
-/// The file, until it takes no more.
+/// The file; `None` once a write to it has failed.
 #[derive(Debug)]
 struct Capture(Mutex<Option<File>>);
 
-/// Writes what connections of this process send and receive from now on into a file, which nobody else may
-/// read: memory of applications is in it, and keys to more.
+/// Captures into a file what connections of this process send and receive from now on. Only the user may read
+/// the file, because it contains memory of applications, and keys to more of it.
 ///
 /// # Errors
-/// The file cannot be written, or there is one already.
+/// The file exists or cannot be written, or the process captures already.
 pub fn capture_to(path: &Path) -> io::Result<()> {
     let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
     // Version 2.4, times in nanoseconds, packets without a link's header.
@@ -36,7 +37,8 @@ pub fn capture_to(path: &Path) -> io::Result<()> {
 }
 
 impl Capture {
-    /// Writes a record. If it does not fit, the capture ends in the middle of it, and connections go on.
+    /// Writes a record. If the file has no room for it, the capture ends in the middle of the record.
+    /// Connections continue.
     fn write(&self, record: &[u8]) {
         let mut file = self.0.lock();
         if let Some(Err(error)) = file.as_mut().map(|file| file.write_all(record)) {
@@ -53,37 +55,37 @@ const SYN: u8 = 0x02;
 const RESET: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Which end of the connection sends a packet.
+/// A side of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum From {
+enum Side {
     Here,
     There,
 }
 
-/// One connection in the capture. It is shared by whoever shares the socket.
+/// One connection in the capture. All owners of the socket share it.
 #[derive(Debug)]
 pub(super) struct Tap {
     capture: &'static Capture,
-    /// Whether this side has asked for the connection.
+    /// Whether this side requested the connection.
     active: bool,
-    /// Both addresses, from when something passes.
+    /// Addresses of this side and of the peer, set before the first packet.
     ends: OnceLock<[SocketAddr; 2]>,
-    /// Bytes so far.
+    /// Numbers of bytes so far.
     sent: AtomicU32,
     received: AtomicU32,
-    /// Which sides have said that they send no more.
+    /// Whether this side and the peer have sent their last packet.
     ended: [AtomicBool; 2],
 }
 
 impl Tap {
-    /// A connection, if there is a capture.
+    /// A connection; `None` without a capture.
     pub(super) fn new(active: bool) -> Option<Box<Self>> {
         let capture = CAPTURE.get()?;
         let (sent, received, ended) = Default::default();
         Some(Box::new(Self { capture, active, ends: OnceLock::new(), sent, received, ended }))
     }
 
-    /// Bytes went out: the first so many of these pieces.
+    /// Records that the first `count` bytes of these pieces were sent.
     pub(super) fn sent(
         &self,
         ends: impl FnOnce() -> Option<[SocketAddr; 2]>,
@@ -93,12 +95,13 @@ impl Tap {
         let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).take(count).collect();
         self.begin(ends);
         for chunk in bytes.chunks(SEGMENT) {
-            self.packet(From::Here, ACK, chunk, 0);
+            self.packet(Side::Here, ACK, chunk, 0);
             self.sent.fetch_add(chunk.len() as u32, Relaxed);
         }
     }
 
-    /// Bytes came in, or the end of them, while so many that were sent are not acknowledged.
+    /// Records received bytes; none: the end of the stream. `unacknowledged`: number of sent bytes that the
+    /// peer has not acknowledged yet.
     pub(super) fn received(
         &self,
         ends: impl FnOnce() -> Option<[SocketAddr; 2]>,
@@ -107,25 +110,25 @@ impl Tap {
     ) {
         self.begin(ends);
         if bytes.is_empty() {
-            self.end(From::There, FIN);
+            self.end(Side::There, FIN);
         }
         for chunk in bytes.chunks(SEGMENT) {
-            self.packet(From::There, ACK, chunk, unacknowledged as u32);
+            self.packet(Side::There, ACK, chunk, unacknowledged as u32);
             self.received.fetch_add(chunk.len() as u32, Relaxed);
         }
     }
 
-    /// This side sends no more.
+    /// Records that this side sends no more.
     pub(super) fn finished(&self) {
-        self.end(From::Here, FIN);
+        self.end(Side::Here, FIN);
     }
 
-    /// This side has reset the connection.
+    /// Records that this side resets the connection.
     pub(super) fn reset(&self) {
-        self.end(From::Here, RESET);
+        self.end(Side::Here, RESET);
     }
 
-    /// TCP's handshake, once.
+    /// Writes TCP's handshake, once.
     fn begin(&self, ends: impl FnOnce() -> Option<[SocketAddr; 2]>) {
         if self.ends.get().is_some() {
             return;
@@ -133,27 +136,27 @@ impl Tap {
         let Some(ends) = ends() else { return };
         if self.ends.set(ends).is_ok() {
             let (first, second) =
-                if self.active { (From::Here, From::There) } else { (From::There, From::Here) };
+                if self.active { (Side::Here, Side::There) } else { (Side::There, Side::Here) };
             for (from, flags) in [(first, SYN), (second, SYN | ACK), (first, ACK)] {
                 self.packet(from, flags, &[], 0);
             }
         }
     }
 
-    fn end(&self, from: From, flag: u8) {
+    fn end(&self, from: Side, flag: u8) {
         if !self.ended[from as usize].swap(true, Relaxed) {
             self.packet(from, ACK | flag, &[], 0);
         }
     }
 
-    /// Writes a packet. `unacknowledged`: bytes of this side that the sender has not seen.
-    fn packet(&self, from: From, flags: u8, payload: &[u8], unacknowledged: u32) {
+    /// Writes a packet. `unacknowledged`: number of bytes of this side that the packet does not acknowledge.
+    fn packet(&self, from: Side, flags: u8, payload: &[u8], unacknowledged: u32) {
         let Some([here, there]) = self.ends.get() else { return };
-        // Both streams begin with number 1, behind the packet that opens them.
+        // The first byte of each direction has sequence number 1. SYN has number 0.
         let [sent, received] = [&self.sent, &self.received].map(|count| count.load(Relaxed).wrapping_add(1));
         let (source, destination, sequence, acknowledgement) = match from {
-            From::Here => (here, there, sent, received),
-            From::There => (there, here, received, sent.wrapping_sub(unacknowledged)),
+            Side::Here => (here, there, sent, received),
+            Side::There => (there, here, received, sent.wrapping_sub(unacknowledged)),
         };
         let sequence = sequence.wrapping_sub(u32::from(flags & SYN != 0));
         let acknowledgement = if flags & ACK == 0 { 0 } else { acknowledgement };
