@@ -452,118 +452,123 @@ static void rdma_shutdown(void)
 
 /* ---- shared receives ---------------------------------------------------------------------- */
 
-/* Two connections share receives. */
-static void rdma_shared_receives(void)
-{
+/* A listener whose two connections take their receives from one shared receive context. */
+struct shared_board {
     struct side listener, clients[2];
     struct fid_ep *shared, *eps[2];
-    struct fid_mr *region;
     uint8_t *memory;
+    struct fid_mr *region;
+};
 
-    message_listen(&listener, &rdma);
-    require_rdma(listener.info);
-    message_queue(&listener, &rdma);
-    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
-    memory = registered(&listener, &region);
+static void shared_open(struct shared_board *board)
+{
+    message_listen(&board->listener, &rdma);
+    require_rdma(board->listener.info);
+    message_queue(&board->listener, &rdma);
+    CHECK_OK(fi_srx_context(board->listener.domain, NULL, &board->shared, NULL));
+    board->memory = registered(&board->listener, &board->region);
     for (int i = 0; i < 2; i++)
-        eps[i] = message_shared(&listener, &clients[i], shared, &rdma);
-    CHECK_RET(fi_recv(eps[0], memory, 10, fi_mr_desc(region), FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
+        board->eps[i] = message_shared(&board->listener, &board->clients[i], board->shared, &rdma);
+}
+
+/* Closes one end of a connection. */
+static void shared_close_endpoint(struct shared_board *board, int i)
+{
+    close_fid(&board->eps[i]->fid);
+    board->eps[i] = NULL;
+}
+
+static void shared_close(struct shared_board *board)
+{
+    for (int i = 0; i < 2; i++)
+        if (board->eps[i] != NULL)
+            shared_close_endpoint(board, i);
+    /* The context closes while clients and memory are still there. */
+    close_fid(&board->shared->fid);
+    for (int i = 0; i < 2; i++)
+        side_close(&board->clients[i]);
+    close_fid(&board->region->fid);
+    side_close(&board->listener);
+    free(board->memory);
+}
+
+/* Posts a shared receive of 8 bytes to a place in the memory. */
+static void shared_recv(struct shared_board *board, int place, struct fid_mr *region, uintptr_t context)
+{
+    CHECK_OK(fi_recv(board->shared, board->memory + 8 * place, 8, fi_mr_desc(region), FI_ADDR_UNSPEC,
+                     CONTEXT(context)));
+}
+
+/* A client sends a byte, which a receive with this context takes. */
+static void shared_transfer(struct shared_board *board, int client, uintptr_t context)
+{
+    CHECK_OK(fi_inject(board->clients[client].ep, "x", 1, FI_ADDR_UNSPEC));
+    CHECK_INT(await_done(board->listener.cq, context, RECEIVED).len, 1);
+}
+
+static void rdma_shared_receives(void)
+{
+    struct shared_board board;
+
+    shared_open(&board);
+    CHECK_RET(fi_recv(board.eps[0], board.memory, 10, fi_mr_desc(board.region), FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
     for (int i = 0; i < 6; i++) {
         uint32_t number = 0, sent = 70 + (uint32_t)i;
 
-        CHECK_OK(fi_recv(shared, memory + 8 * i, 8, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(i)));
-        CHECK_OK(fi_inject(clients[i % 2].ep, &sent, sizeof sent, FI_ADDR_UNSPEC));
-        CHECK_INT(await_done(listener.cq, i, RECEIVED).len, sizeof sent);
-        memcpy(&number, memory + 8 * i, sizeof number);
+        shared_recv(&board, i, board.region, (uintptr_t)i);
+        CHECK_OK(fi_inject(board.clients[i % 2].ep, &sent, sizeof sent, FI_ADDR_UNSPEC));
+        CHECK_INT(await_done(board.listener.cq, (uintptr_t)i, RECEIVED).len, sizeof sent);
+        memcpy(&number, board.memory + 8 * i, sizeof number);
         CHECK_INT(number, sent);
     }
     /* A receive that outlives one connection serves the other. */
-    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(9)));
-    CHECK_RET(fi_close(&shared->fid), -FI_EBUSY);
-    close_fid(&eps[0]->fid);
-    (void)await_event(clients[0].eq, FI_SHUTDOWN);
-    CHECK_OK(fi_inject(clients[1].ep, "x", 1, FI_ADDR_UNSPEC));
-    CHECK_INT(await_done(listener.cq, 9, RECEIVED).len, 1);
-    close_fid(&eps[1]->fid);
-    for (int i = 0; i < 2; i++)
-        side_close(&clients[i]);
-    close_fid(&shared->fid);
-    close_fid(&region->fid);
-    side_close(&listener);
-    free(memory);
+    shared_recv(&board, 0, board.region, 9);
+    CHECK_RET(fi_close(&board.shared->fid), -FI_EBUSY);
+    shared_close_endpoint(&board, 0);
+    (void)await_event(board.clients[0].eq, FI_SHUTDOWN);
+    shared_transfer(&board, 1, 9);
+    shared_close(&board);
 }
 
 /* A receive that the device cannot fill is reported, and not given to the next connection. */
 static void rdma_bad_shared_receive(void)
 {
-    struct side listener, clients[2];
-    struct fid_ep *shared, *eps[2];
-    struct fid_mr *region, *read_only = NULL;
+    struct shared_board board;
+    struct fid_mr *read_only = NULL;
     struct fi_cq_err_entry error = {0};
     struct fi_cq_data_entry entry;
     ssize_t got = 0;
-    uint8_t *memory;
 
-    message_listen(&listener, &rdma);
-    require_rdma(listener.info);
-    message_queue(&listener, &rdma);
-    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
-    memory = registered(&listener, &region);
-    CHECK_OK(fi_mr_reg(listener.domain, memory, LENGTH, FI_SEND, 0, 0, 0, &read_only, NULL));
-    for (int i = 0; i < 2; i++)
-        eps[i] = message_shared(&listener, &clients[i], shared, &rdma);
-    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(read_only), FI_ADDR_UNSPEC, CONTEXT(1)));
-    CHECK_OK(fi_inject(clients[0].ep, "x", 1, FI_ADDR_UNSPEC));
-    AWAIT(PATIENCE_MS, (got = fi_cq_read(listener.cq, &entry, 1)) != -FI_EAGAIN);
+    shared_open(&board);
+    CHECK_OK(fi_mr_reg(board.listener.domain, board.memory, LENGTH, FI_SEND, 0, 0, 0, &read_only, NULL));
+    shared_recv(&board, 0, read_only, 1);
+    CHECK_OK(fi_inject(board.clients[0].ep, "x", 1, FI_ADDR_UNSPEC));
+    AWAIT(PATIENCE_MS, (got = fi_cq_read(board.listener.cq, &entry, 1)) != -FI_EAGAIN);
     CHECK_RET(got, -FI_EAVAIL);
-    CHECK_RET(fi_cq_readerr(listener.cq, &error, 0), 1);
+    CHECK_RET(fi_cq_readerr(board.listener.cq, &error, 0), 1);
     CHECK(error.op_context == CONTEXT(1));
-    CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &eps[0]->fid);
-    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(2)));
-    CHECK_OK(fi_inject(clients[1].ep, "x", 1, FI_ADDR_UNSPEC));
-    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, 1);
-    for (int i = 0; i < 2; i++) {
-        close_fid(&eps[i]->fid);
-        side_close(&clients[i]);
-    }
-    close_fid(&shared->fid);
-    close_fid(&region->fid);
+    CHECK(await_event(board.listener.eq, FI_SHUTDOWN).fid == &board.eps[0]->fid);
+    shared_recv(&board, 0, board.region, 2);
+    shared_transfer(&board, 1, 2);
     close_fid(&read_only->fid);
-    side_close(&listener);
-    free(memory);
+    shared_close(&board);
 }
 
 /* A closed endpoint that still has output takes no receives, and keeps no context open. */
 static void rdma_shared_after_close(void)
 {
-    struct side listener, clients[2];
-    struct fid_ep *shared, *eps[2];
-    struct fid_mr *region;
-    uint8_t *memory;
+    struct shared_board board;
 
-    message_listen(&listener, &rdma);
-    require_rdma(listener.info);
-    message_queue(&listener, &rdma);
-    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
-    memory = registered(&listener, &region);
-    for (int i = 0; i < 2; i++)
-        eps[i] = message_shared(&listener, &clients[i], shared, &rdma);
-    CHECK_OK(fi_recv(shared, memory, 8, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(1)));
+    shared_open(&board);
+    shared_recv(&board, 0, board.region, 1);
     /* The client has posted no receive. */
-    CHECK_OK(fi_inject(eps[0], "x", 1, FI_ADDR_UNSPEC));
-    close_fid(&eps[0]->fid);
-    (void)fi_inject(clients[0].ep, "y", 1, FI_ADDR_UNSPEC);
+    CHECK_OK(fi_inject(board.eps[0], "x", 1, FI_ADDR_UNSPEC));
+    shared_close_endpoint(&board, 0);
+    (void)fi_inject(board.clients[0].ep, "y", 1, FI_ADDR_UNSPEC);
     usleep(300000);
-    check_no_completion(listener.cq);
-    CHECK_OK(fi_inject(clients[1].ep, "zz", 2, FI_ADDR_UNSPEC));
-    CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 2);
-    close_fid(&eps[1]->fid);
-    close_fid(&shared->fid);
-    for (int i = 0; i < 2; i++)
-        side_close(&clients[i]);
-    close_fid(&region->fid);
-    side_close(&listener);
-    free(memory);
+    check_no_completion(board.listener.cq);
+    shared_transfer(&board, 1, 1);
+    shared_close(&board);
 }
 
 /* ---- the peer's process ------------------------------------------------------------------- */
