@@ -143,6 +143,48 @@ static void rdma_requirements(void)
     fi_freeinfo(hints);
 }
 
+/* Endpoints with long queues, of which a device has few. */
+static void rdma_endpoint_count(void)
+{
+    const struct message_settings large = {.on_rdma = true, .tx_size = 4000, .rx_size = 4000};
+    struct fi_info *hints = message_hints(&large), *info = NULL;
+    struct side side = {0};
+    struct fid_ep **eps;
+    size_t count;
+
+    side_open(&side, find(IPV4, "0", FI_SOURCE, hints));
+    require_rdma(side.info);
+    message_queue(&side, &large);
+    count = side.info->domain_attr->ep_cnt;
+    CHECK(count > 1);
+    hints->domain_attr->ep_cnt = count;
+    CHECK_OK(fi_getinfo(TEST_API, IPV4, "0", FI_SOURCE, hints, &info));
+    CHECK_INT(info->domain_attr->ep_cnt, count);
+    fi_freeinfo(info);
+    free(hints->fabric_attr->name);
+    hints->fabric_attr->name = strdup(side.info->fabric_attr->name);
+    hints->domain_attr->ep_cnt = count + 1;
+    CHECK_RET(fi_getinfo(TEST_API, IPV4, "0", FI_SOURCE, hints, &info), -FI_ENODATA);
+    fi_freeinfo(hints);
+    eps = calloc(count + 1, sizeof *eps);
+    CHECK(eps != NULL);
+    for (size_t i = 0; i <= count; i++) {
+        CHECK_OK(fi_endpoint(side.domain, side.info, &eps[i], NULL));
+        CHECK_OK(fi_ep_bind(eps[i], &side.eq->fid, 0));
+        CHECK_OK(fi_ep_bind(eps[i], &side.cq->fid, FI_TRANSMIT | FI_RECV));
+        CHECK_RET(fi_enable(eps[i]), i < count ? 0 : -FI_ENOSPC);
+    }
+    /* The last one has room when another is closed. */
+    close_fid(&eps[0]->fid);
+    check_no_completion(side.cq);
+    for (size_t i = 1; i <= count; i++) {
+        CHECK_OK(fi_enable(eps[i]));
+        close_fid(&eps[i]->fid);
+    }
+    free(eps);
+    side_close(&side);
+}
+
 /* ---- messages ----------------------------------------------------------------------------- */
 
 static void rdma_messages(void)
@@ -624,6 +666,7 @@ static void rdma_peer_killed(void)
 
 static const struct test tests[] = {
     TEST(rdma_requirements, "mr_mode LOCAL, ALLOCATED, VIRT_ADDR, PROV_KEY, and FI_RX_CQ_DATA for data"),
+    TEST(rdma_endpoint_count, "ep_cnt endpoints have room in a domain; one more: -FI_ENOSPC"),
     TEST(rdma_messages, "messages of every length between registered buffers"),
     TEST(rdma_vectors, "vectors of registered buffers are gathered and scattered"),
     TEST(rdma_unregistered, "only what is at most inject_size long needs no registration: -FI_EINVAL"),

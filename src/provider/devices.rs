@@ -9,7 +9,7 @@
 use std::ffi::CStr;
 
 use crate::abi::{Errno, NewFabric, Result};
-use rdma_verbs::{Device, DeviceAttributes, ibv};
+use rdma_verbs::{Device, DeviceAttributes, ibv, iwarp};
 
 use super::address::{self, Interface};
 use super::config::Config;
@@ -27,6 +27,8 @@ pub(super) struct Offered {
     /// Name of its fabric.
     pub(super) fabric: &'static CStr,
     pub(super) attributes: DeviceAttributes,
+    /// [`Device::LOCAL_KEYS`].
+    pub(super) local_keys: bool,
     /// Its local addresses, each with the name of its domain.
     pub(super) interfaces: Vec<Interface>,
     /// Its only domain, if it has just one: then it has no other addresses than those.
@@ -45,6 +47,7 @@ pub(super) fn offered(fabric: Option<&str>) -> Result<Vec<Offered>> {
         offered.push(Offered {
             fabric: IWARP_FABRIC,
             attributes: Config::embedded_device()?.attributes(),
+            local_keys: iwarp::Device::LOCAL_KEYS,
             interfaces,
             domain: None,
         });
@@ -73,6 +76,7 @@ fn rdma_devices(interfaces: &[Interface]) -> Vec<Offered> {
         Some(Offered {
             fabric: IBV_FABRIC,
             attributes: device.ok()?.attributes(),
+            local_keys: ibv::Device::LOCAL_KEYS,
             interfaces: own,
             domain: Some(name),
         })

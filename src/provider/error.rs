@@ -11,6 +11,7 @@ pub(super) fn errno_of(error: Error) -> Errno {
     match error {
         Error::Io { source, .. } => source.into(),
         Error::QueueFull { .. } => Errno::EAGAIN,
+        Error::CompletionQueueFull { .. } => Errno::ENOSPC,
         Error::InlineTooLong { .. } => Errno::EMSGSIZE,
         Error::OutOfRange { .. } | Error::BadSegment { .. } => Errno::EINVAL,
         Error::BadState { .. } => Errno::EOPBADSTATE,

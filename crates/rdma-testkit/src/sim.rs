@@ -65,6 +65,7 @@ impl verbs::Device for Device {
         attributes.immediate = if self.config.immediate { 32 } else { 0 };
         attributes.max_send_depth = self.config.max_send_depth;
         attributes.max_recv_depth = self.config.max_recv_depth;
+        attributes.max_completions = u32::MAX;
         attributes.max_private_data = self.config.max_private_data;
         attributes.max_message = u64::from(self.config.max_message);
         attributes

@@ -31,6 +31,9 @@ pub struct DeviceAttributes {
     /// Maximum number of entries of a [shared receive queue](crate::MessageQueues::create_srq); 0: there are
     /// none.
     pub max_srq_depth: u32,
+    /// Maximum number of entries of a completion queue. A queue pair takes as many as its queues have, and one
+    /// more at most; a shared receive queue takes as many as it has.
+    pub max_completions: u32,
     /// Maximum number of bytes of private data in a connection request, reply or reject.
     pub max_private_data: usize,
     /// Longest single message, in bytes.
@@ -50,6 +53,7 @@ impl DeviceAttributes {
             max_send_depth: 0,
             max_recv_depth: 0,
             max_srq_depth: 0,
+            max_completions: 0,
             max_private_data: 0,
             max_message: 0,
         }

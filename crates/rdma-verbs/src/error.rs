@@ -21,6 +21,15 @@ pub enum Error {
         /// Number of requested entries.
         asked: usize,
     },
+    /// Queue pairs and shared receive queues that together have more entries than their completion queue may
+    /// have.
+    #[error("a completion queue of at most {most} entries has no room for queues of {needed}")]
+    CompletionQueueFull {
+        /// Number of entries of all queues.
+        needed: u64,
+        /// Maximum number of entries of the completion queue.
+        most: u64,
+    },
     /// An inline payload longer than the queue pair was granted.
     #[error("{length} bytes inline are more than the {limit} granted")]
     InlineTooLong {

@@ -115,6 +115,7 @@ impl super::Device for Device {
             max_send_depth: MAX_DEPTH,
             max_recv_depth: MAX_DEPTH,
             max_srq_depth: MAX_DEPTH,
+            max_completions: u32::MAX,
             max_private_data: max_private_data(self.config.mpa_revision),
             max_message: machine::MAX_MESSAGE,
         }

@@ -88,7 +88,7 @@ pub(super) fn shared_id_of(context: usize, operation: usize) -> u64 {
 
 impl<D: Device> Engine<D> {
     pub(in super::super) fn new(device: &D) -> Result<Self> {
-        let limits = Limits::of(&device.attributes()).ok_or(Errno::EINVAL)?;
+        let limits = Limits::of(&device.attributes(), D::LOCAL_KEYS).ok_or(Errno::EINVAL)?;
         let state = State {
             cq: device.create_cq(ANY_DEPTH).map_err(errno_of)?,
             links: Slab::new(),

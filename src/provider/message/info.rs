@@ -15,7 +15,6 @@ pub(super) const DEFAULT_SIZE: usize = 256;
 pub(super) const READS: u8 = 16;
 /// Maximum number of objects of each kind in a domain.
 const QUEUES: usize = 256;
-const ENDPOINTS: usize = 32_768;
 const REGIONS: usize = 1 << 20;
 
 const TX_CAPS: u64 =
@@ -57,7 +56,9 @@ fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
         && hints.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
         && hints.rx_attr().is_none_or(|rx| fits_rx(limits, rx))
         && hints.domain_attr().is_none_or(|domain| {
-            fits_domain(limits, domain) && domain.cq_data_size() <= data_size(limits, Some(hints))
+            fits_domain(limits, domain)
+                && domain.cq_data_size() <= data_size(limits, Some(hints))
+                && domain.ep_cnt() <= endpoints(limits, Some(hints))
         })
 }
 
@@ -108,7 +109,6 @@ fn fits_domain(limits: &Limits, domain: DomainAttr<'_>) -> bool {
         && domain.mr_iov_limit() <= 1
         && domain.cq_cnt() <= QUEUES
         && domain.cntr_cnt() <= QUEUES
-        && domain.ep_cnt() <= ENDPOINTS
         && domain.mr_cnt() <= REGIONS
         && domain.auth_key_size() == 0
 }
@@ -177,6 +177,19 @@ fn size(limits: &Limits, asked: usize) -> usize {
     if asked == 0 { DEFAULT_SIZE.min(limits.size) } else { asked }
 }
 
+/// Whether the hints ask for endpoints with a shared receive context.
+fn is_shared(hints: Option<InfoRef<'_>>) -> bool {
+    let endpoint = hints.and_then(InfoRef::ep_attr);
+    endpoint.is_some_and(|endpoint| endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT)
+}
+
+/// Number of endpoints of a domain, if all have the requested sizes.
+fn endpoints(limits: &Limits, hints: Option<InfoRef<'_>>) -> usize {
+    let tx = size(limits, hints.and_then(InfoRef::tx_attr).map_or(0, TxAttr::size));
+    let rx = size(limits, hints.and_then(InfoRef::rx_attr).map_or(0, RxAttr::size));
+    limits.endpoints(tx, if is_shared(hints) { 0 } else { rx })
+}
+
 /// What an application is offered of a device.
 pub(in super::super) struct Offer<'a> {
     hints: Option<InfoRef<'a>>,
@@ -192,7 +205,7 @@ impl<'a> Offer<'a> {
         hints: Option<InfoRef<'a>>,
         device: &'a Offered,
     ) -> Option<Self> {
-        let limits = Limits::of(&device.attributes)?;
+        let limits = Limits::of(&device.attributes, device.local_keys)?;
         let mr_mode = mr_mode(&limits, hints, version)?;
         hints.is_none_or(|hints| fits(&limits, hints)).then_some(Self { hints, device, limits, mr_mode })
     }
@@ -215,10 +228,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route) -> Result<Inf
     endpoint.set_max_order_raw_size(usize::MAX);
     endpoint.set_max_order_waw_size(usize::MAX);
     endpoint.set_tx_ctx_cnt(1);
-    let is_shared = hints
-        .and_then(InfoRef::ep_attr)
-        .is_some_and(|endpoint| endpoint.rx_ctx_cnt() == constants::FI_SHARED_CONTEXT);
-    endpoint.set_rx_ctx_cnt(if is_shared { constants::FI_SHARED_CONTEXT } else { 1 });
+    endpoint.set_rx_ctx_cnt(if is_shared(hints) { constants::FI_SHARED_CONTEXT } else { 1 });
 
     let mut tx = info.tx_attr();
     tx.set_caps(TX_CAPS);
@@ -256,12 +266,13 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route) -> Result<Inf
     domain.set_cq_data_size(data_size(limits, hints));
     domain.set_cq_cnt(QUEUES);
     domain.set_cntr_cnt(QUEUES);
-    domain.set_ep_cnt(ENDPOINTS);
-    domain.set_tx_ctx_cnt(ENDPOINTS);
-    domain.set_rx_ctx_cnt(ENDPOINTS);
+    let endpoints = endpoints(limits, hints);
+    domain.set_ep_cnt(endpoints);
+    domain.set_tx_ctx_cnt(endpoints);
+    domain.set_rx_ctx_cnt(endpoints);
     domain.set_max_ep_tx_ctx(1);
     domain.set_max_ep_rx_ctx(1);
-    domain.set_max_ep_srx_ctx(ENDPOINTS);
+    domain.set_max_ep_srx_ctx(endpoints);
     domain.set_mr_iov_limit(1);
     domain.set_mr_cnt(REGIONS);
     domain.set_max_err_data(limits.user_data);

@@ -1,6 +1,8 @@
 //! What the message endpoints of a device can do, from the attributes of the device.
 
 use crate::abi::{MESSAGE_IOV_LIMIT, constants};
+#[cfg(doc)]
+use rdma_verbs::Device;
 use rdma_verbs::{DeviceAttributes, Transport};
 use rstream_protocol::hello;
 
@@ -19,6 +21,8 @@ pub(super) const OP_FLAGS: u64 = constants::FI_INJECT
 /// Largest depths of queues.
 const SIZE_MAX: usize = 1 << 17;
 const SHARED_SIZE_MAX: usize = 1 << 16;
+/// Maximum number of endpoints of a domain.
+const ENDPOINTS: usize = 32_768;
 /// Entries of a send queue beside those of the application's operations: an operation may be several
 /// requests.
 pub(super) const SPARE: u32 = 16;
@@ -32,6 +36,8 @@ pub(in super::super) struct Limits {
     /// Largest depth of an endpoint's queues, and of a shared receive context.
     pub(super) size: usize,
     pub(super) shared_size: usize,
+    /// Number of completions that may be outstanding in a domain.
+    completions: usize,
     /// Pieces of memory of a call.
     pub(super) iovs: usize,
     /// Size of the data of a completion, and of a region's key.
@@ -40,31 +46,40 @@ pub(in super::super) struct Limits {
     /// Size of the application's connection data.
     pub(super) user_data: usize,
     pub(super) protocol: u32,
-    /// Whether the device accesses memory by itself. Then local memory has to be registered, the device draws
-    /// the keys, addresses are virtual, writes of peers are not counted, and a write with data takes a
-    /// receive.
+    /// Whether the device accesses memory by itself ([`Device::LOCAL_KEYS`]). Then local memory has to be
+    /// registered, the device draws the keys, addresses are virtual, writes of peers are not counted, and a
+    /// write with data takes a receive.
     pub(super) is_direct: bool,
 }
 
 impl Limits {
     /// Those of a device; `None` if it has no message endpoints.
-    pub(in super::super) fn of(device: &DeviceAttributes) -> Option<Self> {
+    pub(in super::super) fn of(device: &DeviceAttributes, is_direct: bool) -> Option<Self> {
         if device.max_places == 0 {
             return None;
         }
-        let is_direct = device.transport == Transport::InfiniBand;
         let size = device.max_send_depth.saturating_sub(SPARE).min(device.max_recv_depth) as usize;
         Some(Self {
             inject: device.max_inline.min(INJECT_SIZE),
             max_message: usize::try_from(device.max_message).unwrap_or(usize::MAX).min(MAX_MESSAGE),
             size: size.min(SIZE_MAX),
             shared_size: (device.max_srq_depth as usize).min(SHARED_SIZE_MAX),
+            completions: device.max_completions as usize,
             iovs: device.max_places.min(MESSAGE_IOV_LIMIT),
             data_size: usize::from(device.immediate / 8),
             key_size: if is_direct { size_of::<u32>() } else { size_of::<u64>() },
             user_data: hello::room(device.max_private_data),
-            protocol: if is_direct { constants::FI_PROTO_RDMA_CM_IB_RC } else { constants::FI_PROTO_IWARP },
+            protocol: match device.transport {
+                Transport::InfiniBand => constants::FI_PROTO_RDMA_CM_IB_RC,
+                Transport::Iwarp => constants::FI_PROTO_IWARP,
+            },
             is_direct,
         })
+    }
+
+    /// Number of endpoints of a domain whose queues have these depths; `rx` is 0 with a shared receive context.
+    pub(super) fn endpoints(&self, tx: usize, rx: usize) -> usize {
+        // A queue pair may take one completion more than it has entries.
+        (self.completions / (tx + SPARE as usize + rx + 1)).min(ENDPOINTS)
     }
 }

@@ -55,8 +55,9 @@ impl CompletionQueue {
         check_most("send queue depth", wanted.send_depth.into(), self.config.max_send_depth.into())?;
         check_most("receive queue depth", wanted.recv_depth.into(), self.config.max_recv_depth.into())?;
         let taken: u64 = self.queue_pairs.values().map(QueuePair::depths).sum();
-        let asked = u64::from(wanted.send_depth) + u64::from(wanted.recv_depth);
-        check_most("sum of queue depths", taken + asked, self.depth.into())
+        let needed = taken + u64::from(wanted.send_depth) + u64::from(wanted.recv_depth);
+        let most = self.depth.into();
+        if needed <= most { Ok(()) } else { Err(Error::CompletionQueueFull { needed, most }) }
     }
 }
 

@@ -73,7 +73,7 @@ unsafe impl Sync for Queue {}
 
 impl Queue {
     pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
-        let most = context.max_completions;
+        let most = context.attributes.max_completions;
         if depth == 0 || depth > most {
             let (what, value) = ("completion queue depth", depth.into());
             return Err(Error::OutOfRange { what, value, least: 1, most: most.into() });
@@ -167,7 +167,7 @@ impl Drop for Queue {
 
 impl Cq {
     pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
-        let room = (depth == ANY_DEPTH).then_some(FIRST_DEPTH.min(context.max_completions));
+        let room = (depth == ANY_DEPTH).then_some(FIRST_DEPTH.min(context.attributes.max_completions));
         Ok(Self {
             queue: Arc::new(Queue::create(context, room.unwrap_or(depth))?),
             queue_pairs: BTreeMap::new(),
@@ -272,10 +272,9 @@ impl Cq {
         let pairs = self.queue_pairs.values().map(QueuePair::completions);
         let shared = self.shared.values().map(|shared| shared.depth);
         let needed: u64 = pairs.chain(shared).chain([self.left_behind, more]).map(u64::from).sum();
-        let most = self.queue.context.max_completions;
+        let most = self.queue.context.attributes.max_completions;
         if needed > most.into() {
-            let what = "sum of queue depths";
-            return Err(Error::OutOfRange { what, value: needed, least: 0, most: most.into() });
+            return Err(Error::CompletionQueueFull { needed, most: most.into() });
         }
         // At most `most`.
         let needed = needed as u32;

@@ -54,7 +54,6 @@ pub(super) struct Context {
     /// The kernel's name: `mlx5_0`, `rxe0`, `siw0`.
     pub(super) name: String,
     pub(super) attributes: DeviceAttributes,
-    pub(super) max_completions: u32,
     pub(super) max_segments: u32,
     /// Most RDMA reads that a queue pair may have outstanding.
     pub(super) max_reads: ReadDepths,
@@ -172,10 +171,10 @@ impl Context {
                 max_send_depth: 0,
                 max_recv_depth: 0,
                 max_srq_depth: 0,
+                max_completions: 0,
                 max_private_data: PRIVATE_DATA_INFINIBAND,
                 max_message: 0,
             },
-            max_completions: 0,
             max_segments: 1,
             max_reads: ReadDepths { initiator: 0, responder: 0 },
             inline: AtomicUsize::new(MAX_INLINE),
@@ -198,13 +197,13 @@ impl Context {
 
         let number = |value: c_int| u32::try_from(value).unwrap_or(0);
         let reads = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX);
-        context.max_completions = number(device.max_cqe);
         context.max_segments = number(device.max_sge).max(1);
         context.max_reads = ReadDepths {
             initiator: reads(device.max_qp_init_rd_atom),
             responder: reads(device.max_qp_rd_atom),
         };
         let attributes = &mut context.attributes;
+        attributes.max_completions = number(device.max_cqe);
         if transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP {
             attributes.transport = Transport::Iwarp;
             attributes.immediate = 0;
@@ -213,11 +212,11 @@ impl Context {
             let most = context.max_segments.min(number(device.max_sge_rd).max(1));
             attributes.max_places = SEND_SEGMENTS.min(most as usize);
             if device.max_srq > 0 && number(device.max_srq_sge) >= attributes.max_places as u32 {
-                attributes.max_srq_depth = number(device.max_srq_wr).min(context.max_completions / 2);
+                attributes.max_srq_depth = number(device.max_srq_wr).min(attributes.max_completions / 2);
             }
         }
         // One completion queue has room for both queues of a queue pair.
-        let depth = number(device.max_qp_wr).min(context.max_completions / 2);
+        let depth = number(device.max_qp_wr).min(attributes.max_completions / 2);
         attributes.max_send_depth = depth.saturating_sub(PROBE_ENTRIES);
         attributes.max_recv_depth = depth;
         attributes.max_message = port.max_msg_sz.into();

@@ -277,9 +277,9 @@ impl CompletionQueue {
         // A completion queue that has room for all entries cannot overflow [RFC 5040 8.1.1-11].
         let depths = |of: &QpCapabilities| u64::from(of.send_depth) + u64::from(of.recv_depth);
         let taken: u64 = self.pairs.iter().map(|pair| depths(&pair.capabilities())).sum();
-        let (value, most) = (taken + depths(&wanted), u64::from(self.depth));
-        if value > most {
-            return Err(Error::OutOfRange { what: "sum of queue depths", value, least: 0, most });
+        let (needed, most) = (taken + depths(&wanted), u64::from(self.depth));
+        if needed > most {
+            return Err(Error::CompletionQueueFull { needed, most });
         }
         let granted = QpCapabilities { inline: wanted.inline.min(MAX_INLINE), ..wanted };
         let number = QpId(self.next);

@@ -251,7 +251,7 @@ fn queue_pairs_are_limited_by_the_completion_queue_depth() {
     let half = QpCapabilities { send_depth: 40, recv_depth: 24, ..CAPABILITIES };
     cq.create_qp(&pd, half).unwrap();
     let more = QpCapabilities { recv_depth: 25, ..half };
-    assert!(matches!(cq.create_qp(&pd, more), Err(Error::OutOfRange { value: 129, most: 128, .. })));
+    assert!(matches!(cq.create_qp(&pd, more), Err(Error::CompletionQueueFull { needed: 129, most: 128 })));
     cq.create_qp(&pd, half).unwrap();
 }
 
