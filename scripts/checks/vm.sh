@@ -47,5 +47,7 @@ vm_programs() {
     local found=$logs/vm
     mkdir -p "$found"
     build cargo build --profile checks --workspace --examples
+    # The folder of mpi-jobs may be built at the same time.
+    mpi_build vm-openmpi mpicc.openmpi
     with_provider scripts/vm.sh -t 1200 -w "$found" scripts/vm/programs.sh "$found"
 }

@@ -29,6 +29,8 @@ source "$scripts/devices.sh"
 # Over what the host has there, which may be modules of the same version without these devices.
 mkdir -p /lib/modules
 mount --bind "$vm/root/lib/modules" /lib/modules
+# Open MPI starts no job on a machine without a name.
+echo vm >/proc/sys/kernel/hostname
 ulimit -l unlimited
 ulimit -n 65536
 

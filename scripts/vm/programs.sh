@@ -9,7 +9,7 @@
 # A command finds in its environment: kind (siw or rxe), here4 and here6 (addresses of the kind's
 # second device, for a server), there4 and there6 (of the first, where a client of these comes from),
 # examples (the folder with those of the project), copy (stream_copy); and pair, failing, perftest, theirs, siw_with,
-# removal and stream below, in which a SERVER or CLIENT is one program with its arguments.
+# removal, stream and mpi below, in which a SERVER or CLIENT is one program with its arguments.
 # shellcheck disable=SC2317 # commands of the manifest call the functions
 set -uo pipefail
 logs=$1
@@ -81,7 +81,19 @@ stream() {
         cmp "$examples/rping" /tmp/received
 }
 
-export -f listening start_server pair failing perftest theirs siw_with removal stream
+# mpi PROGRAM: a job of two processes, whose messages go over ofi_rxm and the RDMA devices. libfabric's log names
+# the fabric that each process has opened.
+mpi() {
+    local log status
+    log=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FI_LOG_LEVEL=info FI_LOG_SUBSYS=core \
+        mpirun.openmpi -n 2 --oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include rstream \
+        "target/c/vm-openmpi/$1" 2>&1)
+    status=$?
+    echo "$log"
+    ((status == 0 && $(grep -c 'Opened fabric: ibv' <<<"$log") >= 2))
+}
+
+export -f listening start_server pair failing perftest theirs siw_with removal stream mpi
 
 export examples=target/checks/examples copy=target/c/gcc/stream_copy
 export fault=scripts/vm/fault.sh
