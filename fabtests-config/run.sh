@@ -2,9 +2,11 @@
 # Runs an installed fabtests over one provider: what its runfabtests.sh has, fi_ubertest with a
 # configuration of this folder, and programs that runfabtests.sh does not know.
 #
-#   fabtests-config/run.sh [-t SETS] PREFIX PROVIDER RESULTS
+#   fabtests-config/run.sh [-t SETS] [-d KIND] PREFIX PROVIDER RESULTS
 #
 #   -t SETS    as runfabtests.sh takes them (default quick; all,short is everything)
+#   -d KIND    inside the virtual machine (scripts/vm.sh): between its two devices of this kind (rxe), without what
+#              KIND.exclude names
 #   PREFIX     where fabtests is installed, and libfabric if it brings one
 #   PROVIDER   rstream or rstream;ofi_rxm; or to compare with, with the same tests left out, tcp or tcp;ofi_rxm
 #   RESULTS    a line "RESULT SECONDS TEST" for each test: pass, fail, absent (the provider says that it lacks
@@ -14,14 +16,15 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-sets=quick
+sets=quick device=''
 usage() {
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2
     exit 2
 }
-while getopts t: option; do
+while getopts t:d: option; do
     case $option in
         t) sets=$OPTARG ;;
+        d) device=$OPTARG ;;
         *) usage ;;
     esac
 done
@@ -34,6 +37,25 @@ case $provider in
     *) layer=rstream kind=msg ;;
 esac
 
+# host FAMILY END: the address of the client (0) or the server (1).
+host() {
+    if [[ -n $device ]]; then
+        address "$1" "$device" "$2"
+    else
+        [[ $1 == 4 ]] && echo 127.0.0.1 || echo ::1
+    fi
+}
+
+options=(-f "$here/$layer.exclude")
+if [[ -n $device ]]; then
+    # shellcheck source=scripts/vm/devices.sh
+    source "$here/../scripts/vm/devices.sh"
+    # The programs take the embedded device if an RDMA device does not have what they ask for, unless they name
+    # the fabric.
+    options+=(-f "$here/$device.exclude" -C '-f ibv' -L '-f ibv')
+fi
+server=$(host 4 1) client=$(host 4 0)
+
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder"
@@ -43,27 +65,31 @@ cd "$folder"
 # Ports would be taken twice by runs beside each other, and runfabtests.sh ends whatever is called fi_* on a
 # machine.
 isolated() {
-    "$here/../scripts/isolated.sh" "$@"
+    if [[ -n $device ]]; then
+        "$@"
+    else
+        "$here/../scripts/isolated.sh" "$@"
+    fi
 }
 
 # run_fabtests OPTION...: has a name, a result and a time for each test reported; its own status is their
 # number.
 run_fabtests() {
-    isolated runfabtests.sh -vv -p "$prefix/bin" "$@" "$provider" >report 2>&1 || true
+    isolated runfabtests.sh -vv -p "$prefix/bin" -s "$server" -c "$client" "$@" "$provider" >report 2>&1 || true
     cat report >>"$results.log"
     if ! grep -q '^  result:' report; then
         echo "error: runfabtests.sh has run nothing:" >&2
         tail report >&2
         return 1
     fi
-    awk '
+    awk -v "address=$server" '
         BEGIN {
             said["Pass"] = "pass"
             said["Fail"] = "fail"
             said["Notrun"] = "absent"
             said["Excluded"] = "excluded"
         }
-        /^- name:/ { sub(/^- name: */, ""); sub(/ -p ".*"$/, ""); test = $0 }
+        /^- name:/ { sub(/^- name: */, ""); sub(/ -p ".*"$/, ""); gsub(address, "ADDRESS"); test = $0 }
         # fi_ubertest says behind it how many of its tests succeeded: "[71/72]", and nothing of those that
         # it had to skip.
         /^  result:/ {
@@ -74,13 +100,13 @@ run_fabtests() {
     ' report
 }
 
-# pair NAME PROGRAM ADDRESS ARGUMENT...: a server, and a client when it had time to listen.
+# pair NAME SERVER CLIENT: two commands, the client when the server had time to listen.
 pair() {
     local start=$SECONDS status=0 result
     isolated bash -c '
-        timeout 60 "$1" "${@:3}" & sleep 1
-        timeout 60 "$1" "${@:3}" "$2"; client=$?
-        wait "$!"; exit "$((client ? client : $?))"' - "${@:2}" >output 2>&1 || status=$?
+        timeout 60 $1 & sleep 1
+        timeout 60 $2; client=$?
+        wait "$!"; exit "$((client ? client : $?))"' - "$2" "$3" >output 2>&1 || status=$?
     case $status in
         0) result=pass ;;
         # ENODATA, ENOSYS
@@ -90,14 +116,25 @@ pair() {
     echo "$result $((SECONDS - start)) $1"
 }
 
-{
-    run_fabtests -T 60 -t "$sets" -f "$here/$layer.exclude"
+# Without programs that cannot name a fabric.
+on_any_device() {
+    local pingpong="fi_pingpong -e $kind -p $provider -c"
     sed "s/PROVIDER/$provider/" "$here/$layer.test" >configuration
     run_fabtests -T 600 -t complex -u "$folder/configuration" -f "$folder/none" | sed "s/$/ -u $layer.test/"
-    pair "fi_pingpong -e $kind" fi_pingpong 127.0.0.1 -e "$kind" -p "$provider" -c
-    if [[ $provider == rstream && -x $prefix/bin/fi_stream_msg ]]; then
-        for address in 127.0.0.1 ::1; do
-            pair "fi_stream_msg ($address)" fi_stream_msg "$address" -s "$address" -p rstream
-        done
-    fi
+    pair "fi_pingpong -e $kind" "$pingpong" "$pingpong $server"
+}
+
+# Byte streams, of which only 1.17 has a test.
+streams() {
+    local family stream="fi_stream_msg -p rstream"
+    for family in 4 6; do
+        pair "fi_stream_msg (IPv$family)" "$stream -s $(host "$family" 1)" \
+            "$stream -s $(host "$family" 0) $(host "$family" 1)"
+    done
+}
+
+{
+    run_fabtests -T 60 -t "$sets" "${options[@]}"
+    [[ -n $device ]] || on_any_device
+    [[ $provider != rstream || ! -x $prefix/bin/fi_stream_msg ]] || streams
 } >"$results"

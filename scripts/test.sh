@@ -223,6 +223,7 @@ emulated() {
     step contract-siw conformance_siw
     step contract-rxe conformance_rxe
     step vm-programs vm_programs
+    step_unless "$(lacks_fabtests)" fabtests-rxe fabtests_rxe
     step no-rdma-core without_rdma_core
     step rdma-verbs rdma_verbs
     step rdma-copies rdma_copies

@@ -10,13 +10,16 @@ lacks_fabtests() {
     lacks_namespaces
 }
 
-# fabtests_over VERSION PROVIDER
+# fabtests_over VERSION PROVIDER [DEVICE]: on this machine, or between two devices of this kind in the virtual machine.
 fabtests_over() {
-    local name="$2 $1"
+    local name="$2${3:+ $3} $1" run=(fabtests-config/run.sh)
     local results=$logs/fabtests/$name
     build scripts/stacks.sh fabtests
     mkdir -p "$logs/fabtests"
-    fabtests-config/run.sh "target/tools/fabtests-$1" "$2" "$results"
+    # The other providers would look for their devices at each start of a program, which takes long there.
+    [[ -z ${3-} ]] ||
+        run=(env FI_PROVIDER=rstream scripts/vm.sh -d "$3" -t 500 -w "$logs/fabtests" "${run[@]}" -d "$3")
+    "${run[@]}" "target/tools/fabtests-$1" "$2" "$results"
     scripts/outcomes.sh column docs/fabtests.md "$name" >"$results.baseline"
     scripts/outcomes.sh compare "$results.baseline" "$results"
 }
@@ -29,4 +32,8 @@ fabtests_117() {
 fabtests_26() {
     fabtests_over 2.6 rstream
     [[ -z $long ]] || fabtests_over 2.6 'rstream;ofi_rxm'
+}
+
+fabtests_rxe() {
+    fabtests_over 1.17 rstream rxe
 }
