@@ -16,6 +16,9 @@ use crate::{self as verbs, Access, Error, Memory, RegionName, Result};
 
 /// Number of recently invalidated keys that are not drawn again.
 const QUARANTINE: usize = 1024;
+/// Number of keys for which the system is asked at a time: the system call costs more than the rest of a
+/// registration.
+const DRAWN: usize = 16;
 /// Number of regions in the cache of a queue pair: its ring, its receive buffers, and the memory that it
 /// sends from.
 const CACHED: usize = 3;
@@ -29,8 +32,12 @@ pub struct ProtectionDomain {
 
 #[derive(Debug, Default)]
 struct Table {
-    regions: HashMap<u32, Arc<Region>>,
+    /// The valid regions by their keys. `None` stands for a key in `retired`.
+    regions: HashMap<u32, Option<Arc<Region>>>,
+    /// Drawn keys that were invalidated recently, the oldest first.
     retired: VecDeque<u32>,
+    /// Random numbers that are the next keys.
+    random: Vec<u32>,
     /// Number of queue pairs of the domain.
     queue_pairs: usize,
 }
@@ -79,7 +86,7 @@ impl ProtectionDomain {
     /// The valid region with this key.
     #[must_use]
     pub fn find(&self, stag: u32) -> Option<Arc<Region>> {
-        self.table.read().regions.get(&stag).cloned()
+        self.table.read().find(stag).cloned()
     }
 
     /// Invalidates a key for a peer. Returns whether it was a valid key that this peer, and no other, could
@@ -88,13 +95,9 @@ impl ProtectionDomain {
     pub fn invalidate(&self, stag: u32) -> bool {
         let mut table = self.table.write();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let known = table.regions.get(&stag).is_some_and(|region| region.access.intersects(remote));
         let alone = table.queue_pairs <= 1;
-        if known && alone {
-            let region = table.regions.get(&stag).cloned();
-            region.into_iter().for_each(|region| table.retire(&region, true));
-        }
-        known && alone
+        let region = table.find(stag).filter(|region| alone && region.access.intersects(remote)).cloned();
+        region.inspect(|region| table.retire(region, true)).is_some()
     }
 }
 
@@ -112,7 +115,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
         let mut table = self.table.write();
         let stag = match key.map(NonZeroU32::get) {
             None => table.draw()?,
-            Some(key) if table.regions.contains_key(&key) => return Err(Error::KeyTaken(key)),
+            Some(key) if table.find(key).is_some() => return Err(Error::KeyTaken(key)),
             Some(key) => key,
         };
         let region = Arc::new(Region {
@@ -123,23 +126,38 @@ impl verbs::ProtectionDomain for ProtectionDomain {
             valid: AtomicBool::new(true),
             writes: AtomicU64::new(0),
         });
-        table.regions.insert(stag, Arc::clone(&region));
+        table.regions.insert(stag, Some(Arc::clone(&region)));
         Ok(MemoryRegion { region, domain: self.clone(), is_drawn: key.is_none() })
     }
 }
 
 impl Table {
+    /// The valid region with this key.
+    fn find(&self, stag: u32) -> Option<&Arc<Region>> {
+        self.regions.get(&stag)?.as_ref()
+    }
+
     /// A random key that is not 0, not in use, and not recently invalidated [RFC 5040 8.1.1-8, 8.1.1-9].
-    fn draw(&self) -> Result<u32> {
+    fn draw(&mut self) -> Result<u32> {
         loop {
-            let stag = getrandom::u32().map_err(|error| Error::Io {
-                what: "draw a key",
-                source: std::io::Error::other(error.to_string()),
-            })?;
-            if stag != 0 && !self.regions.contains_key(&stag) && !self.retired.contains(&stag) {
+            let Some(stag) = self.random.pop() else {
+                self.fill_random()?;
+                continue;
+            };
+            if stag != 0 && !self.regions.contains_key(&stag) {
                 return Ok(stag);
             }
         }
+    }
+
+    fn fill_random(&mut self) -> Result<()> {
+        let mut bytes = [[0; size_of::<u32>()]; DRAWN];
+        getrandom::fill(bytes.as_flattened_mut()).map_err(|error| Error::Io {
+            what: "draw a key",
+            source: std::io::Error::other(error.to_string()),
+        })?;
+        self.random.extend(bytes.map(u32::from_ne_bytes));
+        Ok(())
     }
 
     /// Invalidates a region, if it is valid. If its key `is_drawn`, it is not drawn again soon.
@@ -147,14 +165,18 @@ impl Table {
         if !region.valid.swap(false, Ordering::AcqRel) {
             return;
         }
-        self.regions.remove(&region.stag);
         if !is_drawn {
+            self.regions.remove(&region.stag);
             return;
         }
-        if self.retired.len() == QUARANTINE {
-            self.retired.pop_front();
-        }
+        self.regions.insert(region.stag, None);
         self.retired.push_back(region.stag);
+        if self.retired.len() > QUARANTINE
+            && let Some(oldest) = self.retired.pop_front()
+            && self.find(oldest).is_none()
+        {
+            self.regions.remove(&oldest);
+        }
     }
 }
 
@@ -320,6 +342,18 @@ mod tests {
             drop(region);
             assert!(domain.find(key).is_none());
         }
+    }
+
+    #[test]
+    fn keys_of_the_past_take_bounded_memory() {
+        let domain = ProtectionDomain::default();
+        let kept = register(&domain, Access::empty());
+        for _ in 0..2 * QUARANTINE {
+            drop(register(&domain, Access::empty()));
+        }
+        let table = domain.table.read();
+        assert_eq!((table.regions.len(), table.retired.len()), (QUARANTINE + 1, QUARANTINE));
+        assert!(table.find(kept.remote_key()).is_some());
     }
 
     /// Random keys give each bit of 256 keys a share within eight standard deviations
