@@ -1,11 +1,15 @@
 /* Contract, section Footprint: the memory of an idle endpoint. */
-#include "conformance.h"
+#include "message.h"
 
 #define PAIRS 16
 #define RECEIVES 384
 /* Each receive has a slot for a word. */
 #define WORD 4
 #define BESIDES_RINGS 20480
+/* A message endpoint, and one of its posted receives. */
+#define MESSAGE_ENDPOINT 8192
+#define POSTED 128
+#define POSTED_RECEIVE 128
 
 static void idle_endpoint(void)
 {
@@ -28,8 +32,69 @@ static void idle_endpoint(void)
         pair_close(&pairs[i]);
 }
 
+/* Opens an endpoint on objects of its side, for its own info or for that of a request. */
+static struct fid_ep *endpoint_of(struct side *side, struct fi_info *info)
+{
+    struct fid_ep *ep;
+
+    CHECK_OK(fi_endpoint(side->domain, info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &side->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &side->cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_enable(ep));
+    return ep;
+}
+
+static void connect_endpoints(struct side *client, struct side *listener, struct fid_ep *eps[2])
+{
+    struct event request;
+
+    eps[0] = endpoint_of(client, client->info);
+    CHECK_OK(fi_connect(eps[0], client->info->dest_addr, NULL, 0));
+    request = await_event(listener->eq, FI_CONNREQ);
+    eps[1] = endpoint_of(listener, request.info);
+    fi_freeinfo(request.info);
+    CHECK_OK(fi_accept(eps[1], NULL, 0));
+    (void)await_event(client->eq, FI_CONNECTED);
+    (void)await_event(listener->eq, FI_CONNECTED);
+}
+
+/* As applications do, with all endpoints of a side in one domain. */
+static void idle_message_endpoint(void)
+{
+    struct fid_ep *eps[PAIRS + 1][2];
+    struct side listener, client;
+    size_t before, each, posted;
+    static uint8_t byte;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_queue(&listener, NULL);
+    message_queue(&client, NULL);
+    /* The first connection allocates what all connections share. */
+    connect_endpoints(&client, &listener, eps[PAIRS]);
+    before = heap_in_use();
+    if (before == 0)
+        skip("the heap cannot be measured");
+    for (unsigned i = 0; i < PAIRS; i++)
+        connect_endpoints(&client, &listener, eps[i]);
+    each = (heap_in_use() - before) / (2 * PAIRS);
+    before = heap_in_use();
+    for (unsigned i = 0; i < 2 * PAIRS; i++)
+        for (unsigned j = 0; j < POSTED; j++)
+            post_recv(eps[i / 2][i % 2], &byte, 1, j);
+    posted = (heap_in_use() - before) / (2 * PAIRS * POSTED);
+    printf("    %zu bytes an endpoint, %zu a posted receive\n", each, posted);
+    CHECK_BETWEEN(each, sizeof(struct fid_ep), MESSAGE_ENDPOINT);
+    CHECK_BETWEEN(posted, sizeof(void *), POSTED_RECEIVE);
+    for (unsigned i = 0; i < 2 * (PAIRS + 1); i++)
+        close_fid(&eps[i / 2][i % 2]->fid);
+    side_close(&client);
+    side_close(&listener);
+}
+
 static const struct test tests[] = {
     TEST(idle_endpoint, "an idle endpoint at default options costs at most 20 KiB besides its rings"),
+    TEST(idle_message_endpoint, "an idle message endpoint costs at most 8 KiB, and each posted receive 128 bytes"),
 };
 
 const struct section footprint_section = SECTION("footprint", tests);

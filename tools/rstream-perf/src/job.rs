@@ -44,6 +44,8 @@ pub(crate) enum Test {
     Write,
     /// Out of the other side's memory, as fast as it goes.
     Read,
+    /// Registers memory and closes it again.
+    Register,
     /// Many connections, a message there and one back on each.
     Connections,
     /// Content, not speed: what arrives is what was sent.
@@ -90,6 +92,7 @@ impl Test {
         (Test::Rate, "rate"),
         (Test::Write, "write"),
         (Test::Read, "read"),
+        (Test::Register, "register"),
         (Test::Connections, "connections"),
         (Test::Verify, "verify"),
     ];
@@ -97,14 +100,19 @@ impl Test {
     /// The message size unless one is given.
     pub(crate) fn usual_size(self) -> usize {
         match self {
-            Test::Bandwidth | Test::Bidirectional | Test::Write | Test::Read | Test::Verify => 65536,
+            Test::Bandwidth
+            | Test::Bidirectional
+            | Test::Write
+            | Test::Read
+            | Test::Register
+            | Test::Verify => 65536,
             Test::Pingpong | Test::Rate | Test::Connections => 64,
         }
     }
 
-    /// Whether it accesses the other side's memory, which only messages do.
-    pub(crate) fn is_remote_access(self) -> bool {
-        matches!(self, Test::Write | Test::Read)
+    /// Whether it is about memory that the other side may access, which only messages have.
+    pub(crate) fn is_of_memory(self) -> bool {
+        matches!(self, Test::Write | Test::Read | Test::Register)
     }
 }
 
@@ -166,6 +174,10 @@ pub(crate) enum Metric {
     Percentile999,
     #[serde(rename = "opening_us")]
     Opening,
+    #[serde(rename = "registering_us")]
+    Registering,
+    #[serde(rename = "closing_us")]
+    Closing,
     #[serde(rename = "compared_megabytes")]
     Compared,
     /// Of the active side's process, for each byte that it sent or received.

@@ -49,6 +49,8 @@ impl Metric {
             Self::Percentile99 => "99 %",
             Self::Percentile999 => "99.9 %",
             Self::Opening => "opening one",
+            Self::Registering => "registering",
+            Self::Closing => "closing",
             Self::Compared => "compared each way",
             Self::ProcessorTime => "processor",
             Self::EmptyWakeUps => "empty wake-ups",
@@ -59,7 +61,12 @@ impl Metric {
         match self {
             Self::Throughput => "MB/s",
             Self::MessageRate => "1000/s",
-            Self::Median | Self::Percentile99 | Self::Percentile999 | Self::Opening => "µs",
+            Self::Median
+            | Self::Percentile99
+            | Self::Percentile999
+            | Self::Opening
+            | Self::Registering
+            | Self::Closing => "µs",
             Self::Compared => "MB",
             Self::ProcessorTime => "µs/MB",
             Self::EmptyWakeUps => "a transfer",

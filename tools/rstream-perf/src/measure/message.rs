@@ -3,6 +3,7 @@
 
 mod access;
 mod flow;
+mod regions;
 mod side;
 mod turns;
 mod verify;
@@ -23,7 +24,7 @@ const WINDOW_BYTES: usize = 4 << 20;
 pub(crate) fn passive(job: &Job, door: &mut MessageDoor) -> Result<Outcome> {
     let mut side = Side::new(Messages::accept(door, shape(job))?, shape(job));
     match job.test {
-        Test::Bandwidth | Test::Rate => flow::take(&mut side)?,
+        Test::Bandwidth | Test::Rate | Test::Register => flow::take(&mut side)?,
         Test::Pingpong | Test::Connections => turns::answer(&mut side)?,
         Test::Write | Test::Read => access::look(job, &mut side)?,
         Test::Verify => return verify::passive(job, &mut side),
@@ -47,6 +48,7 @@ pub(crate) fn active(job: &Job, way: &MessageWay) -> Result<Outcome> {
             vec![(Metric::Opening, opening), (Metric::MessageRate, turns::ask(job, &mut side)?)]
         }
         Test::Write | Test::Read => access::ask(job, &mut side)?,
+        Test::Register => regions::ask(job, &mut side)?,
         Test::Verify => return verify::active(job, &mut side),
         Test::Bidirectional => return Err(job.unsuited()),
     };
@@ -82,7 +84,7 @@ mod tests {
             let active = active(job, &MessageWay::new(target, "tcp").unwrap()).unwrap();
             let passive = passive.join().unwrap();
             assert_eq!((active.sent, active.received), (passive.received, passive.sent));
-            assert_ne!((active.sent, active.received), Default::default());
+            assert_eq!(test == Test::Register, (active.sent, active.received) == Default::default());
             active
         })
     }
@@ -105,6 +107,7 @@ mod tests {
                 assert_eq!(of(test, 1), rates, "marks of one byte");
                 assert_eq!(of(test, 70_000), rates);
             }
+            assert_eq!(of(Test::Register, 70_000), [Metric::Registering, Metric::Closing]);
             assert_eq!(of(Test::Verify, 1234), [Metric::Compared]);
         }
     }

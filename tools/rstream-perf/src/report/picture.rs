@@ -83,6 +83,7 @@ fn title(run: &Run<'_>, test: Test) -> String {
         Test::Rate => "Messages one way",
         Test::Write => "Into remote memory",
         Test::Read => "Out of remote memory",
+        Test::Register => "Registering memory",
         Test::Connections => "Many connections",
         Test::Verify => "Compared",
     };

@@ -22,6 +22,8 @@ const BATCH: usize = 16;
 const ERROR_IS_QUEUED: isize = -(sys::FI_EAVAIL as isize);
 /// Slots begin with a cache line.
 const ALIGNMENT: usize = 64;
+/// Key of the region with number 0, which holds all slots.
+const KEY: u64 = 1;
 /// What all memory holds at first.
 pub(crate) const FILL: u8 = 0x5a;
 
@@ -43,7 +45,7 @@ pub(crate) struct Shape {
 // Fields are closed from the first to the last.
 pub(crate) struct Messages {
     ends: Vec<End>,
-    region: Object<sys::fid_mr>,
+    region: Region,
     memory: Vec<Cell<u8>>,
     queue: Object<sys::fid_cq>,
     /// What to sleep on, if it sleeps.
@@ -55,6 +57,9 @@ pub(crate) struct Messages {
     slot_size: usize,
     completed: VecDeque<Completed>,
 }
+
+/// Registered memory.
+pub(crate) struct Region(Object<sys::fid_mr>);
 
 struct End {
     endpoint: Object<sys::fid_ep>,
@@ -103,32 +108,15 @@ impl Messages {
             })?
         };
         let memory = vec![Cell::new(FILL); count * slot_size];
-        let access = sys::FI_SEND
-            | sys::FI_RECV
-            | sys::FI_READ
-            | sys::FI_WRITE
-            | sys::FI_REMOTE_READ
-            | sys::FI_REMOTE_WRITE;
-        // SAFETY: the domain is open; the memory has the length that is told, is never reallocated and lives
-        // longer than the region, by the order of the fields.
-        let region = unsafe {
-            Object::open("fi_mr_reg", |region| {
-                sys::fi_mr_reg(
-                    opened.domain(),
-                    memory.as_ptr().cast(),
-                    memory.len(),
-                    access,
-                    0,
-                    1,
-                    0,
-                    region,
-                    ptr::null_mut(),
-                )
-            })?
-        };
+        let region = register(&opened, &memory, KEY)?;
         let descriptor = shape.sleeps.then(|| queue.descriptor()).transpose()?;
         let (ends, completed) = (Vec::with_capacity(shape.ends), VecDeque::new());
         Ok(Self { ends, region, memory, queue, descriptor, opened, slots, slot_size, completed })
+    }
+
+    /// Registers the first bytes of the memory once more, as the region with this number.
+    pub(crate) fn register(&self, length: usize, number: usize) -> Result<Region> {
+        register(&self.opened, &self.memory[..length], KEY + number as u64)
     }
 
     /// Accepts all connections of the other side's `Self::connect`.
@@ -161,7 +149,7 @@ impl Messages {
         let is_virtual = mode & sys::FI_MR_VIRT_ADDR as i32 != 0;
         let base = if is_virtual { self.memory.as_ptr().addr() } else { 0 };
         // SAFETY: the region is open.
-        let key = unsafe { sys::fi_mr_key(self.region.pointer()) };
+        let key = unsafe { sys::fi_mr_key(self.region.0.pointer()) };
         ((base + offset) as u128 | u128::from(key) << 64).to_be_bytes()
     }
 
@@ -211,7 +199,7 @@ impl Messages {
         // SAFETY: endpoint and region are open. The bytes are cells of the memory, which others may change, and which
         // lives until the endpoint is closed. The context is never followed.
         let (call, answer) = unsafe {
-            let described = sys::fi_mr_desc(self.region.pointer());
+            let described = sys::fi_mr_desc(self.region.0.pointer());
             match operation {
                 Operation::Send => {
                     ("fi_send", sys::fi_send(endpoint, bytes, length, described, peer, context))
@@ -292,6 +280,26 @@ impl Messages {
         let cells = &self.memory[slot * self.slot_size + at..];
         cells.iter().zip(bytes).for_each(|(cell, byte)| *byte = cell.get());
     }
+}
+
+/// Registers memory of a side for every access.
+#[inline]
+fn register(opened: &Opened, memory: &[Cell<u8>], key: u64) -> Result<Region> {
+    let access = sys::FI_SEND
+        | sys::FI_RECV
+        | sys::FI_READ
+        | sys::FI_WRITE
+        | sys::FI_REMOTE_READ
+        | sys::FI_REMOTE_WRITE;
+    let (base, length) = (memory.as_ptr().cast(), memory.len());
+    // SAFETY: the domain is open. The memory has this length, is never reallocated and lives longer than the
+    // endpoints, through which alone it is accessed, by the order of the fields of `Messages`.
+    let region = unsafe {
+        Object::open("fi_mr_reg", |region| {
+            sys::fi_mr_reg(opened.domain(), base, length, access, 0, key, 0, region, ptr::null_mut())
+        })?
+    };
+    Ok(Region(region))
 }
 
 #[inline]
