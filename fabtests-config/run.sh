@@ -5,8 +5,8 @@
 #   fabtests-config/run.sh [-t SETS] [-d KIND] PREFIX PROVIDER RESULTS
 #
 #   -t SETS    as runfabtests.sh takes them (default quick; all,short is everything)
-#   -d KIND    inside the virtual machine (scripts/vm.sh): between its two devices of this kind (rxe), without what
-#              KIND.exclude names
+#   -d KIND    inside the virtual machine (scripts/vm.sh): between its two devices of this kind (rxe), without
+#              what KIND.exclude names
 #   PREFIX     where fabtests is installed, and libfabric if it brings one
 #   PROVIDER   rstream or rstream;ofi_rxm; or to compare with, with the same tests left out, tcp or tcp;ofi_rxm
 #   RESULTS    a line "RESULT SECONDS TEST" for each test: pass, fail, absent (the provider says that it lacks
@@ -50,8 +50,8 @@ options=(-f "$here/$layer.exclude")
 if [[ -n $device ]]; then
     # shellcheck source=scripts/vm/devices.sh
     source "$here/../scripts/vm/devices.sh"
-    # The programs take the embedded device if an RDMA device does not have what they ask for, unless they name
-    # the fabric.
+    # The programs take the embedded device if an RDMA device lacks what they ask for, unless they name the
+    # fabric.
     options+=(-f "$here/$device.exclude" -C '-f ibv' -L '-f ibv')
 fi
 server=$(host 4 1) client=$(host 4 0)

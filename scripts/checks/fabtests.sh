@@ -10,7 +10,8 @@ lacks_fabtests() {
     lacks_namespaces
 }
 
-# fabtests_over VERSION PROVIDER [DEVICE]: on this machine, or between two devices of this kind in the virtual machine.
+# fabtests_over VERSION PROVIDER [DEVICE]: on this machine, or between two devices of this kind in the virtual
+# machine.
 fabtests_over() {
     local name="$2${3:+ $3} $1" run=(fabtests-config/run.sh)
     local results=$logs/fabtests/$name

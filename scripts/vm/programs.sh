@@ -81,8 +81,8 @@ stream() {
         cmp "$examples/rping" /tmp/received
 }
 
-# mpi PROGRAM: a job of two processes, whose messages go over ofi_rxm and the RDMA devices. libfabric's log names
-# the fabric that each process has opened.
+# mpi PROGRAM: a job of two processes, whose messages go over ofi_rxm and the RDMA devices. libfabric's log
+# names the fabric that each process has opened.
 mpi() {
     local log status
     log=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FI_LOG_LEVEL=info FI_LOG_SUBSYS=core \
