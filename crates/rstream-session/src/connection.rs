@@ -337,6 +337,7 @@ impl<D: Device> Connection<D> {
     pub fn shut_send(&mut self) {
         self.stream.shut_send();
         self.room_awaited = 0;
+        self.drain_end();
     }
 
     /// Ends the receiving direction: further bytes of the peer are dropped.
@@ -352,6 +353,7 @@ impl<D: Device> Connection<D> {
         self.keep_ring_input();
         self.stream.close();
         self.room_awaited = 0;
+        self.drain_end();
         *self.closed.get_or_insert_with(Instant::now)
     }
 

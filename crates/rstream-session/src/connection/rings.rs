@@ -20,11 +20,11 @@ use super::{Connection, Sharing};
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 
-/// Time after which a call looks at the queue pair: the connection may have ended, or the device may have
-/// output left.
+/// Time after which a call that finds nothing to do in a ring looks at the queue pair: the connection may have
+/// ended.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
-/// Of the calls that move bytes, only one in so many reads the clock for that.
-const CALLS: u8 = 16;
+/// Of the sends that find room, only one in so many reads the clock for that.
+const SENDS: u8 = 16;
 
 /// The rings of a connection, and how far it uses them.
 pub(super) struct Rings {
@@ -33,14 +33,15 @@ pub(super) struct Rings {
     notifier: Notifier,
     /// Whether output goes to the ring.
     pub(super) sends: bool,
-    /// Whether the device may still have output that went through the queue pair. Calls drive it meanwhile.
+    /// Whether the device may still have output that went through the queue pair. Calls that move bytes drive it
+    /// meanwhile.
     drains: bool,
     /// Whether input comes from the ring.
     receives: bool,
     wanted: Wanted,
-    /// When the queue pair was looked at last, and calls that moved bytes, modulo 256.
+    /// When the queue pair was looked at last, and sends, modulo 256.
     looked: Instant,
-    calls: u8,
+    sent: u8,
     /// Whether the peer broke the protocol in a ring.
     broken: bool,
     /// Whether the caller was about to sleep. The queue pair may have woken it.
@@ -64,11 +65,11 @@ impl Rings {
             input,
             notifier,
             sends: false,
-            drains: false,
+            drains: true,
             receives: false,
             wanted,
             looked: Instant::now(),
-            calls: 0,
+            sent: 0,
             broken: false,
             slept: false,
             watched: None,
@@ -83,13 +84,6 @@ impl Rings {
             self.looked = now;
         }
         due
-    }
-
-    /// Counts a call that moved bytes. Returns whether to ask [`Rings::must_look`].
-    #[inline]
-    fn count(&mut self) -> bool {
-        self.calls = self.calls.wrapping_add(1);
-        self.calls % CALLS == 0
     }
 
     /// Wanted bytes, as far as is known without a look.
@@ -218,7 +212,7 @@ impl<D: Device> Connection<D> {
         let Sharing::Rings(rings) = &mut self.sharing else { return };
         if rings.output.is_mapped_by_peer() && self.stream.send_state().is_ok() {
             rings.output.set_base(self.stream.sent_bytes());
-            (rings.sends, rings.drains) = (true, true);
+            rings.sends = true;
             self.release_held();
         }
     }
@@ -228,8 +222,9 @@ impl<D: Device> Connection<D> {
     fn drain(&mut self) {
         self.progress();
         let flushed = self.queue_pair.cq.flushed(self.queue_pair.qp);
+        let has_ended = self.stream.send_state().is_err();
         if let Sharing::Rings(rings) = &mut self.sharing {
-            rings.drains = !flushed;
+            rings.drains = !(flushed && (rings.sends || has_ended));
         }
     }
 
@@ -292,10 +287,10 @@ impl<D: Device> Connection<D> {
         match taken {
             Ok(taken @ 1..) => {
                 self.room_awaited = 0;
-                let looks = rings.count();
+                rings.sent = rings.sent.wrapping_add(1);
                 if rings.drains {
                     self.drain();
-                } else if looks {
+                } else if rings.sent % SENDS == 0 {
                     self.look_at_queue_pair();
                 }
                 Ok(taken)
@@ -377,8 +372,8 @@ impl<D: Device> Connection<D> {
             && rings.wanted == Wanted::All
             && let Ok(Some(given @ 1..)) = rings.input.read(target, &rings.notifier)
         {
-            if rings.count() {
-                self.look_at_queue_pair();
+            if rings.drains {
+                self.drain();
             }
             return Ok(given);
         }
@@ -496,6 +491,13 @@ impl<D: Device> Connection<D> {
         if let Sharing::Rings(rings) = &mut self.sharing {
             rings.drop_unwanted();
             self.move_input();
+        }
+    }
+
+    /// Calls that move bytes drive the device again, because the end of the output goes through the queue pair.
+    pub(super) fn drain_end(&mut self) {
+        if let Sharing::Rings(rings) = &mut self.sharing {
+            rings.drains = true;
         }
     }
 
