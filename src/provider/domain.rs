@@ -1,5 +1,6 @@
 //! The domain: an opened device.
 
+use std::any::TypeId;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,10 +11,11 @@ use crate::abi::{
     CntrAttr, CqAttr, DomainOps, Errno, Fid, InfoRef, NewCompletionQueue, NewCounter, NewEndpoint,
     NewMemoryRegion, NewSharedReceive, Registration, Result,
 };
-use rdma_verbs::Device;
 use rdma_verbs::process::Maker;
+use rdma_verbs::{Device, iwarp};
 
 use super::children::{Child, Children};
+use super::config::Config;
 use super::endpoint::Endpoint;
 use super::fabric::Fabric;
 use super::linger::Linger;
@@ -45,6 +47,10 @@ impl<D: Device> Domain<D> {
         let children = Children::default();
         let naming = Naming::of(info.domain_attr().map_or(0, DomainAttr::mr_mode), D::LOCAL_KEYS);
         let engine = Mutex::new(None);
+        if Self::shares_memory() && !message::info::is_of_messages(info) {
+            // It takes milliseconds in a process of several threads. So not when a connection is waited for.
+            rstream_session::prepare();
+        }
         Ok(Arc::new(Self {
             device,
             engine,
@@ -54,6 +60,12 @@ impl<D: Device> Domain<D> {
             maker: Maker::this_process(),
             membership,
         }))
+    }
+
+    /// Whether streams may share memory with peers on this host. A process that chose an RDMA device stays on
+    /// it.
+    pub(super) fn shares_memory() -> bool {
+        Config::get().shared_memory && TypeId::of::<D>() == TypeId::of::<iwarp::Device>()
     }
 
     /// The engine of its message endpoints.

@@ -438,6 +438,10 @@ impl<D: Device> Connection<D> {
             RecvState::Open => Ok(0),
             RecvState::Reset => Err(Error::Reset),
             RecvState::Ended => {
+                if self.end_returned {
+                    // What woke the caller may be a notification. A call that finds nothing takes it.
+                    self.arm_rings();
+                }
                 self.end_returned = true;
                 Ok(0)
             }

@@ -8,6 +8,9 @@
 //! | [`Handshake`] | a connection attempt: both sides exchange their parameters |
 //! | [`Connection`] | a stream: send, receive, peek, shut, close |
 //!
+//! A process whose streams may share memory with peers on its host calls [`prepare`] early: without it their
+//! messages take longer.
+//!
 //! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`], [`Connection::attach`]). After a call that returned
 //! [`Error::WouldBlock`] it arms the connection ([`Connection::arm`]), and sleeps on the set.
 //!
@@ -39,6 +42,7 @@ pub use gather::MAX_PIECES;
 pub use handshake::{Handshake, Outcome, StartError, Started};
 pub use parameters::{BadParameters, Peer, refusal, user_data_room};
 pub use queue_pair::StreamQueuePair;
+pub use rstream_ring::prepare;
 pub use settings::{Settings, Sizes, run};
 pub use spin::AdaptiveSpin;
 pub use statistics::{Calls, Statistics};

@@ -54,10 +54,6 @@ impl<D: Device> StreamQueuePair<D> {
     /// # Errors
     /// Those of the device.
     pub fn open(device: &D, settings: &Settings) -> verbs::Result<Self> {
-        if settings.shares_memory() {
-            // Early, because it takes long in a process of many threads. Without it messages take longer.
-            rstream_ring::prepare();
-        }
         let pd = device.alloc_pd()?;
         let send_depth = settings.side(&device.attributes()).send_entries();
         let sizes = &settings.sizes;

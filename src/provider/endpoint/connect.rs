@@ -1,14 +1,14 @@
 //! Connecting, accepting, and the end of a connection.
 
-use std::any::TypeId;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use rdma_verbs::{ConnectError, Device, iwarp};
+use rdma_verbs::{ConnectError, Device};
 use rstream_session::{Connection, Handshake, Outcome, Settings, StartError, Started, StreamQueuePair};
 
 use crate::abi::{self, CmOps, Errno, ErrorEvent, Event, Result, constants};
 
 use super::super::config::Config;
+use super::super::domain::Domain;
 use super::super::error::errno_of;
 use super::super::event_queue::Source;
 use super::super::reason::{self, Reason};
@@ -46,8 +46,7 @@ impl<D: Device> Endpoint<D> {
         Settings {
             sizes: inner.sizes,
             force_iwarp: self.force_iwarp,
-            // A process that chose an RDMA device stays on it.
-            share_memory: config.shared_memory && TypeId::of::<D>() == TypeId::of::<iwarp::Device>(),
+            share_memory: Domain::<D>::shares_memory(),
             connect: config.connect.clone(),
             at_cancellation_point: |body| abi::defer_cancellation(body),
         }
