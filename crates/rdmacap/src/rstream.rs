@@ -144,7 +144,7 @@ impl<S: StreamSink> Streams<S> {
         self.links.insert(connection.id, link);
         self.sink.opened(connection.id, &agreed);
         if features.contains(Features::SHARED_MEMORY) {
-            let text = "the sides moved to shared memory: what follows is not on the wire".to_owned();
+            let text = "the sides agreed to share memory: after their first messages their bytes are not on the wire".to_owned();
             let (connection, frame) = (Some(connection.id), connection.frame);
             self.sink.finding(&Finding { topic: Topic::Partial, connection, frame, text });
         }
