@@ -29,6 +29,7 @@ extern const struct section footprint_section;
 extern const struct section stats_section;
 extern const struct section base_peer_section;
 extern const struct section sharing_section;
+extern const struct section moving_section;
 extern const struct section rdma_section;
 extern const struct section message_life_section;
 extern const struct section messages_section;
@@ -38,6 +39,10 @@ extern const struct section message_threads_section;
 extern const struct section message_orders_section;
 extern const struct section message_rdma_section;
 extern const struct section headers_section;
+
+/* The number of mappings of memory that this process shares with a peer. A connection with both ends in it has
+ * two. */
+unsigned shared_mappings(void);
 
 /* Opens a TCP connection to a listener, on which the test makes the handshake. Only the embedded device's
  * handshake runs in this process. */
