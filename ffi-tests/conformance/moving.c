@@ -307,6 +307,8 @@ static void kill_is_noticed_by_sends(void)
     struct side client;
     ssize_t sent;
 
+    if (!shares())
+        skip("sends on a queue pair look for the end less often");
     open_orphan(&client);
     for (unsigned calls = 0; (sent = send_once(client.ep, "x", 1)) == 1; calls++) {
         CHECK_BETWEEN(calls, 0, SENDS);
