@@ -10,6 +10,7 @@
 
 /* ---- docs/protocol.md: connection data ------------------------------------------------------ */
 
+#define ADDRESS 1
 #define KEY 9
 #define RING 17
 #define RECEIVES 21
@@ -21,10 +22,13 @@
 #define MET 31
 #define RENDEZVOUS 32
 #define END_OF_STREAM 1
-#define IMMEDIATE 2
 #define SHARED_MEMORY 4
 /* IRD and ORD of 1, and peer-to-peer mode with a write of no bytes (RFC 6581). */
 #define PEER_TO_PEER 0x80018001u
+
+/* Control words: data, and the end of the stream. */
+#define WORD_DATA (1u << 31)
+#define WORD_END (1u << 29)
 
 /* The number of receives in the own connection data. */
 #define OWN_RECEIVES 2000
@@ -33,9 +37,9 @@
 
 #define NAME 8
 #define SECRET 16
-#define ADDRESS 18
+#define ENDPOINT 18
 #define RENDEZVOUS_LENGTH (NAME + SECRET)
-#define HELLO (SECRET + 2 * ADDRESS)
+#define HELLO (SECRET + 2 * ENDPOINT)
 /* Calls that move data before memory is shared. */
 #define CALLS 8
 
@@ -47,6 +51,7 @@
 #define INPUT 512
 /* Offsets in it. */
 #define WRITTEN 0
+#define BASE 16
 #define READ 128
 #define MAPPED 136
 #define READER_WAITS 256
@@ -69,7 +74,7 @@ static size_t offer(uint8_t *data, uint32_t ring, const uint8_t *rendezvous)
     put_be(data + RECEIVES, OWN_RECEIVES, 2);
     data[VERSION] = 2;
     data[EXTENSION] = 1;
-    put_be(data + FEATURES, END_OF_STREAM | IMMEDIATE | SHARED_MEMORY, 4);
+    put_be(data + FEATURES, END_OF_STREAM | SHARED_MEMORY, 4);
     if (rendezvous) {
         data[MET] = RENDEZVOUS_LENGTH;
         memcpy(data + RENDEZVOUS, rendezvous, RENDEZVOUS_LENGTH);
@@ -181,13 +186,15 @@ static void come(struct sharer *sharer, enum gift gift, const uint8_t *rendezvou
     CHECK_SYS(connect(sharer->notifier, (struct sockaddr *)&address, length));
     memcpy(hello, rendezvous + NAME, SECRET);
     put_address(hello + SECRET, sharer->tcp, getpeername);
-    put_address(hello + SECRET + ADDRESS, sharer->tcp, getsockname);
+    put_address(hello + SECRET + ENDPOINT, sharer->tcp, getsockname);
     /* Without the descriptor nothing is passed, and no memory is shared. */
     if (descriptors[0] >= 0)
         say_hello(sharer->notifier, hello, descriptors, count);
     if (gift == SEGMENT) {
         sharer->segment = mmap(NULL, sharer->size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[0], 0);
         CHECK(sharer->segment != MAP_FAILED);
+        /* The other side may write to its ring. */
+        __atomic_store_n((uint32_t *)(sharer->segment + INPUT + MAPPED), 1, __ATOMIC_RELEASE);
     }
     if (descriptors[0] >= 0)
         close(descriptors[0]);
@@ -213,6 +220,8 @@ bool sharer_open(struct sharer *sharer, enum gift gift)
     theirs = mpa_data(frame, &length);
     CHECK_INT(length, RENDEZVOUS + RENDEZVOUS_LENGTH);
     CHECK_INT(theirs[MET], RENDEZVOUS_LENGTH);
+    sharer->address = get_be(theirs + ADDRESS, 8);
+    sharer->stag = (uint32_t)get_be(theirs + KEY, 8);
     memcpy(rendezvous, theirs + RENDEZVOUS, sizeof rendezvous);
     length = mpa_frame(frame, MPA_REPLY, 2, PEER_TO_PEER, data, offer(data, sharer->ring, NULL));
     CHECK_INT(CHECK_SYS(send(sharer->tcp, frame, length, MSG_NOSIGNAL)), length);
@@ -234,6 +243,31 @@ void sharer_close(struct sharer *sharer)
         CHECK_SYS(munmap(sharer->segment, sharer->size));
 }
 
+/* ---- the queue pair ---------------------------------------------------------------------------- */
+
+static void send_word(struct sharer *sharer, uint32_t word)
+{
+    uint8_t bytes[sizeof word];
+
+    /* Words are little-endian. */
+    for (unsigned i = 0; i < sizeof word; i++)
+        bytes[i] = (uint8_t)(word >> 8 * i);
+    wire_send(sharer->tcp, ++sharer->messages, bytes, sizeof bytes);
+}
+
+void sharer_send(struct sharer *sharer, uint32_t length)
+{
+    CHECK(sharer->sent + length <= sharer->victims_ring);
+    wire_write(sharer->tcp, sharer->stag, sharer->address + sharer->sent, pattern(sharer->sent, length), length);
+    sharer->sent += length;
+    send_word(sharer, WORD_DATA | length);
+}
+
+void sharer_end(struct sharer *sharer)
+{
+    send_word(sharer, WORD_END);
+}
+
 /* ---- the rings ------------------------------------------------------------------------------- */
 
 void sharer_write(struct sharer *sharer, size_t length)
@@ -243,7 +277,17 @@ void sharer_write(struct sharer *sharer, size_t length)
     CHECK(at + length <= sharer->victims_ring);
     memcpy(sharer->segment + PART + at, pattern(sharer->bytes, length), length);
     sharer->bytes += length;
-    __atomic_store_n((uint64_t *)(sharer->segment + OUTPUT + WRITTEN), sharer->bytes, __ATOMIC_RELEASE);
+    sharer_set_written(sharer, sharer->bytes);
+}
+
+void sharer_set_written(struct sharer *sharer, uint64_t bytes)
+{
+    __atomic_store_n((uint64_t *)(sharer->segment + OUTPUT + WRITTEN), bytes, __ATOMIC_RELEASE);
+}
+
+void sharer_set_base(struct sharer *sharer, uint64_t bytes)
+{
+    __atomic_store_n((uint64_t *)(sharer->segment + OUTPUT + BASE), bytes, __ATOMIC_RELEASE);
 }
 
 bool sharer_must_notify(struct sharer *sharer)

@@ -32,6 +32,9 @@ struct sharer {
     uint32_t ring, victims_ring;
     /* Bytes written to the own ring. */
     uint64_t bytes;
+    /* The victim's receive ring of the queue pair, and what was sent there: bytes and messages. */
+    uint64_t address;
+    uint32_t stag, sent, messages;
 };
 
 /* Connects an endpoint to it and shares memory. Returns whether the endpoint shares it. */
@@ -46,6 +49,14 @@ bool sharer_notify(struct sharer *sharer);
 /* Says that this side sleeps; says how many bytes it has read. */
 void sharer_sleep(struct sharer *sharer);
 void sharer_read(struct sharer *sharer, uint64_t bytes);
+
+/* Sends `length` bytes of the pattern on the queue pair; ends the stream there. */
+void sharer_send(struct sharer *sharer, uint32_t length);
+void sharer_end(struct sharer *sharer);
+/* Says after how many bytes of the queue pair the ring begins, and how many bytes were written to it, true or
+ * not. */
+void sharer_set_base(struct sharer *sharer, uint64_t bytes);
+void sharer_set_written(struct sharer *sharer, uint64_t bytes);
 
 /* Connects to the meeting's listener, which accepts, names a rendezvous and a ring of this size, and has the
  * endpoint move data. Returns whether it hands over a segment. */

@@ -86,7 +86,6 @@ static void floods(void)
     (void)wait_fd(&sharer.victim.ep->fid);
     while (count < NOTIFICATIONS && sharer_notify(&sharer))
         count++;
-    printf("%u notifications are kept\n", count);
     CHECK_BETWEEN(count, 1, NOTIFICATIONS - 1);
     calls_return(&sharer);
     sharer_write(&sharer, 8);
@@ -95,6 +94,8 @@ static void floods(void)
     CHECK(sleep_idle(&(struct sleeper){0}, &sharer.victim, SLEEP_US, count));
     CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 0));
     finish(&sharer, &bystander);
+    /* Not earlier: the first output takes memory. */
+    printf("%u notifications are kept\n", count);
 }
 
 static void closes_the_notifier(void)
@@ -173,6 +174,185 @@ static void boundless_ring(void)
     bystander_close(&bystander);
 }
 
+/* ---- violations of the protocol ---------------------------------------------------------------- */
+
+/* In a position: this side is done. */
+#define DONE (UINT64_C(1) << 63)
+
+static uint64_t refused(struct side *side)
+{
+    struct rstream_endpoint_ops *ops;
+    struct rstream_stats stats = {0};
+
+    CHECK_OK(fi_open_ops(&side->ep->fid, RSTREAM_ENDPOINT_OPS, 0, (void **)&ops, NULL));
+    CHECK_OK(ops->stats(side->ep, &stats, sizeof stats));
+    return stats.refused;
+}
+
+/* Checks that the connection has ended, and that this is counted once. */
+static void check_refused(struct sharer *sharer)
+{
+    uint8_t bytes[64];
+
+    AWAIT(SOON_MS, recv_once(sharer->victim.ep, bytes, sizeof bytes) == -FI_ECONNRESET);
+    for (unsigned i = 0; i < 100; i++) {
+        CHECK_RET(recv_once(sharer->victim.ep, bytes, sizeof bytes), -FI_ECONNRESET);
+        CHECK_RET(send_once(sharer->victim.ep, "x", 1), -FI_ECONNRESET);
+    }
+    CHECK_INT(refused(&sharer->victim), 1);
+    CHECK(await_event(sharer->victim.eq, FI_SHUTDOWN).fid == &sharer->victim.ep->fid);
+    check_no_event(sharer->victim.eq);
+}
+
+static void received(struct sharer *sharer, size_t length)
+{
+    uint8_t bytes[64];
+
+    CHECK_RET(recv_wait(sharer->victim.ep, bytes, sizeof bytes), length);
+    CHECK_BYTES(bytes, pattern(0, length), length);
+}
+
+static void wake(struct sharer *sharer)
+{
+    if (sharer_must_notify(sharer))
+        CHECK(sharer_notify(sharer));
+}
+
+static void data_behind_the_move(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    (void)wait_fd(&sharer.victim.ep->fid);
+    sharer_send(&sharer, 4);
+    received(&sharer, 4);
+    sharer_set_base(&sharer, 4);
+    sharer_write(&sharer, 8);
+    wake(&sharer);
+    received(&sharer, 8);
+    CHECK_RET(recv_once(sharer.victim.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
+    sharer_send(&sharer, 4);
+    CHECK(readable(wait_fd(&sharer.victim.ep->fid), SOON_MS));
+    check_refused(&sharer);
+    finish(&sharer, &bystander);
+}
+
+/* The ring begins after bytes that never come. Nothing of it is received. */
+static void base_ahead(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    (void)wait_fd(&sharer.victim.ep->fid);
+    sharer_set_base(&sharer, 1000);
+    sharer_write(&sharer, 8);
+    wake(&sharer);
+    calls_return(&sharer);
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 1));
+    sharer_send(&sharer, 4);
+    received(&sharer, 4);
+    calls_return(&sharer);
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 1));
+    CHECK_INT(refused(&sharer.victim), 0);
+    /* Now they cannot come any more. */
+    sharer_end(&sharer);
+    check_refused(&sharer);
+    finish(&sharer, &bystander);
+}
+
+static void base_behind(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    sharer_send(&sharer, 4);
+    received(&sharer, 4);
+    sharer_set_base(&sharer, 3);
+    sharer_write(&sharer, 8);
+    check_refused(&sharer);
+    finish(&sharer, &bystander);
+}
+
+static void written_too_much(struct sharer *sharer)
+{
+    sharer_set_written(sharer, sharer->bytes + sharer->victims_ring + 1);
+}
+
+static void written_less(struct sharer *sharer)
+{
+    sharer_set_written(sharer, sharer->bytes - 1);
+}
+
+static void read_too_much(struct sharer *sharer)
+{
+    sharer_read(sharer, UINT64_C(1) << 40);
+    while (send_once(sharer->victim.ep, pattern(0, sharer->ring), sharer->ring) > 0)
+        ;
+}
+
+static void reads_no_more(struct sharer *sharer)
+{
+    sharer_read(sharer, DONE);
+    while (send_once(sharer->victim.ep, pattern(0, sharer->ring), sharer->ring) > 0)
+        ;
+}
+
+static void impossible_positions(void)
+{
+    static const struct {
+        const char *name;
+        void (*act)(struct sharer *sharer);
+    } acts[] = {
+        {"more written than the ring holds", written_too_much},
+        {"less written than before", written_less},
+        {"more read than was written", read_too_much},
+        {"no more is read, but the stream has not ended", reads_no_more},
+    };
+    struct bystander bystander;
+
+    prepare(&bystander);
+    for (unsigned i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        struct sharer sharer;
+
+        note("%s", acts[i].name);
+        CHECK(sharer_open(&sharer, SEGMENT));
+        sharer_write(&sharer, 8);
+        received(&sharer, 8);
+        acts[i].act(&sharer);
+        check_refused(&sharer);
+        bystander_check(&bystander);
+        sharer_close(&sharer);
+        bystander_held(&bystander);
+    }
+    bystander_close(&bystander);
+}
+
+/* The end of a stream goes through the queue pair. */
+static void done_without_end(void)
+{
+    struct bystander bystander;
+    struct sharer sharer;
+
+    prepare(&bystander);
+    CHECK(sharer_open(&sharer, SEGMENT));
+    (void)wait_fd(&sharer.victim.ep->fid);
+    sharer_write(&sharer, 8);
+    sharer_set_written(&sharer, sharer.bytes | DONE);
+    wake(&sharer);
+    received(&sharer, 8);
+    calls_return(&sharer);
+    CHECK(sleep_idle(&total, &sharer.victim, SLEEP_US, 1));
+    sharer_end(&sharer);
+    AWAIT(SOON_MS, recv_once(sharer.victim.ep, &(uint8_t){0}, 1) == 0);
+    finish(&sharer, &bystander);
+}
+
 static const struct test tests[] = {
     TEST(late_notifications, "notifications that come late: each ends one sleep"),
     TEST(floods, "a flood of notifications: each that is kept ends one sleep"),
@@ -180,6 +360,11 @@ static const struct test tests[] = {
     TEST(never_listens, "a peer that takes no notification holds nobody"),
     TEST(wrong_files, "what is no segment is not shared, and the connection goes on without"),
     TEST(boundless_ring, "a peer whose ring is beyond any bound gets no segment"),
+    TEST(data_behind_the_move, "data on the queue pair after the move ends the connection"),
+    TEST(base_ahead, "a ring that begins after bytes that never come is not read; the end of the stream before them ends the connection"),
+    TEST(base_behind, "a ring that begins before what was received ends the connection"),
+    TEST(impossible_positions, "a position that cannot be ends the connection, and is counted once"),
+    TEST(done_without_end, "a writer that says in memory that it is done has not ended the stream"),
 };
 
 const struct section shared_section = SECTION("shared memory", tests);
