@@ -13,6 +13,8 @@ use rdma_verbs::{
     Completion, CompletionQueue, ConnectOptions, ConnectionRequest, Device, EventTarget, Listener, WaitSet,
 };
 
+mod rings;
+
 use super::{Connection, Error, Handshake, Outcome, Peer, Settings, Sizes, StreamQueuePair, run};
 
 fn settings(sizes: Sizes, force_iwarp: bool) -> Settings {

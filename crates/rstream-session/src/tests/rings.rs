@@ -1,0 +1,142 @@
+//! The move to shared memory, on a device whose wire holds one message: the rest of the output waits at its
+//! sender.
+
+use super::*;
+use crate::Direction;
+
+type Side = Connection<sim::Device>;
+
+/// Calls that move bytes, after which a side wants to share memory.
+const CALLS: usize = 8;
+/// The longest message of the device.
+const MESSAGE: usize = 1000;
+/// Bytes that go through the queue pair last, and messages of them.
+const LATE: usize = MESSAGES * MESSAGE;
+const MESSAGES: usize = 10;
+
+fn send(side: &mut Side, data: &[u8]) -> Result<usize, Error> {
+    side.send(&[IoSlice::new(data)], data.len(), false)
+}
+
+fn receive(side: &mut Side) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; 2 * LATE];
+    let taken = side.receive(&mut [IoSliceMut::new(&mut bytes)], 2 * LATE, true)?;
+    bytes.truncate(taken);
+    Ok(bytes)
+}
+
+fn bytes(range: std::ops::Range<usize>) -> Vec<u8> {
+    range.map(pattern).collect()
+}
+
+/// Messages with data that a side sent through the queue pair.
+fn messages(side: &Side) -> u64 {
+    side.statistics().traffic.data_sent
+}
+
+/// Sides of which the first writes to its ring. The second has sent [`LATE`] bytes through its queue pair, of
+/// which one message is on the wire, and 4 more to its ring.
+fn in_the_move() -> [Side; 2] {
+    let config = sim::Config { wire: 1, max_message: MESSAGE as u32, ..sim::Config::iwarp() };
+    let device = sim::Fabric::new().device(config);
+    let [mut first, mut second] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
+    for _ in 0..CALLS {
+        assert_eq!(send(&mut first, b"x"), Ok(1));
+        assert_eq!(receive(&mut second), Ok(b"x".to_vec()));
+    }
+    // The second side has gone to the rendezvous. The first moves after this.
+    assert_eq!(send(&mut first, b"x"), Ok(1));
+    assert_eq!(send(&mut second, &bytes(0..LATE)), Ok(LATE));
+    assert_eq!(send(&mut second, &bytes(LATE..LATE + 4)), Ok(4));
+    assert_eq!(messages(&second), MESSAGES as u64, "the second side has not moved");
+    assert_eq!(send(&mut first, b"x"), Ok(1));
+    assert_eq!(messages(&first), CALLS as u64 + 1, "the first side has not moved");
+    [first, second]
+}
+
+#[test]
+fn bytes_of_the_queue_pair_come_first() {
+    let [mut first, mut second] = in_the_move();
+    let mut received = Vec::new();
+    until(|| {
+        second.progress();
+        received.extend(receive(&mut first).unwrap_or_default());
+        (received.len() == LATE + 4).then_some(())
+    });
+    assert_eq!(received, bytes(0..LATE + 4));
+}
+
+#[test]
+fn a_close_keeps_a_prefix() {
+    for driven in 0..=2 * MESSAGES {
+        let [mut first, mut second] = in_the_move();
+        for _ in 0..driven {
+            second.progress();
+            first.progress();
+        }
+        first.close();
+        let mut received = Vec::new();
+        for _ in 0..4 * MESSAGES {
+            second.progress();
+            received.extend(receive(&mut first).unwrap());
+        }
+        assert!(bytes(0..LATE + 4).starts_with(&received), "{} bytes, which is no prefix", received.len());
+    }
+}
+
+/// The bytes that a side received through the queue pair are all that it had to, and there are more in memory.
+#[test]
+fn bytes_in_memory_are_ready_when_their_turn_comes() {
+    let [mut first, mut second] = in_the_move();
+    let mut received = 0;
+    until(|| {
+        second.progress();
+        let mut piece = [0; MESSAGE];
+        let taken = first.receive(&mut [IoSliceMut::new(&mut piece)], MESSAGE, true);
+        received += taken.unwrap_or(0);
+        (received == LATE).then_some(())
+    });
+    assert!(first.arm().unwrap() || first.is_ready_for(Direction::Receive));
+    assert_eq!(first.peek_receive(), Ok(4));
+}
+
+/// Calls that find bytes in memory, and no others.
+#[test]
+fn receives_drive_what_is_left_of_the_output() {
+    let [mut first, mut second] = in_the_move();
+    let mut received = 0;
+    until(|| {
+        assert_eq!(send(&mut first, b"x"), Ok(1));
+        receive(&mut second).unwrap();
+        received += receive(&mut first).map_or(0, |bytes| bytes.len());
+        (received == LATE + 4).then_some(())
+    });
+}
+
+#[test]
+fn input_that_is_not_taken_is_dropped_wherever_it_comes_from() {
+    let [mut first, mut second] = in_the_move();
+    first.shut_recv();
+    for _ in 0..1000 {
+        assert_eq!(receive(&mut first), Ok(Vec::new()));
+        until(|| {
+            first.progress();
+            send(&mut second, &[0; MESSAGE]).ok()
+        });
+    }
+}
+
+fn close(side: &mut Side) {
+    side.close();
+}
+
+#[test]
+fn a_blocked_send_that_the_own_end_ends_waits_for_nothing() {
+    for end in [Connection::shut_send, close] {
+        let [mut first, _second] = in_the_move();
+        while send(&mut first, &[0; 1 << 16]).is_ok() {}
+        assert_eq!(send(&mut first, b"x"), Err(Error::WouldBlock));
+        end(&mut first);
+        assert!(!first.is_ready_for(Direction::Send));
+    }
+}
