@@ -1,6 +1,6 @@
-/* Contract, section Moving bytes: calls in generated orders on both ends of one connection, against a model of
- * what each of them may return, and of when a descriptor wakes. RSTREAM_TEST_SEED in the environment repeats one
- * order and prints its calls, RSTREAM_TEST_SEEDS is the number of orders.
+/* Contract, section Moving bytes: calls in generated orders on both ends of one connection, against a model
+ * of what each of them may return, and of when a descriptor wakes. RSTREAM_TEST_SEED in the environment
+ * repeats one order and prints its calls, RSTREAM_TEST_SEEDS is the number of orders.
  *
  * The model has the numbers of bytes that sends took and receives gave, and which side has ended what. */
 #include "conformance.h"
@@ -38,8 +38,8 @@ struct end {
     bool ended;
     /* It was told that there is nothing to receive: what comes wakes it. */
     bool awaits_input;
-    /* The room that the last send lacked: that much wakes it, if the peer receives. What the peer had received by
-     * then, and whether both sides had the memory. */
+    /* The room that the last send lacked: that much wakes it, if the peer receives. What the peer had
+     * received by then, and whether both sides had the memory. */
     size_t awaits_room;
     uint64_t received_by_then;
     unsigned mappings_by_then;
@@ -95,8 +95,8 @@ static bool is_closed(const struct end *end)
 
 /* ---- wake-ups ---------------------------------------------------------------------------------- */
 
-/* Whether the descriptor is readable before a receive. If there was nothing to receive and there is now, it has
- * to be. */
+/* Whether the descriptor is readable before a receive. If there was nothing to receive and there is now, it
+ * has to be. */
 static bool wakes_for_input(const struct end *end)
 {
     bool due = end->other->sent > end->received || end->other->shut_send;
@@ -106,8 +106,9 @@ static bool wakes_for_input(const struct end *end)
     return readable(end->fd, due ? DUE_MS : 0);
 }
 
-/* Whether the descriptor is readable before a send. If there was no room and there is now because the peer has
- * received, it has to be. The move makes room too, but wakes nobody: who is blocked by then waits for the peer. */
+/* Whether the descriptor is readable before a send. If there was no room and there is now because the peer
+ * has received, it has to be. The move makes room too, but wakes nobody: a sender that is blocked by then
+ * waits for the peer. */
 static bool wakes_for_room(const struct end *end)
 {
     if (end->fd < 0 || end->awaits_room == 0 || end->other->received == end->received_by_then)
@@ -222,7 +223,8 @@ static void peek_send(struct end *end)
 
 /* ---- receives ----------------------------------------------------------------------------------- */
 
-/* Checks that the stream may end here: the peer ended it and all was received, unless this side takes no more. */
+/* Checks that the stream may end here: the peer ended it and all was received, unless this side takes no
+ * more. */
 static void check_end(struct end *end)
 {
     reached.ends_received += !end->ended;
@@ -272,14 +274,13 @@ static ssize_t receive(struct end *end, size_t length, uint64_t flags)
     return answer;
 }
 
-/* It may be the receive that returns the end. */
+/* Not if it may be the receive that returns the end, which 0 does not tell. */
 static void receive_nothing(struct end *end)
 {
-    ssize_t answer = recv_once(end->side->ep, buffer, 0);
-
-    trace(end, "receive nothing -> %zd", answer);
-    CHECK_RET(answer, 0);
-    end->awaits_input = false;
+    if (!end->ended && (end->shut_recv || end->other->shut_send))
+        return;
+    trace(end, "receive nothing");
+    CHECK_RET(recv_once(end->side->ep, buffer, 0), 0);
 }
 
 /* Asks for the number of bytes, and sometimes receives that many and more. */
@@ -397,7 +398,8 @@ static void step(struct end *end)
     }
 }
 
-/* Makes calls: several of one end in a row, of both ends alike or more of one. Some orders shut down on the way. */
+/* Makes calls: several of one end in a row, of both ends alike or more of one. Some orders shut down on the
+ * way. */
 static void make_calls(void)
 {
     const uint64_t ways[] = {FI_SEND, FI_RECV, 0};
@@ -552,9 +554,9 @@ static unsigned live_all(const char *shared_memory)
     }
     for (uint64_t seed = 0; seed < count; seed++)
         live(seed);
-    printf("%u shared; %u woken for input, %u for room; %u injects, %u peeks; %u ends, %u closes; %u times quiet\n",
-           reached.shared, reached.woken_for_input, reached.woken_for_room, reached.injects, reached.peeks,
-           reached.ends_received, reached.closes, reached.quiet);
+    printf("%u shared; %u woken for input, %u for room; %u injects, %u peeks; %u ends, %u closes; "
+           "%u times quiet\n", reached.shared, reached.woken_for_input, reached.woken_for_room,
+           reached.injects, reached.peeks, reached.ends_received, reached.closes, reached.quiet);
     CHECK_AT_LEAST(reached.woken_for_input, count);
     CHECK_AT_LEAST(reached.woken_for_room, count / 2);
     CHECK_AT_LEAST(reached.injects, count);

@@ -258,7 +258,8 @@ static void send_word(struct sharer *sharer, uint32_t word)
 void sharer_send(struct sharer *sharer, uint32_t length)
 {
     CHECK(sharer->sent + length <= sharer->victims_ring);
-    wire_write(sharer->tcp, sharer->stag, sharer->address + sharer->sent, pattern(sharer->sent, length), length);
+    wire_write(sharer->tcp, sharer->stag, sharer->address + sharer->sent, pattern(sharer->sent, length),
+               length);
     sharer->sent += length;
     send_word(sharer, WORD_DATA | length);
 }

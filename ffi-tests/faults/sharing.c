@@ -361,7 +361,7 @@ static const struct test tests[] = {
     TEST(wrong_files, "what is no segment is not shared, and the connection goes on without"),
     TEST(boundless_ring, "a peer whose ring is beyond any bound gets no segment"),
     TEST(data_behind_the_move, "data on the queue pair after the move ends the connection"),
-    TEST(base_ahead, "a ring that begins after bytes that never come is not read; the end of the stream before them ends the connection"),
+    TEST(base_ahead, "a ring that begins after bytes that do not come is not read; an end before is a breach"),
     TEST(base_behind, "a ring that begins before what was received ends the connection"),
     TEST(impossible_positions, "a position that cannot be ends the connection, and is counted once"),
     TEST(done_without_end, "a writer that says in memory that it is done has not ended the stream"),

@@ -84,7 +84,7 @@ fn a_close_keeps_a_prefix() {
     }
 }
 
-/// The bytes that a side received through the queue pair are all that it had to, and there are more in memory.
+/// All bytes of the queue pair were received, and there are more in memory.
 #[test]
 fn bytes_in_memory_are_ready_when_their_turn_comes() {
     let [mut first, mut second] = in_the_move();
