@@ -72,8 +72,7 @@ static size_t draw_length(void)
     return 1 + draw(most[draw(8)]);
 }
 
-static void trace(const struct end *end, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void trace(const struct end *end, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void trace(const struct end *end, const char *format, ...)
 {
     va_list arguments;
 
