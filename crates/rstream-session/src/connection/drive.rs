@@ -83,7 +83,7 @@ impl<D: Device> Connection<D> {
             }
         }
         if self.receives_from_ring() && self.stream.readable() > 0 {
-            self.end_for_breach(&Breach::AfterMove);
+            self.end_for_ring(&Breach::AfterMove);
             return false;
         }
         if self.used.len() >= REPOST_CHAIN {

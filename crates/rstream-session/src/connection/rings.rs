@@ -265,7 +265,7 @@ impl<D: Device> Connection<D> {
 
     /// Ends the connection because the peer broke the protocol in a ring.
     #[cold]
-    fn end_for_ring(&mut self, breach: &Breach) {
+    pub(super) fn end_for_ring(&mut self, breach: &Breach) {
         if let Sharing::Rings(rings) = &mut self.sharing
             && !std::mem::replace(&mut rings.broken, true)
         {
