@@ -214,7 +214,7 @@ impl Notify for Peer {
     }
 
     fn take(&self) {
-        self.notifier.take();
+        self.notifier.take()
         self.act();
     }
 }

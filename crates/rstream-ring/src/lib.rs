@@ -35,4 +35,4 @@ pub use ring::{Reader, ReaderState, Writer, WriterState};
 pub use segment::{RingSizes, Segment};
 #[cfg(not(loom))]
 pub use sync::prepare;
-pub use wait::arm;
+pub use wait::{arm, ask};

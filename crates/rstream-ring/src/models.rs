@@ -80,11 +80,13 @@ impl Notify for Counter {
         self.other.fetch_add(1, Ordering::AcqRel);
     }
 
-    fn take(&self) {
+    fn take(&self) -> bool {
         // Only this side takes.
-        if self.is_readable() {
+        let taken = self.is_readable();
+        if taken {
             self.own.fetch_sub(1, Ordering::AcqRel);
         }
+        taken
     }
 }
 

@@ -18,8 +18,9 @@ pub trait Notify {
     /// Ends a sleep of the other side, now or later.
     fn notify(&self);
 
-    /// Takes one notification, if there is one, so that it ends no sleep any more. Others stay.
-    fn take(&self);
+    /// Takes one notification, if there is one, so that it ends no sleep any more. Others stay. Returns
+    /// whether there was one.
+    fn take(&self) -> bool;
 }
 
 /// An end of a connected Unix socket that keeps messages apart (`SOCK_SEQPACKET`). Its descriptor is readable
@@ -63,13 +64,14 @@ impl Notify for Notifier {
         let _ = net::send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    fn take(&self) {
+    fn take(&self) -> bool {
         // Descriptors that come with a message are closed by the system: there is no room for them.
-        let ended = match net::recv(&self.socket, &mut [0], RecvFlags::DONTWAIT) {
-            Ok((_, length)) => length == 0,
-            Err(errno) => !matches!(errno, Errno::AGAIN | Errno::INTR),
+        let (taken, ended) = match net::recv(&self.socket, &mut [0], RecvFlags::DONTWAIT) {
+            Ok((_, length)) => (length > 0, length == 0),
+            Err(errno) => (false, !matches!(errno, Errno::AGAIN | Errno::INTR)),
         };
         self.ended.fetch_or(ended, Ordering::Relaxed);
+        taken
     }
 }
 

@@ -71,6 +71,11 @@ impl WaitWord {
 /// notification that was meant for another.
 pub fn arm(notifier: &impl Notify, input: Option<&mut Reader>, output: Option<(&mut Writer, usize)>) -> bool {
     notifier.take();
+    ask(notifier, input, output)
+}
+
+/// The part of [`arm`] that follows taking a notification, for a side that wants to know whether there was one.
+pub fn ask(notifier: &impl Notify, input: Option<&mut Reader>, output: Option<(&mut Writer, usize)>) -> bool {
     let input = input.is_some_and(|reader| reader.arm(notifier));
     let output = output.is_some_and(|(writer, length)| writer.arm(length));
     input || output

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rdma_verbs::{self as verbs, Connections, Device, Interest, WaitSet};
 use rstream_protocol::RecvState;
-use rstream_ring::{Connected, Notifier, Reader, Writer, arm};
+use rstream_ring::{Connected, Notifier, Notify, Reader, Writer, ask};
 
 use super::drive::Breach;
 use super::{Connection, Sharing};
@@ -44,7 +44,7 @@ pub(super) struct Rings {
     sent: u8,
     /// Whether the peer broke the protocol in a ring.
     broken: bool,
-    /// Whether the caller was about to sleep. The queue pair may have woken it.
+    /// Whether the caller may have slept. If no notification woke it, the queue pair may have.
     slept: bool,
     /// The wait set that has the notifier.
     watched: Option<Arc<WaitSet>>,
@@ -79,7 +79,7 @@ impl Rings {
     /// Whether a call has to look at the queue pair.
     fn must_look(&mut self) -> bool {
         let now = Instant::now();
-        let due = std::mem::take(&mut self.slept) || now - self.looked >= LOOK_AFTER;
+        let due = now - self.looked >= LOOK_AFTER;
         if due {
             self.looked = now;
         }
@@ -470,20 +470,27 @@ impl<D: Device> Connection<D> {
 
     /// Asks the peer for a notification. Returns whether something has come already.
     pub(super) fn arm_rings(&mut self) -> bool {
+        let Sharing::Rings(rings) = &mut self.sharing else { return false };
+        let notified = rings.notifier.take();
+        let must_look = std::mem::replace(&mut rings.slept, true) && !notified;
+        let was_ready = self.is_ready();
+        if must_look {
+            self.progress();
+        }
+        let is_news = !was_ready && self.is_ready();
         let wanted = self.room_awaited + self.room_of_queue_pair();
         let Sharing::Rings(rings) = &mut self.sharing else { return false };
-        rings.slept = true;
         rings.drop_unwanted();
         // Known input needs no notification.
         let input = (rings.input.known() == 0).then_some(&mut rings.input);
         let output = (rings.sends && self.room_awaited > 0).then_some((&mut rings.output, wanted));
-        let found = arm(&rings.notifier, input, output);
+        let found = ask(&rings.notifier, input, output);
         if rings.notifier.has_ended() {
             // It is readable for ever. The queue pair shows the peer's end.
             rings.unwatch();
         }
         self.move_input();
-        found
+        found || is_news
     }
 
     /// What a call that drives the connection does for the rings.
