@@ -6,6 +6,7 @@ use crate::candidate::Candidate;
 use crate::job::{Job, Metric, Test};
 use crate::machine::Machine;
 use crate::options::Options;
+use crate::placement;
 use crate::report::{self, Progress};
 use crate::statistics::Summary;
 
@@ -13,6 +14,8 @@ use crate::statistics::Summary;
 pub(crate) struct Run<'a> {
     pub(crate) options: &'a Options,
     pub(crate) machine: Machine,
+    /// What [`placement::measure`] found in each round.
+    pub(crate) lines: Vec<f64>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -67,7 +70,7 @@ impl Run<'_> {
 }
 
 pub(crate) fn measure(options: &Options) -> Result<()> {
-    let mut run = Run { options, machine: Machine::this(), rows: plan(options) };
+    let mut run = Run { options, machine: Machine::this(), lines: Vec::new(), rows: plan(options) };
     ensure!(
         !run.rows.is_empty(),
         "{} can do none of the tests: {}",
@@ -77,6 +80,7 @@ pub(crate) fn measure(options: &Options) -> Result<()> {
     let mut progress = Progress::new(options.quiet, options.rounds * run.rows.len());
     let mut failures = 0;
     for round in 1..=options.rounds {
+        run.lines.extend(placement::measure(options, run.machine.processors));
         for row in &mut run.rows {
             let what = format!("{} of {} over {}", row.test, crate::size::text(row.size), row.candidate);
             progress.begin(&format!("round {round} of {}: {what}", options.rounds));

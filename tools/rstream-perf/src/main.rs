@@ -15,6 +15,7 @@ mod machine;
 mod measure;
 mod options;
 mod partner;
+mod placement;
 mod report;
 mod size;
 mod statistics;

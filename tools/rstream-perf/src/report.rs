@@ -121,7 +121,7 @@ pub(crate) mod tests {
             row("rstream:512k", 65536, &[]),
             row("tcp", 65536, &[6000.0]),
         ];
-        check(&Run { options: &options, machine: Machine::this(), rows });
+        check(&Run { options: &options, machine: Machine::this(), lines: vec![0.12, 0.13], rows });
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::statistics::Summary;
 pub(super) struct Document<'a> {
     version: &'static str,
     machine: &'a Machine,
+    /// Microseconds of a cache line there and back, in each round. None to another host.
+    line: Option<Summary>,
     settings: Settings,
     results: Vec<Entry>,
 }
@@ -61,6 +63,7 @@ impl<'a> Document<'a> {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             machine: &run.machine,
+            line: Summary::of(&run.lines),
             settings,
             results: results.collect(),
         }

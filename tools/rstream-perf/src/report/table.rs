@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use crate::driver::{Row, Run};
 use crate::job::{Metric, Test};
+use crate::placement;
 use crate::size;
+use crate::statistics::Summary;
 
 /// Everything in one text: what was measured where, and a table for each test.
 pub(super) fn text(run: &Run<'_>) -> String {
@@ -20,9 +22,11 @@ pub(super) fn text(run: &Run<'_>) -> String {
 
 fn heading(run: &Run<'_>) -> String {
     let (machine, options) = (&run.machine, run.options);
+    let placement = Summary::of(&run.lines).map_or_else(String::new, |lines| placement::text(&lines) + "\n");
     format!(
         "rstream-perf {}, {} round{} of {} s in turns: median (least, most)\n\
-         {} × {}, Linux {}, libfabric {}, load {:.2} at the start\n",
+         {} × {}, Linux {}, libfabric {}, load {:.2} at the start\n\
+         {placement}",
         env!("CARGO_PKG_VERSION"),
         options.rounds,
         if options.rounds == 1 { "" } else { "s" },
