@@ -213,9 +213,10 @@ impl Notify for Peer {
         self.act();
     }
 
-    fn take(&self) {
-        self.notifier.take()
+    fn take(&self) -> bool {
+        let taken = self.notifier.take();
         self.act();
+        taken
     }
 }
 

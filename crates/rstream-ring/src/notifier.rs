@@ -102,17 +102,14 @@ mod tests {
     #[test]
     fn each_notification_is_taken_once() {
         let (one, other) = Notifier::pair().unwrap();
-        one.take();
-        assert!(!is_readable(&one));
+        assert!(!one.take() && !is_readable(&one));
         other.notify();
         other.notify();
         for left in [true, false] {
-            assert!(is_readable(&one));
-            one.take();
+            assert!(is_readable(&one) && one.take());
             assert_eq!(is_readable(&one), left);
         }
-        one.take();
-        assert!(!one.has_ended());
+        assert!(!one.take() && !one.has_ended());
     }
 
     #[test]

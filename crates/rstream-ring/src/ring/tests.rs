@@ -13,8 +13,10 @@ impl Notify for Counter {
         self.0.set(self.0.get() + 1);
     }
 
-    fn take(&self) {
-        self.0.set(self.0.get().saturating_sub(1));
+    fn take(&self) -> bool {
+        let before = self.0.get();
+        self.0.set(before.saturating_sub(1));
+        before > 0
     }
 }
 
@@ -203,7 +205,9 @@ fn large_calls_are_published_in_parts() {
             self.1.set(u64::from_ne_bytes(written));
         }
 
-        fn take(&self) {}
+        fn take(&self) -> bool {
+            false
+        }
     }
     let watch = Watch(&ring.segment, Cell::new(0));
     assert_eq!(ring.writer.write(&[IoSlice::new(&vec![0; 3 * PART])], &watch), Ok(3 * PART));
