@@ -21,10 +21,12 @@ use rustix::net::SendFlags;
 const PEERS: u64 = 512;
 const RINGS: u64 = 4096;
 const WRITTEN: u64 = 0;
+const WINDOW: u64 = 32;
 const READ: u64 = 128;
+const TAKEN: u64 = 144;
 /// What the writer of a direction writes, and what its reader does.
-const WRITERS_WORDS: usize = 16;
-const READERS_WORDS: usize = 12;
+const WRITERS_WORDS: usize = 40;
+const READERS_WORDS: usize = 24;
 /// Bytes of the longest ring here.
 const LONGEST: usize = 40_000;
 
@@ -60,8 +62,8 @@ struct Scribble {
 enum Step {
     /// The peer writes, as it should.
     Say { length: u16 },
-    /// The peer reads, as it should.
-    Hear { length: u16 },
+    /// The peer reads, as it should, and gives back what it has read now or later.
+    Hear { length: u16, gives_back: bool },
     /// The peer ends its output.
     End,
     Scribble(Scribble),
@@ -174,18 +176,25 @@ impl Peer {
         self.note();
     }
 
-    /// Reads from the ring of a side that has not changed its window.
-    fn hear(&self, length: u16, window: u64) {
+    /// Reads from this side's ring.
+    fn hear(&self, length: u16, gives_back: bool) {
         let mut state = self.state.borrow_mut();
         let written = u64::from_ne_bytes(self.get(self.directions[0] + WRITTEN)) & !(1 << 63);
-        if !state.honest || window != self.sizes.output as u64 {
+        if !state.honest {
             return;
         }
+        let (window, first) = match u64::from_ne_bytes(self.get(self.directions[0] + WINDOW)) {
+            0 => (self.sizes.output as u64, 0),
+            word => (word & ((1 << 29) - 1), word >> 29),
+        };
         for _ in 0..(written - state.heard).min(length.into()) {
-            assert_eq!(self.get(self.rings[0] + state.heard % window), [byte(state.heard)]);
+            assert_eq!(self.get(self.rings[0] + (state.heard - first) % window), [byte(state.heard)]);
             state.heard += 1;
         }
-        self.put(self.directions[0] + READ, &state.heard.to_ne_bytes());
+        self.put(self.directions[0] + TAKEN, &state.heard.to_ne_bytes());
+        if gives_back {
+            self.put(self.directions[0] + READ, &state.heard.to_ne_bytes());
+        }
         drop(state);
         self.note();
     }
@@ -374,7 +383,7 @@ fuzz_target!(|input: Input| {
     for step in &input.steps {
         match *step {
             Step::Say { length } => peer.say(length),
-            Step::Hear { length } => peer.hear(length, end.window as u64),
+            Step::Hear { length, gives_back } => peer.hear(length, gives_back),
             Step::End => peer.end(),
             Step::Scribble(scribble) => peer.scribble(scribble),
             Step::Garble { at, word } => {

@@ -2,7 +2,7 @@
 //!
 //! One lock covers everything that an endpoint owns on its device. Calls are short, and release the lock
 //! between two looks while they spin. So a sender and a receiver in two threads delay each other by one look
-//! at most.
+//! at most. In shared memory, calls that only move bytes do without it ([`Direct`]).
 //!
 //! | file | part |
 //! |---|---|
@@ -17,7 +17,7 @@ mod data;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -26,7 +26,7 @@ use crate::abi::{
 };
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, Signal, WaitSet};
-use rstream_session::{Connection, Handshake, Sizes, StreamQueuePair, user_data_room};
+use rstream_session::{Connection, Direct, Handshake, Sizes, StreamQueuePair, user_data_room};
 
 use super::children::Child;
 use super::domain::Domain;
@@ -36,6 +36,9 @@ use super::linger::Linger;
 use super::request::Request;
 use super::{info, options, stats, wait};
 use callers::Callers;
+
+/// How long an armed descriptor is relied on.
+const ARMED: Duration = Duration::from_millis(1);
 
 /// An open endpoint.
 pub(super) struct Endpoint<D: Device> {
@@ -49,6 +52,8 @@ pub(super) struct Endpoint<D: Device> {
     handle: OnceLock<FidHandle>,
     maker: Maker,
     inner: Mutex<Inner<D>>,
+    /// From when the stream is in shared memory.
+    direct: OnceLock<Direct>,
     /// Notified by each call. A call that yields to another thread waits for it.
     called: Condvar,
 }
@@ -60,6 +65,8 @@ struct Inner<D: Device> {
     binding: Option<Binding>,
     /// Makes the endpoint's descriptor readable, which is there from the first `FI_GETWAIT` on.
     wait: Option<Signal>,
+    /// When the descriptor was armed last, if no call has used the connection since.
+    armed: Option<Instant>,
     state: State<D>,
     callers: Callers,
     /// Whether `FI_SHUTDOWN` was queued.
@@ -109,11 +116,13 @@ impl<D: Device> Endpoint<D> {
                 source,
                 binding: None,
                 wait: None,
+                armed: None,
                 state: State::Open,
                 callers: Callers::default(),
                 shutdown_reported: false,
                 membership: Some(domain.children().join()),
             }),
+            direct: OnceLock::new(),
             called: Condvar::new(),
             domain,
         }))
@@ -123,13 +132,21 @@ impl<D: Device> Endpoint<D> {
     /// for the next event.
     pub(super) fn must_not_wait(&self) -> Result<bool> {
         let mut inner = self.inner.lock();
+        if inner.is_quiet() {
+            return Ok(false);
+        }
         inner.progress(self);
         let State::Connected(connection) = &mut inner.state else { return Ok(false) };
-        if !connection.is_ready() && connection.arm().map_err(errno_of)? {
-            connection.progress();
+        let mut armed = false;
+        if !connection.is_ready() {
+            armed = !connection.arm().map_err(errno_of)?;
+            if !armed {
+                connection.progress();
+            }
         }
         let ready = connection.is_ready();
         inner.after_call();
+        inner.armed = armed.then(Instant::now);
         Ok(ready)
     }
 
@@ -229,6 +246,15 @@ impl<D: Device> Inner<D> {
         if let Some(wait) = &self.wait {
             wait.set(connection.is_ready());
         }
+    }
+
+    /// Whether the descriptor shows whatever comes, and shows nothing. Then nobody has to look before a
+    /// sleep. That is not relied on for long, because a thread that does nothing but sleep drives the
+    /// connection by its looks.
+    fn is_quiet(&self) -> bool {
+        self.armed.is_some_and(|armed| armed.elapsed() < ARMED)
+            && self.connection().is_some_and(Connection::is_armed)
+            && self.wait.as_ref().is_some_and(|wait| !wait.wait_set().is_readable())
     }
 
     fn connection(&self) -> Option<&Connection<D>> {

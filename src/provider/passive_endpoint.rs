@@ -102,7 +102,7 @@ impl<D: Device> PassiveEndpoint<D> {
     fn user_data_room(&self) -> usize {
         let attributes = self.device.attributes();
         if self.is_of_messages() {
-            hello::room(attributes.max_private_data)
+            hello::room(attributes.private_data.least())
         } else {
             user_data_room(&attributes)
         }

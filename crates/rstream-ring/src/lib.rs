@@ -7,7 +7,11 @@
 )]
 
 mod control;
+#[cfg(not(loom))]
+mod diagnostics;
 mod error;
+#[allow(unsafe_code)]
+mod lock;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
 mod memory;
@@ -27,9 +31,10 @@ mod user;
 mod wait;
 
 pub use error::{Error, Result};
+pub use lock::{OwnedGuard, OwnedLock, Thread};
 pub use notifier::{Notifier, Notify};
 #[cfg(not(loom))]
-pub use rendezvous::{Connected, Listener, Rendezvous};
+pub use rendezvous::{Connected, Listener, Rendezvous, move_up};
 pub use ring::{Reader, ReaderState, Writer, WriterState};
 #[cfg(not(loom))]
 pub use segment::{RingSizes, Segment};

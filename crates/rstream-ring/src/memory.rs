@@ -21,11 +21,12 @@ struct Mapping {
     length: usize,
 }
 
-/// One ring of a mapped segment and its control.
+/// One ring of a mapped segment, and the control of both.
 pub(crate) struct Ring {
     /// Keeps the pointers below valid.
     _mapping: Arc<Mapping>,
     direction: NonNull<Direction>,
+    opposite: NonNull<Direction>,
     bytes: NonNull<u8>,
     size: usize,
 }
@@ -45,7 +46,9 @@ pub(crate) fn map(file: BorrowedFd<'_>, layout: &Layout) -> Result<[Ring; 2]> {
         // SAFETY: `Layout` puts two `Direction`s at the beginning of the mapping and each ring behind them,
         // all of it within `length`, which is the length of the mapping.
         let (direction, bytes) = unsafe { (base.cast::<Direction>().add(index), base.add(offset)) };
-        Ring { _mapping: Arc::clone(&mapping), direction, bytes, size }
+        // SAFETY: as above, for the other of the two.
+        let opposite = unsafe { base.cast::<Direction>().add(1 - index) };
+        Ring { _mapping: Arc::clone(&mapping), direction, opposite, bytes, size }
     };
     Ok([ring(0), ring(1)])
 }
@@ -70,6 +73,13 @@ impl Ring {
         // with any bits; who else writes there, this process or another, does so through atomics, and what a
         // peer that does not writes is some value.
         unsafe { self.direction.as_ref() }
+    }
+
+    /// The control of the other ring.
+    #[inline]
+    pub(crate) fn opposite(&self) -> &Direction {
+        // SAFETY: as in `direction`.
+        unsafe { self.opposite.as_ref() }
     }
 
     /// Bytes of the ring.

@@ -19,6 +19,7 @@ pub(crate) struct Ring(Arc<Memory>);
 
 struct Memory {
     direction: Direction,
+    opposite: Direction,
     bytes: Vec<Byte>,
 }
 
@@ -30,6 +31,10 @@ unsafe impl Sync for Byte {}
 impl Ring {
     pub(crate) fn direction(&self) -> &Direction {
         &self.0.direction
+    }
+
+    pub(crate) fn opposite(&self) -> &Direction {
+        &self.0.opposite
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -53,7 +58,7 @@ impl Ring {
 
 fn ring(size: usize) -> (Writer, Reader) {
     let bytes = (0..size).map(|_| Byte(UnsafeCell::new(0))).collect();
-    let memory = Arc::new(Memory { direction: Direction::default(), bytes });
+    let memory = Arc::new(Memory { direction: Direction::default(), opposite: Direction::default(), bytes });
     (Writer::new(Ring(Arc::clone(&memory))), Reader::new(Ring(memory)))
 }
 

@@ -51,6 +51,14 @@ impl Notifier {
         Ok((Self::new(one), Self::new(other)))
     }
 
+    /// The process that connected, or listened, at the other end, by the number that it has here. `None`: it
+    /// has none.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn peer_process(&self) -> Option<u32> {
+        crate::user::process_of_peer(self.socket.as_fd())
+    }
+
     /// Whether the other end was found closed. The descriptor is readable for ever then.
     #[must_use]
     pub fn has_ended(&self) -> bool {

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! They meet at a Unix socket. Whoever connects to it has to know the secret, to have the same user, and to
-//! name the very addresses of the connection. The Unix socket then is their [`Notifier`]. Every call returns
-//! at once: what would have to be waited for is asked for again, or given up.
+//! name the very addresses of the connection. If the addresses are those of a TCP connection of this host,
+//! the user of that connection's socket will do as well. The Unix socket then is their [`Notifier`]. Every
+//! call returns at once: what would have to be waited for is asked for again, or given up.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,7 +25,8 @@ use rustix::net::{
 };
 use rustix::process::{Resource, getrlimit};
 
-use crate::user::is_same_user;
+use crate::diagnostics::user_of_socket;
+use crate::user::{is_same_user, is_user};
 use crate::{Error, Notifier, Reader, Result, RingSizes, Segment, Writer};
 
 /// Where two processes meet: the name of a Unix socket, and a secret. One side makes it, and tells the other
@@ -33,6 +35,16 @@ use crate::{Error, Notifier, Reader, Result, RingSizes, Segment, Writer};
 pub struct Rendezvous {
     name: [u8; 8],
     secret: [u8; 16],
+    keeps: Keeps,
+}
+
+/// How long the sides keep the socket at which they meet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    /// As their notifier.
+    Always,
+    /// Until they have met.
+    Briefly,
 }
 
 /// The side that waits for the other.
@@ -66,6 +78,11 @@ const STRANGERS: usize = 4;
 const SPARE: u64 = 32;
 /// or beyond this many, if they are no more than one in so many.
 const SPARE_LEAST: (u64, u64) = (256, 4);
+/// The 64-bit hash of Fowler, Noll and Vo, variant 1a: names of connections need to differ, not to be secret.
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+/// Of its descriptors, one in so many are left to a process that needs one for a moment.
+const BRIEF_SPARE: u64 = 8;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
 impl Rendezvous {
@@ -84,11 +101,23 @@ impl Rendezvous {
         Self::from_bytes(&bytes)
     }
 
+    /// The one of a TCP connection, which both sides know without a word: `active` is the side that
+    /// connected. Its secret is none. `None`: the two are on different hosts.
+    #[must_use]
+    pub fn of_connection(active: SocketAddr, passive: SocketAddr) -> Option<Self> {
+        let known = Self { name: [0; 8], secret: [0; 16], keeps: Keeps::Briefly };
+        let name = known
+            .hello((active, passive))
+            .into_iter()
+            .fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+        is_one_host(active.ip(), passive.ip()).then_some(Self { name: name.to_be_bytes(), ..known })
+    }
+
     /// One that came from the peer.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (name, secret) = bytes.split_first_chunk()?;
-        Some(Self { name: *name, secret: secret.try_into().ok()? })
+        Some(Self { name: *name, secret: secret.try_into().ok()?, keeps: Keeps::Always })
     }
 
     /// To be told to the peer.
@@ -105,7 +134,7 @@ impl Rendezvous {
     /// # Errors
     /// [`Error::Io`] with what the system says, also if this process has few descriptors left.
     pub fn listen(self) -> Result<Listener> {
-        let socket = unix_socket()?;
+        let socket = unix_socket(self.keeps)?;
         net::bind(&socket, &self.address()?).map_err(Error::io("bind"))?;
         net::listen(&socket, STRANGERS as i32).map_err(Error::io("listen"))?;
         Ok(Listener { socket, rendezvous: self, strangers: Vec::new() })
@@ -115,7 +144,7 @@ impl Rendezvous {
     /// addresses of the connection, this side's first. `None`: the peer does not listen, now.
     ///
     /// # Errors
-    /// [`Error::NoPeer`] if the addresses are of two hosts or the process that listens has another user;
+    /// [`Error::NoPeer`] if the addresses are of two hosts or the process that listens has the wrong user;
     /// those of [`Segment::create`] and [`Segment::map`]; [`Error::Io`].
     pub fn connect(
         self,
@@ -125,13 +154,13 @@ impl Rendezvous {
         if !is_one_host(own.ip(), peers.ip()) {
             return Err(Error::NoPeer("it is on another host"));
         }
-        let socket = unix_socket()?;
+        let socket = unix_socket(self.keeps)?;
         match net::connect(&socket, &self.address()?) {
             Ok(()) => {}
             Err(Errno::CONNREFUSED) => return Ok(None),
             Err(errno) => return Err(Error::io("connect")(errno)),
         }
-        check_user(socket.as_fd())?;
+        self.check_user(socket.as_fd(), (peers, own))?;
         let segment = Segment::create(sizes)?;
         let (output, input) = segment.map()?;
         send(socket.as_fd(), &self.hello((peers, own)), segment.as_fd())?;
@@ -142,6 +171,19 @@ impl Rendezvous {
     fn address(self) -> Result<SocketAddrUnix> {
         let text = format!("rstream-3-{:016x}", u64::from_be_bytes(self.name));
         SocketAddrUnix::new_abstract_name(text.as_bytes()).map_err(Error::io("the name of a socket"))
+    }
+
+    /// Whether the process at the other end is one that may share memory. `ends` are the addresses of the
+    /// connection, the peer's first.
+    fn check_user(&self, socket: BorrowedFd<'_>, ends: (SocketAddr, SocketAddr)) -> Result<()> {
+        // Those that meet briefly keep the TCP connection, whose socket the kernel knows by these addresses.
+        let is_of_connection =
+            || self.keeps == Keeps::Briefly && user_of_socket(ends).is_some_and(|user| is_user(socket, user));
+        if is_same_user(socket) || is_of_connection() {
+            Ok(())
+        } else {
+            Err(Error::NoPeer("it is neither this user's nor the connection's"))
+        }
     }
 
     fn hello(&self, ends: (SocketAddr, SocketAddr)) -> Hello {
@@ -177,7 +219,7 @@ impl Listener {
     pub fn accept(&mut self, ends: (SocketAddr, SocketAddr), sizes: RingSizes) -> Result<Option<Connected>> {
         while self.strangers.len() < STRANGERS {
             match net::accept_with(&self.socket, FLAGS) {
-                Ok(stranger) => self.strangers.push(stranger),
+                Ok(stranger) => self.strangers.push(move_up(stranger)),
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => break,
                 Err(errno) => return Err(Error::io("accept")(errno)),
             }
@@ -187,7 +229,7 @@ impl Listener {
             let Some((hello, file)) = receive(self.strangers[at].as_fd())? else { continue };
             if hello == expected {
                 let socket = self.strangers.swap_remove(at);
-                check_user(socket.as_fd())?;
+                self.rendezvous.check_user(socket.as_fd(), (ends.1, ends.0))?;
                 let (output, input) = Segment::from_peer(file, sizes)?.map()?;
                 return Ok(Some(Connected { output, input, notifier: Notifier::new(socket) }));
             }
@@ -232,23 +274,36 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Hello, OwnedFd)>> {
     Ok(file.map(|[file]| (hello, file)))
 }
 
-fn check_user(socket: BorrowedFd<'_>) -> Result<()> {
-    if is_same_user(socket) { Ok(()) } else { Err(Error::NoPeer("it has another user")) }
-}
-
 /// A Unix socket, if this process can spare one.
-fn unix_socket() -> Result<OwnedFd> {
+fn unix_socket(keeps: Keeps) -> Result<OwnedFd> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
         .map_err(Error::io("socket"))?;
-    if is_affordable(socket.as_fd()) { Ok(socket) } else { Err(Error::io("socket")(Errno::MFILE)) }
+    if is_affordable(socket.as_fd(), keeps) {
+        Ok(move_up(socket))
+    } else {
+        Err(Error::io("socket")(Errno::MFILE))
+    }
+}
+
+/// Gives a descriptor of this library a number that an application does not expect: the lowest that is free
+/// is the next one that it gets itself. The descriptor stays as it is if there is none.
+#[must_use]
+pub fn move_up(descriptor: OwnedFd) -> OwnedFd {
+    // More would make the system's table of descriptors long.
+    const ABOUT: u64 = 1024;
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(ABOUT).min(ABOUT);
+    rustix::io::fcntl_dupfd_cloexec(&descriptor, (most - most / 4) as i32).unwrap_or(descriptor)
 }
 
 /// Whether a process that was given this descriptor has enough others left: shared memory takes one for each
 /// connection, and is a convenience. The system gives the lowest number that is free.
-fn is_affordable(descriptor: BorrowedFd<'_>) -> bool {
+fn is_affordable(descriptor: BorrowedFd<'_>, keeps: Keeps) -> bool {
     let number = u64::from(descriptor.as_raw_fd().unsigned_abs());
     let (least, share) = SPARE_LEAST;
-    let spare = |most: u64| (most / SPARE).max(least.min(most / share));
+    let spare = |most: u64| match keeps {
+        Keeps::Always => (most / SPARE).max(least.min(most / share)),
+        Keeps::Briefly => most - most / BRIEF_SPARE,
+    };
     getrlimit(Resource::Nofile).current.is_none_or(|most| number < spare(most))
 }
 

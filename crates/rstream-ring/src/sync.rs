@@ -1,5 +1,5 @@
-//! Atomics, which are loom's in the models, and the fences by which a side that goes to sleep and a side that
-//! publishes see each other.
+//! What the models replace by loom's: atomics and locks; and the fences by which a side that goes to sleep
+//! and a side that publishes see each other.
 //!
 //! Both store one word and then load the other's. With a full fence in between, at least one of them sees
 //! what the other stored. A full fence in the side that publishes costs ten times what else a short message
@@ -8,10 +8,18 @@
 //! execute the full fence that `light` leaves out.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use std::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Mutex, MutexGuard},
+};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+    sync::{Mutex, MutexGuard},
+};
 
 /// The fence of a side whose peer uses [`heavy`].
 #[inline]
@@ -23,6 +31,30 @@ pub(crate) fn light() {
     if is_prepared() {
         fence(Ordering::SeqCst);
     }
+}
+
+/// Between two looks at what another thread is about to do.
+#[cfg(not(loom))]
+pub(crate) fn pause(look: u32) {
+    if look < 16 { std::thread::yield_now() } else { sleep(50) }
+}
+
+#[cfg(loom)]
+pub(crate) fn pause(_: u32) {
+    loom::thread::yield_now();
+}
+
+/// Sleeps for so many microseconds, without a cancellation point of the C library (`pthreads(7)`): a
+/// cancellation would unwind through Rust.
+#[cfg(not(loom))]
+pub(crate) fn sleep(microseconds: u32) {
+    let time = rustix::time::Timespec { tv_sec: 0, tv_nsec: i64::from(microseconds) * 1000 };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+#[cfg(loom)]
+pub(crate) fn sleep(_: u32) {
+    loom::thread::yield_now();
 }
 
 #[cfg(not(loom))]

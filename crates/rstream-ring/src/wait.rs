@@ -43,6 +43,11 @@ impl WaitWord {
         self.0.store(POLLING, Ordering::Relaxed);
     }
 
+    /// For the side that waits: it does not wait any more. A notification may be under way.
+    pub(crate) fn stop(&self) {
+        self.0.store(AWAKE, Ordering::Relaxed);
+    }
+
     /// For the peer, after publishing: notifies the side that waits if it asked.
     #[inline]
     pub(crate) fn wake(&self, notifier: &impl Notify) {
@@ -74,7 +79,8 @@ pub fn arm(notifier: &impl Notify, input: Option<&mut Reader>, output: Option<(&
     ask(notifier, input, output)
 }
 
-/// The part of [`arm`] that follows taking a notification, for a side that wants to know whether there was one.
+/// The part of [`arm`] that follows taking a notification, for a side that wants to know whether there was
+/// one.
 pub fn ask(notifier: &impl Notify, input: Option<&mut Reader>, output: Option<(&mut Writer, usize)>) -> bool {
     let input = input.is_some_and(|reader| reader.arm(notifier));
     let output = output.is_some_and(|(writer, length)| writer.arm(length));

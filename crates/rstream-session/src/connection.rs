@@ -13,9 +13,14 @@
 //! |---|---|
 //! | `connection` | the calls of the stream's user |
 //! | `connection/drive` | completions, connection events, control words |
+//! | `connection/moving` | from the queue pair to shared memory |
 //! | `connection/rings` | the same calls over shared memory |
+//!
+//! While a call over shared memory has nothing to do but to move bytes, its user may make it as a
+//! [direct one](super::direct), without the lock that covers the connection.
 
 mod drive;
+mod moving;
 mod rings;
 
 use std::io::{IoSlice, IoSliceMut};
@@ -39,7 +44,7 @@ pub struct Connection<D: Device> {
     pub(crate) queue_pair: StreamQueuePair<D>,
     stream: Stream,
     sharing: Sharing,
-    /// Calls of each direction.
+    /// Calls of each direction, but for direct ones.
     calls: [Calls; 2],
     /// Whether to spin before a sleep, for each direction.
     spin: [AdaptiveSpin; 2],
@@ -161,9 +166,7 @@ impl<D: Device> Connection<D> {
     /// # Errors
     /// [`Error::WouldBlock`] without room, [`Error::Shut`] and [`Error::Reset`] after the end.
     pub fn send(&mut self, data: &[IoSlice<'_>], total: usize, more: bool) -> Result<usize> {
-        if let Sharing::Rings(rings) = &mut self.sharing
-            && rings.sends
-        {
+        if self.sends_to_ring() {
             return self.send_to_ring(data, total);
         }
         let sent = self.then_flush(|connection| {
@@ -304,13 +307,17 @@ impl<D: Device> Connection<D> {
     /// Those of [`CompletionQueue::arm`].
     pub fn arm(&mut self) -> verbs::Result<bool> {
         let again = self.queue_pair.cq.arm()?;
+        if again && self.direct().is_some() {
+            // Arming has taken the wake-up, and calls on a ring look at the queue pair only at times.
+            self.progress();
+        }
         // If all completions before an event were polled already, only the event signals the wait set.
         self.event_expected |= self.event_is_due();
         let found = self.arm_rings();
         Ok(again || self.event_expected || found)
     }
 
-    /// The statistics of one direction, for the caller to count its calls in.
+    /// The statistics of one direction, for the caller to count its calls of the connection in.
     pub fn calls(&mut self, direction: Direction) -> &mut Calls {
         &mut self.calls[direction as usize]
     }
@@ -323,7 +330,11 @@ impl<D: Device> Connection<D> {
     /// What was counted so far.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
-        let [sends, receives] = self.calls;
+        let [mut sends, mut receives] = self.calls;
+        if let Some(direct) = self.direct() {
+            sends += direct.output.lock().calls;
+            receives += direct.input.lock().calls;
+        }
         Statistics { sends, receives, traffic: self.stream.traffic(), refused: self.refused }
     }
 
@@ -430,6 +441,7 @@ impl<D: Device> Connection<D> {
 
     /// The outcome of a receive of `wanted` bytes that finds none.
     fn nothing(&mut self, wanted: usize) -> Result<usize> {
+        self.check_end();
         if self.is_ring_broken() {
             return Err(Error::Reset);
         }

@@ -7,14 +7,16 @@
 //! | [`StreamQueuePair`] | a queue pair with the registered memory of one stream |
 //! | [`Handshake`] | a connection attempt: both sides exchange their parameters |
 //! | [`Connection`] | a stream: send, receive, peek, shut, close |
+//! | [`Direct`] | send and receive in shared memory, without the lock that covers a connection |
 //!
 //! A process whose streams may share memory with peers on its host calls [`prepare`] early: without it their
 //! messages take longer.
 //!
-//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`], [`Connection::attach`]). After a call that returned
-//! [`Error::WouldBlock`] it arms the connection ([`Connection::arm`]), and sleeps on the set.
+//! A caller that wants to sleep attaches a wait set ([`StreamQueuePair::attach`], [`Connection::attach`]).
+//! After a call that returned [`Error::WouldBlock`] it arms the connection ([`Connection::arm`]), and sleeps
+//! on the set.
 //!
-#![doc = concat!("```\n", include_str!("../examples/hello.rs"), "```")]
+#![doc = concat!("```\n", include_str!("../examples/two_sides.rs"), "```")]
 #![forbid(unsafe_code)]
 // Input of a peer never causes a panic.
 #![cfg_attr(
@@ -23,6 +25,7 @@
 )]
 
 mod connection;
+mod direct;
 mod error;
 mod gather;
 mod handshake;
@@ -37,12 +40,13 @@ mod statistics;
 mod tests;
 
 pub use connection::{Connection, Direction};
+pub use direct::{Direct, Received};
 pub use error::{Error, Result};
 pub use gather::MAX_PIECES;
 pub use handshake::{Handshake, Outcome, StartError, Started};
 pub use parameters::{BadParameters, Peer, refusal, user_data_room};
 pub use queue_pair::StreamQueuePair;
-pub use rstream_ring::prepare;
+pub use rstream_ring::{Thread, prepare};
 pub use settings::{Settings, Sizes, run};
 pub use spin::AdaptiveSpin;
 pub use statistics::{Calls, Statistics};

@@ -82,7 +82,7 @@ impl Peer {
 /// Bytes of private data that a device has for the application in request, reply and reject.
 #[must_use]
 pub fn user_data_room(device: &DeviceAttributes) -> usize {
-    device.max_private_data.saturating_sub(Offer::OVERHEAD).min(Offer::USER_DATA_MAX)
+    device.private_data.least().saturating_sub(Offer::OVERHEAD).min(Offer::USER_DATA_MAX)
 }
 
 /// The extension of the active side. It contains the rendezvous, if there is one and it fits.

@@ -1,5 +1,7 @@
 //! The statistics of a connection.
 
+use std::ops::AddAssign;
+
 use rstream_protocol::Traffic;
 
 use super::error::{Error, Result};
@@ -17,6 +19,7 @@ pub struct Calls {
 
 impl Calls {
     /// Counts a call by its outcome.
+    #[inline]
     pub fn count(&mut self, outcome: &Result<usize>) {
         self.number += 1;
         match outcome {
@@ -24,6 +27,14 @@ impl Calls {
             Err(Error::WouldBlock) => self.waits += 1,
             Err(_) => {}
         }
+    }
+}
+
+impl AddAssign for Calls {
+    fn add_assign(&mut self, others: Self) {
+        self.number += others.number;
+        self.waits += others.waits;
+        self.bytes += others.bytes;
     }
 }
 

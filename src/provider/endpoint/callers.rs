@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use rstream_session::Direction;
+use rstream_session::{Direction, Thread};
 
 /// Number of times that a call which finds nothing yields the processor and looks again.
 pub(super) const YIELDS: usize = 8;
@@ -24,11 +24,6 @@ pub(super) const PAUSES: [Duration; 4] = [
 #[derive(Default)]
 pub(super) struct Callers([Option<Thread>; 2]);
 
-/// A thread, identified by the address of a thread-local variable. A new thread may get the address of one
-/// that has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Thread(usize);
-
 impl Callers {
     /// Records that the calling thread calls in this direction.
     pub(super) fn note(&mut self, direction: Direction) {
@@ -43,13 +38,6 @@ impl Callers {
     /// Whether the last call in this direction came from the calling thread.
     pub(super) fn is_this(&self, direction: Direction) -> bool {
         self.0[direction as usize] == Some(Thread::current())
-    }
-}
-
-impl Thread {
-    fn current() -> Self {
-        thread_local!(static PLACE: u8 = const { 0 });
-        Self(PLACE.with(|place| std::ptr::from_ref(place).addr()))
     }
 }
 

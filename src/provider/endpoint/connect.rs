@@ -100,6 +100,7 @@ impl<D: Device> Endpoint<D> {
 impl<D: Device> Inner<D> {
     /// Drives the endpoint in its present state.
     pub(super) fn progress(&mut self, endpoint: &Endpoint<D>) {
+        self.armed = None;
         endpoint.advance(self);
         if let State::Connected(connection) = &mut self.state {
             connection.progress();
@@ -195,6 +196,7 @@ impl<D: Device> CmOps for Endpoint<D> {
             return Err(Errno::EBADFLAGS);
         }
         let mut inner = self.inner.lock();
+        inner.armed = None;
         let State::Connected(connection) = &mut inner.state else { return Err(Errno::ENOTCONN) };
         match (flags & constants::FI_SEND != 0, flags & constants::FI_RECV != 0) {
             (true, false) => connection.shut_send(),

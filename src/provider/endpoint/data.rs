@@ -49,6 +49,7 @@ impl<D: Device> Endpoint<D> {
             if !peeks {
                 connection.calls(direction).count(&outcome);
             }
+            self.note_direct(connection);
             if connection.is_over() {
                 inner.after_call();
             }
@@ -66,6 +67,7 @@ impl<D: Device> Endpoint<D> {
         peeks: bool,
         mut call: impl FnMut(&mut Connection<D>) -> Moved<usize>,
     ) -> Result<usize> {
+        inner.armed = None;
         if matches!(inner.state, State::Connecting(_)) {
             abi::defer_cancellation(|| inner.progress(self));
         }
@@ -75,14 +77,27 @@ impl<D: Device> Endpoint<D> {
             if outcome == BLOCKED {
                 outcome = self.before_sleep(&mut inner, direction, &mut call)?;
             }
+            if outcome != BLOCKED {
+                // Another thread may have armed it while this call had released the lock.
+                inner.armed = None;
+            }
             self.called.notify_all();
         }
         let connection = inner.connected()?;
         if !peeks {
             connection.calls(direction).count(&outcome);
         }
+        self.note_direct(connection);
         inner.after_call();
         outcome.map_err(Errno::from)
+    }
+
+    /// Makes direct calls possible, once the stream is in shared memory.
+    #[inline]
+    fn note_direct(&self, connection: &Connection<D>) {
+        if let Some(direct) = connection.direct() {
+            self.direct.get_or_init(|| direct.clone());
+        }
     }
 
     /// The caller of a call that found nothing is about to sleep: spins or yields where that may help, then
@@ -105,7 +120,11 @@ impl<D: Device> Endpoint<D> {
         }
         // Arming comes last: a call after it could consume the event that it waits for.
         for _ in 0..ARMS {
-            if outcome != BLOCKED || !inner.connected()?.arm().map_err(errno_of)? {
+            if outcome != BLOCKED {
+                break;
+            }
+            if !inner.connected()?.arm().map_err(errno_of)? {
+                inner.armed = Some(Instant::now());
                 break;
             }
             outcome = call(inner.connected()?);
@@ -182,6 +201,11 @@ impl<D: Device> StreamOps for Endpoint<D> {
         if flags & constants::FI_PEEK != 0 {
             return self.with_connection(Direction::Send, true, Connection::peek_send);
         }
+        if let Some(direct) = self.direct.get()
+            && let Some(sent) = direct.send(data)
+        {
+            return Ok(sent);
+        }
         let total = data.iter().map(|piece| piece.len()).sum();
         let more = flags & constants::FI_MORE != 0;
         self.with_connection(Direction::Send, false, |connection| connection.send(data, total, more))
@@ -190,6 +214,11 @@ impl<D: Device> StreamOps for Endpoint<D> {
     fn inject(&self, data: &[u8]) -> Result<usize> {
         if data.len() > INJECT_SIZE {
             return Err(Errno::EMSGSIZE);
+        }
+        if let Some(direct) = self.direct.get()
+            && let Some(sent) = direct.inject(data)
+        {
+            return Ok(sent);
         }
         self.with_connection(Direction::Send, false, |connection| connection.inject(data))
     }
@@ -203,6 +232,16 @@ impl<D: Device> StreamOps for Endpoint<D> {
             return self.with_connection(Direction::Receive, true, Connection::peek_receive);
         }
         let total = data.iter().map(|piece| piece.len()).sum();
+        if let Some(direct) = self.direct.get()
+            && !peek
+            && total > 0
+            && let Some(received) = direct.receive(data)
+        {
+            if received.shows_more {
+                self.inner.lock().after_call();
+            }
+            return received.outcome.map_err(Errno::from);
+        }
         self.with_connection(Direction::Receive, peek, |connection| connection.receive(data, total, !peek))
     }
 }

@@ -1,4 +1,10 @@
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::Uid;
+use rustix::thread::set_thread_uid;
 
 use super::*;
 
@@ -24,7 +30,7 @@ fn listening() -> (Listener, Rendezvous) {
 
 /// A process that connects without being the peer.
 fn stranger(rendezvous: Rendezvous) -> OwnedFd {
-    let stranger = unix_socket().unwrap();
+    let stranger = unix_socket(Keeps::Always).unwrap();
     net::connect(&stranger, &rendezvous.address().unwrap()).unwrap();
     stranger
 }
@@ -99,8 +105,7 @@ fn a_peer_that_says_who_it_is_later_is_accepted_then() {
     let (mut listener, rendezvous) = listening();
     let late = stranger(rendezvous);
     assert!(listener.accept(ends(), SIZES).unwrap().is_none());
-    let segment = Segment::create(peers(SIZES)).unwrap();
-    send(late.as_fd(), &rendezvous.hello(ends()), segment.as_fd()).unwrap();
+    say_hello(&late, rendezvous, ends());
     assert!(listener.accept(ends(), SIZES).unwrap().is_some());
 }
 
@@ -115,6 +120,72 @@ fn files_that_are_no_segment_are_refused() {
 
 #[test]
 fn the_secret_is_not_printed() {
-    let rendezvous = Rendezvous { name: [0x11; 8], secret: [0x22; 16] };
+    let rendezvous = Rendezvous { name: [0x11; 8], secret: [0x22; 16], keeps: Keeps::Always };
     assert_eq!(format!("{rendezvous:?}"), "Rendezvous(1111111111111111)");
+}
+
+#[test]
+fn the_ends_of_a_connection_meet_without_a_word() {
+    let (active, passive) = ("127.0.0.1:2001".parse().unwrap(), "127.0.0.1:2002".parse().unwrap());
+    let rendezvous = Rendezvous::of_connection(active, passive).unwrap();
+    assert!(rendezvous == Rendezvous::of_connection(active, passive).unwrap());
+    assert!(rendezvous != Rendezvous::of_connection(passive, active).unwrap());
+    let mut listener = rendezvous.listen().unwrap();
+    assert!(rendezvous.connect((passive, active), SIZES).unwrap().is_some());
+    assert!(listener.accept((active, passive), peers(SIZES)).unwrap().is_some());
+    assert!(Rendezvous::of_connection(active, "192.0.2.1:1".parse().unwrap()).is_none());
+}
+
+/// Runs it as this user, in a thread of its own: for the kernel threads have users, not processes.
+fn as_user<T: Send>(user: u32, run: impl FnOnce() -> T + Send) -> T {
+    let change = || set_thread_uid(Uid::from_raw(user)).expect("it could be this user before");
+    thread::scope(|scope| scope.spawn(|| (change(), run()).1).join().unwrap())
+}
+
+#[test]
+fn another_user_is_met_if_the_socket_is_his() {
+    const PEER: u32 = 12345;
+    const STRANGER: u32 = 12346;
+    let can_be = |user| thread::spawn(move || set_thread_uid(Uid::from_raw(user)).is_ok()).join().unwrap();
+    if ![PEER, STRANGER].into_iter().all(can_be) {
+        // Root of a user namespace may have no user but itself.
+        let text = b"skipped another_user_is_met_if_the_socket_is_his: only root can be two users\n";
+        std::io::stderr().write_all(text).unwrap();
+        return;
+    }
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let passive = tcp.local_addr().unwrap();
+    let client = as_user(PEER, || TcpStream::connect(passive).unwrap());
+    let active = client.local_addr().unwrap();
+    let _server = tcp.accept().unwrap();
+    let rendezvous = Rendezvous::of_connection(active, passive).unwrap();
+    let connect = || rendezvous.connect((passive, active), SIZES);
+
+    let squatter = as_user(STRANGER, || rendezvous.listen().unwrap());
+    assert!(matches!(refusal(connect()), Error::NoPeer(_)));
+    drop(squatter);
+
+    let mut listener = as_user(PEER, || rendezvous.listen().unwrap());
+    let _stranger = as_user(STRANGER, || stranger_with_segment(rendezvous, (active, passive)));
+    let accept = |listener: &mut Listener| listener.accept((active, passive), peers(SIZES));
+    assert!(matches!(refusal(as_user(PEER, || accept(&mut listener))), Error::NoPeer(_)));
+    assert!(connect().unwrap().is_some());
+    assert!(as_user(PEER, || accept(&mut listener)).unwrap().is_some());
+
+    // A stream's rendezvous is for one user, whose secret it is.
+    let rendezvous = Rendezvous::new(passive).unwrap();
+    let _listener = as_user(PEER, || rendezvous.listen().unwrap());
+    assert!(matches!(refusal(rendezvous.connect((passive, active), SIZES)), Error::NoPeer(_)));
+}
+
+/// A stranger who says what the peer would say.
+fn stranger_with_segment(rendezvous: Rendezvous, ends: (SocketAddr, SocketAddr)) -> OwnedFd {
+    let stranger = stranger(rendezvous);
+    say_hello(&stranger, rendezvous, ends);
+    stranger
+}
+
+fn say_hello(socket: &OwnedFd, rendezvous: Rendezvous, ends: (SocketAddr, SocketAddr)) {
+    let segment = Segment::create(peers(SIZES)).unwrap();
+    send(socket.as_fd(), &rendezvous.hello(ends), segment.as_fd()).unwrap();
 }

@@ -6,7 +6,7 @@ use rdma_verbs::{
     self as verbs, BreakReason, Completion, CompletionKind, CompletionQueue, CompletionStatus,
     ConnectionEvent, Connections, Device,
 };
-use rstream_protocol::{Arrival, Stream, Violation};
+use rstream_protocol::{Arrival, RecvState, Stream, Violation};
 
 use super::super::queue_pair::{REPOST_CHAIN, StreamQueuePair};
 use super::Connection;
@@ -85,6 +85,9 @@ impl<D: Device> Connection<D> {
         if self.receives_from_ring() && self.stream.readable() > 0 {
             self.end_for_ring(&Breach::AfterMove);
             return false;
+        }
+        if self.stream.receive_end() != RecvState::Open || self.stream.send_state().is_err() {
+            self.withdraw();
         }
         if self.used.len() >= REPOST_CHAIN {
             self.post_used_receives();
@@ -174,6 +177,7 @@ impl<D: Device> Connection<D> {
         let mut any = false;
         while let Some(event) = self.queue_pair.cq.poll_event(self.queue_pair.qp) {
             any = true;
+            self.withdraw();
             match event {
                 ConnectionEvent::Disconnected => {
                     self.ended = true;
@@ -216,6 +220,7 @@ impl<D: Device> Connection<D> {
     /// Breaks the connection at once.
     pub(crate) fn abort(&mut self) {
         self.ended = true;
+        self.withdraw();
         let StreamQueuePair { cq, qp, .. } = &mut self.queue_pair;
         (self.at_cancellation_point)(&mut || cq.abort(*qp));
         self.stream.on_broken();

@@ -37,7 +37,11 @@ fn messages(side: &Side) -> u64 {
 /// Sides of which the first writes to its ring. The second has sent [`LATE`] bytes through its queue pair, of
 /// which one message is on the wire, and 4 more to its ring.
 fn in_the_move() -> [Side; 2] {
-    let config = sim::Config { wire: 1, max_message: MESSAGE as u32, ..sim::Config::iwarp() };
+    in_the_move_on(sim::Config::iwarp())
+}
+
+fn in_the_move_on(device: sim::Config) -> [Side; 2] {
+    let config = sim::Config { wire: 1, max_message: MESSAGE as u32, ..device };
     let device = sim::Fabric::new().device(config);
     let [mut first, mut second] = connect(&device, &device, [Sizes::DEFAULT; 2], false);
     for _ in 0..CALLS {
@@ -138,5 +142,131 @@ fn a_blocked_send_that_the_own_end_ends_waits_for_nothing() {
         assert_eq!(send(&mut first, b"x"), Err(Error::WouldBlock));
         end(&mut first);
         assert!(!first.is_ready_for(Direction::Send));
+    }
+}
+
+/// Sides that have moved both ways, and have nothing else to do.
+fn moved() -> [Side; 2] {
+    moved_on(sim::Config::iwarp())
+}
+
+fn moved_on(device: sim::Config) -> [Side; 2] {
+    let [mut first, mut second] = in_the_move_on(device);
+    let mut received = 0;
+    until(|| {
+        assert_eq!(send(&mut first, b"x"), Ok(1));
+        receive(&mut second).unwrap();
+        received += receive(&mut first).map_or(0, |bytes| bytes.len());
+        (received == LATE + 4).then_some(())
+    });
+    until(|| {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let sides = [&mut first, &mut second];
+            send(sides[from], b"x").unwrap();
+            receive(sides[to]).unwrap();
+        }
+        let granted = [&first, &second].iter().all(|side| {
+            let direct = side.direct().unwrap();
+            direct.output.lock().granted && direct.input.lock().granted
+        });
+        granted.then_some(())
+    });
+    [first, second]
+}
+
+fn send_directly(side: &Side, data: &[u8]) -> Option<usize> {
+    side.direct().unwrap().send(&[IoSlice::new(data)])
+}
+
+fn receive_directly(side: &Side, length: usize) -> Option<Result<usize, Error>> {
+    let mut bytes = vec![0; length];
+    let received = side.direct().unwrap().receive(&mut [IoSliceMut::new(&mut bytes)]);
+    received.map(|received| received.outcome)
+}
+
+/// Until the time for a look at the queue pair, a direct call that finds nothing says so by itself.
+fn finds_nothing(side: &Side) -> bool {
+    (0..1000).any(|_| receive_directly(side, 1) == Some(Err(Error::WouldBlock)))
+}
+
+#[test]
+fn direct_calls_move_bytes_and_are_counted() {
+    let [mut first, second] = moved();
+    let before = (first.statistics().sends, second.statistics().receives);
+    assert!(finds_nothing(&second));
+    until(|| send_directly(&first, b"four").map(|sent| assert_eq!(sent, 4)));
+    assert_eq!(receive_directly(&second, 3), Some(Ok(3)));
+    assert_eq!(receive_directly(&second, 3), Some(Ok(1)));
+    let (sends, receives) = (first.statistics().sends, second.statistics().receives);
+    assert_eq!((sends.number - before.0.number, sends.bytes - before.0.bytes), (1, 4));
+    assert_eq!(receives.bytes - before.1.bytes, 4);
+    assert_eq!(receives.number - before.1.number, 2 + receives.waits - before.1.waits);
+    // All or nothing, and no more than a call on the connection takes.
+    let direct = first.direct().unwrap();
+    assert_eq!(direct.inject(&[0; 1 << 20]), None);
+    until(|| direct.inject(b"12").map(|sent| assert_eq!(sent, 2)));
+    assert_eq!(first.inject(&[0; 1 << 20]), Err(Error::TooLong));
+}
+
+#[test]
+fn a_send_without_room_is_a_call_on_the_connection_until_there_is() {
+    let [mut first, mut second] = moved();
+    while send(&mut first, &[0; 1 << 16]).is_ok() {}
+    assert_eq!(send_directly(&first, b"x"), None);
+    assert!(!first.is_ready_for(Direction::Send));
+    receive(&mut second).unwrap();
+    assert_eq!(send_directly(&first, b"x"), None, "the connection knows that somebody waits for room");
+    assert_eq!(send(&mut first, b"x"), Ok(1));
+    until(|| send_directly(&first, b"x"));
+}
+
+/// What the other side knows of an end comes by the queue pair.
+#[test]
+fn no_direct_call_passes_an_end() {
+    for end in [Connection::shut_send, close, Connection::abort] {
+        let [mut first, mut second] = moved();
+        until(|| send_directly(&first, b"x"));
+        end(&mut first);
+        assert_eq!(send_directly(&first, b"x"), None);
+        until(|| {
+            first.progress();
+            second.progress();
+            (!second.direct().unwrap().input.lock().granted).then_some(())
+        });
+        assert_eq!(receive_directly(&second, 1), None);
+        assert_eq!(receive(&mut second), Ok(b"x".to_vec()));
+        assert_ne!(receive(&mut second), Err(Error::WouldBlock));
+    }
+    let [mut first, mut second] = moved();
+    send(&mut second, b"dropped").unwrap();
+    first.shut_recv();
+    assert_eq!(receive_directly(&first, 1), None);
+    assert_eq!(receive(&mut first), Ok(Vec::new()));
+}
+
+/// Receives as a caller does that sleeps afterwards: what arrives while it arms is received at once.
+fn receive_before_sleep(side: &mut Side) -> Result<Vec<u8>, Error> {
+    loop {
+        let received = receive(side);
+        if received != Err(Error::WouldBlock) || !side.arm().unwrap() {
+            return received;
+        }
+    }
+}
+
+/// The end comes shortly after a look at the queue pair, and wakes the caller. Arming takes that wake-up.
+#[test]
+fn a_caller_does_not_sleep_on_an_end_that_it_was_woken_for() {
+    for arming in [false, true] {
+        let [mut first, mut second] = moved_on(sim::Config { arming, ..sim::Config::iwarp() });
+        let wait = Arc::new(WaitSet::new().unwrap());
+        first.attach(Arc::clone(&wait)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(receive_before_sleep(&mut first), Err(Error::WouldBlock));
+        second.shut_send();
+        second.progress();
+        assert!(wait.is_readable());
+        let received = receive_before_sleep(&mut first);
+        assert!(received == Ok(Vec::new()) || wait.is_readable(), "{received:?}, and nothing wakes");
     }
 }
