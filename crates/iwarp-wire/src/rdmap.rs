@@ -264,8 +264,8 @@ impl AtomicResponse {
     }
 }
 
-/// The bytes of an Immediate Data message: the lower word, then the upper one, each in network order, so that data of
-/// 32 bits comes first [RFC 7306 6.3-5].
+/// The bytes of an Immediate Data message: the lower word, then the upper one, each in network order, so
+/// that data of 32 bits comes first [RFC 7306 6.3-5].
 #[must_use]
 #[inline]
 pub fn emit_immediate(immediate: u64) -> [u8; IMMEDIATE] {

@@ -8,7 +8,6 @@
 
 mod completion_queue;
 mod plan;
-mod random;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use completion_queue::CompletionQueue;
 pub use plan::Plan;
 
-use random::Random;
-use rdma_verbs::{ConnectOptions, Device, DeviceAttributes, EventTarget, Result};
+use crate::random::Random;
+use rdma_verbs::{ConnectOptions, Device, DeviceAttributes, DeviceEvents, EventTarget, Result};
 
 /// A device with faults.
 #[derive(Debug, Clone)]
@@ -47,7 +46,12 @@ impl<D: Device> Device for Faulty<D> {
     type Request = D::Request;
 
     fn attributes(&self) -> DeviceAttributes {
-        self.device.attributes()
+        let mut attributes = self.device.attributes();
+        if self.plan.small_inline > 0 {
+            // No number of bytes is granted with certainty.
+            attributes.max_inline = 0;
+        }
+        attributes
     }
 
     fn alloc_pd(&self) -> Result<D::Pd> {
@@ -68,5 +72,9 @@ impl<D: Device> Device for Faulty<D> {
         events: EventTarget,
     ) -> Result<D::Listener> {
         self.device.listen(address, backlog, options, events)
+    }
+
+    fn events(&self, target: EventTarget) -> Result<DeviceEvents> {
+        self.device.events(target)
     }
 }

@@ -6,11 +6,14 @@
 //! |---|---|
 //! | [`End`] | tests: a device with one completion queue, and what it reported. Its calls panic on errors |
 //! | [`Pair`] | tests: two ends driven by one thread |
+//! | [`Lent`] | tests: memory for requests in places |
 //! | [`Connection`] | examples: one queue pair with calls that wait and return a [`Result`] |
 //! | [`step`] | drives several ends at once |
 
 mod connection;
 mod end;
+#[allow(unsafe_code)]
+mod lent;
 mod pair;
 
 use std::time::{Duration, Instant};
@@ -24,6 +27,7 @@ use rustix::io::Errno;
 
 pub use connection::Connection;
 pub use end::{End, success};
+pub use lent::Lent;
 pub use pair::{Joined, Pair};
 
 /// Longest time that anything may take.

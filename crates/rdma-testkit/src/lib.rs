@@ -1,11 +1,14 @@
 #![doc = include_str!("../README.md")]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod faulty;
 pub mod harness;
+pub mod random;
 pub mod rigs;
 pub mod sim;
 pub mod suite;
+#[allow(unsafe_code)]
+mod trusted;
 
 use std::io::Write as _;
 

@@ -29,7 +29,7 @@ impl SimRig {
     /// iWARP devices without inline data and with one message on the wire at a time, but with immediate data
     /// and arming.
     pub fn narrow() -> Self {
-        Self(Config { inline: 0, wire: 1, immediate: true, arming: true, ..Config::iwarp() })
+        Self(Config { inline: 0, wire: 1, immediate: 64, arming: true, ..Config::iwarp() })
     }
 }
 

@@ -28,6 +28,7 @@ mod queue_pair;
 mod region;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use completion_queue::CompletionQueue;
 pub use config::Config;
@@ -35,18 +36,27 @@ pub use fabric::Fabric;
 pub use listener::{ConnectionRequest, Listener};
 pub use region::{MemoryRegion, ProtectionDomain};
 
-use rdma_verbs::{self as verbs, ConnectOptions, DeviceAttributes, Error, EventTarget, Result};
+use rdma_verbs::{
+    self as verbs, ConnectOptions, DeviceAttributes, DeviceEvent, DeviceEventSender, DeviceEvents, Error,
+    EventTarget, PrivateDataLimits, Result,
+};
 
 /// A device of a [`Fabric`]; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Device {
     fabric: Fabric,
     config: Config,
+    events: Arc<DeviceEventSender>,
 }
 
 impl Device {
     fn new(fabric: Fabric, config: Config) -> Self {
-        Self { fabric, config }
+        Self { fabric, config, events: Arc::default() }
+    }
+
+    /// Reports an event of the device. It has no other effect.
+    pub fn report(&self, event: DeviceEvent) {
+        self.events.send(event);
     }
 }
 
@@ -62,11 +72,14 @@ impl verbs::Device for Device {
 
     fn attributes(&self) -> DeviceAttributes {
         let mut attributes = DeviceAttributes::new("sim", self.config.transport);
-        attributes.immediate = if self.config.immediate { 32 } else { 0 };
+        attributes.immediate = self.config.immediate;
+        attributes.max_places = self.config.max_places;
+        attributes.max_inline = self.config.inline;
         attributes.max_send_depth = self.config.max_send_depth;
         attributes.max_recv_depth = self.config.max_recv_depth;
+        attributes.max_srq_depth = self.config.max_srq_depth;
         attributes.max_completions = u32::MAX;
-        attributes.max_private_data = self.config.max_private_data;
+        attributes.private_data = PrivateDataLimits::same(self.config.max_private_data);
         attributes.max_message = u64::from(self.config.max_message);
         attributes
     }
@@ -95,5 +108,9 @@ impl verbs::Device for Device {
         events: EventTarget,
     ) -> Result<Listener> {
         Listener::new(&self.fabric, &self.config, address, backlog, events)
+    }
+
+    fn events(&self, target: EventTarget) -> Result<DeviceEvents> {
+        Ok(self.events.subscribe(&target))
     }
 }

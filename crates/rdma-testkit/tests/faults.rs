@@ -7,7 +7,8 @@ use rdma_testkit::faulty::{Faulty, Plan};
 use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
     BreakReason, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectionEvent,
-    Connections, Error, Payload, QpCapabilities, QueuePairs, RecvRequest, SendRequest, WaitSet,
+    Connections, Device, Error, MessageQueues, Payload, QpCapabilities, QueuePairs, RecvQueue, RecvRequest,
+    SendRequest, WaitSet,
 };
 
 use rdma_testkit::harness::{CAPABILITIES, End, Joined, Pair, SEND};
@@ -58,6 +59,13 @@ fn inline_grants_shrink() {
 }
 
 #[test]
+fn no_inline_payload_is_certain_where_grants_shrink() {
+    for (plan, certain) in [(Plan::none(), 4096), (Plan::nuisances(1), 0)] {
+        assert_eq!(FaultyDevices::active(plan).devices().0.attributes().max_inline, certain);
+    }
+}
+
+#[test]
 fn connection_attempts_fail_with_every_error() {
     let mut pair = Pair::new(&FaultyDevices::active(Plan { fail_connect: 1000, ..Plan::none() }));
     let mut reasons = std::collections::BTreeSet::new();
@@ -101,6 +109,46 @@ fn posts_are_refused_only_while_requests_are_outstanding() {
 }
 
 #[test]
+fn posts_to_a_shared_queue_are_refused_only_while_receives_are_outstanding() {
+    let mut end = End::new(FaultyDevices::active(Plan { queue_full: 1000, ..Plan::none() }).devices().0);
+    let srq = end.cq.create_srq(&end.pd, 64).unwrap();
+    let mut refused = 0;
+    for id in 0..64 {
+        let request = [RecvRequest { id, buffer: Buffer::Empty }];
+        if end.cq.post_srq_recv(srq, &request).is_err() {
+            assert_ne!(id, 0, "nothing was outstanding");
+            assert!(is_readable(&end.data), "the refusal is signaled");
+            refused += 1;
+            end.cq.post_srq_recv(srq, &request).expect("two posts in a row are not refused");
+        }
+    }
+    assert!(refused > 16, "{refused}");
+    assert!((0..64).all(|id| end.cq.cancel_recv(RecvQueue::Shared(srq), id)));
+    end.cq
+        .post_srq_recv(srq, &[RecvRequest { id: 0, buffer: Buffer::Empty }])
+        .expect("nothing is outstanding");
+}
+
+/// The queue pair may be destroyed before the completion is given, and the receive would be lost.
+#[test]
+fn completions_of_shared_receives_are_not_held_back() {
+    let holding = Plan { hold_completions: 1000, ..Plan::none() };
+    let mut pair =
+        Pair::new(&FaultyDevices { config: Config::iwarp(), active: Plan::none(), passive: holding });
+    let srq = pair.passive.cq.create_srq(&pair.passive.pd, 8).unwrap();
+    let joined = pair.join_messages(Some(srq));
+    for round in 0..20 {
+        for id in 0..4 {
+            pair.passive.receive_shared(srq, id, &[]);
+            pair.active.post_inline(joined.active, id, SEND, b"").unwrap();
+        }
+        let count = pair.passive.cq.poll(&mut [Completion::EMPTY; 4]);
+        assert_eq!(count, 4, "round {round}");
+        pair.active.poll();
+    }
+}
+
+#[test]
 fn a_false_zero_is_reported_once_and_signaled() {
     let mut pair = Pair::new(&FaultyDevices::active(Plan { false_zero: 1000, ..Plan::none() }));
     let joined = pair.join_with_receives();
@@ -138,6 +186,7 @@ fn completions_are_held_back_in_order() {
             }
         }
         assert_eq!(got, [0, 1, 2, 3], "round {round}");
+        assert_eq!(pair.active.cq.poll(&mut [Completion::EMPTY]), 0);
         assert!(!is_readable(&pair.active.data));
         for _ in 0..4 {
             let id = pair.at_passive().id;
@@ -145,6 +194,28 @@ fn completions_are_held_back_in_order() {
         }
     }
     assert!(held >= 5, "{held}");
+}
+
+#[test]
+fn completions_hidden_from_a_consumer_that_sleeps_stay_signaled() {
+    let mut hidden = 0;
+    for seed in 0..300 {
+        let active = Plan { seed, false_zero: 500, hold_completions: 500, small_batch: 500, ..Plan::none() };
+        let config = Config { arming: true, ..Config::iwarp() };
+        let mut pair = Pair::new(&FaultyDevices { config, active, passive: Plan::none() });
+        let joined = pair.join_with_receives();
+        let End { cq, data, .. } = &mut pair.active;
+        cq.post_send(joined.active, &[0, 1, 2, 3].map(|id| send(id, true)), false).unwrap();
+        let mut array = [Completion::EMPTY; 4];
+        while cq.poll(&mut array) > 0 || cq.arm().unwrap() {}
+        // While one thread sleeps, another one polls.
+        let taken = cq.poll(&mut array[..1]);
+        let is_readable = is_readable(data);
+        let left: usize = (0..16).map(|_| cq.poll(&mut array)).sum();
+        assert!(is_readable || left == 0, "seed {seed}: nothing signals {left} completions");
+        hidden += usize::from(taken > 0 && left > 0);
+    }
+    assert!(hidden > 5, "{hidden}");
 }
 
 #[test]

@@ -1,12 +1,15 @@
 //! Tests of the simulated device only: the properties that its configuration selects.
 
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_testkit::sim::{self, Config, Fabric};
 use rdma_verbs::{
     Access, BreakReason, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectError,
-    ConnectionEvent, Connections, Device, Error, MemoryRegion, Operation, Payload, QueuePairs, RecvRequest,
-    RemoteAddress, SendRequest, Transport,
+    ConnectionEvent, Connections, Device, DeviceEvent, Error, EventTarget, Memory, MemoryRegion,
+    MessageQueues, Operation, Payload, ProtectionDomain, QueuePairs, RecvRequest, RegionName, RemoteAddress,
+    SendRequest, Transport, WaitSet,
 };
 
 use rdma_testkit::harness::{
@@ -305,6 +308,68 @@ fn keys_are_valid_only_in_their_domain_and_for_their_use() {
 }
 
 #[test]
+fn the_consumer_may_choose_keys_and_addresses() {
+    let device = Fabric::new().device(Config::iwarp());
+    let pd = device.alloc_pd().unwrap();
+    let register = |key, address| {
+        let name = RegionName { key: NonZeroU32::new(key), address };
+        pd.register_as(Memory::zeroed(8).unwrap(), Access::all(), name)
+    };
+    let drawn = pd.register(Memory::zeroed(8).unwrap(), Access::all()).unwrap();
+    for key in [drawn.local_key(), drawn.remote_key()] {
+        assert!(matches!(register(key, 0), Err(Error::KeyTaken(taken)) if taken == key));
+    }
+    // A drawn key avoids the chosen ones.
+    let next = drawn.remote_key() + 4;
+    let chosen = register(next, 5).unwrap();
+    assert_eq!((chosen.local_key(), chosen.remote_key(), chosen.address()), (next, next, 5));
+    let other = register(0, 7).unwrap();
+    assert!(![next, next - 1].contains(&other.remote_key()) && other.address() == 7);
+    // It may be used again at once.
+    drop(chosen);
+    register(next, 6).unwrap();
+}
+
+#[test]
+fn immediate_data_has_a_number_of_bits() {
+    for (immediate, word, fits) in [(32, 1 << 32, false), (32, (1 << 32) - 1, true), (64, u64::MAX, true)] {
+        let mut pair = Pair::new(&SimRig(Config { immediate, ..Config::iwarp() }));
+        let joined = pair.join_with_receives();
+        let operation = Operation::Send { immediate: Some(word), invalidate: None, solicited: false };
+        let answer = pair.active.post_inline(joined.active, 1, operation, b"");
+        assert_eq!(answer.is_ok(), fits, "{answer:?}");
+        if fits {
+            assert_eq!(pair.at_passive().immediate, Some(word));
+        }
+    }
+}
+
+#[test]
+fn a_shared_receive_whose_completion_is_not_polled_is_posted_again() {
+    for rig in [SimRig::iwarp(), SimRig::infiniband()] {
+        let mut pair = Pair::new(&rig);
+        let srq = pair.passive.cq.create_srq(&pair.passive.pd, 2).unwrap();
+        let [first, second] = [0; 2].map(|_| pair.join_messages(Some(srq)));
+        let (source, target) = (pair.active.lend(b"twice".to_vec()), pair.passive.lend_blank(20));
+        for id in 0..2 {
+            pair.passive.receive_shared(srq, id, &[target.part(10 * id as usize, 10)]);
+            pair.active.post_places(first.active, id, SEND, &[source.place()]);
+        }
+        // It takes both messages, and reports none.
+        assert_eq!(pair.passive.cq.poll(&mut []), 0);
+        let full = RecvRequest { id: 2, buffer: Buffer::Empty };
+        let refused = pair.passive.cq.post_srq_recv(srq, &[full]);
+        assert!(matches!(refused, Err(Error::QueueFull { room: 0, .. })), "{refused:?}");
+        pair.passive.destroy(first.passive);
+        for id in 0..2 {
+            pair.active.post_places(second.active, 7, SEND, &[source.place()]);
+            let expected = Completion { length: 5, ..success(second.passive, id, CompletionKind::Recv) };
+            assert_eq!(pair.at_passive(), expected);
+        }
+    }
+}
+
+#[test]
 fn devices_with_different_configurations_interoperate() {
     let fabric = Fabric::new();
     struct Mixed(Fabric);
@@ -326,4 +391,24 @@ fn devices_with_different_configurations_interoperate() {
     assert!(matches!(pair.event(joined, true), ConnectionEvent::Broken(BreakReason::Protocol(_))));
     assert_eq!(pair.at_active().status, CompletionStatus::RemoteOperation);
     assert_eq!(bytes(&window), [0; 64]);
+}
+
+#[test]
+fn device_events_reach_all_who_asked() {
+    let device = Fabric::new().device(Config::iwarp());
+    device.report(DeviceEvent::Gone);
+    let wait = Arc::new(WaitSet::new().unwrap());
+    let mut all = [(); 2].map(|()| device.clone().events(EventTarget::new(&wait)).unwrap());
+    let reported = [DeviceEvent::PortDown(1), DeviceEvent::PortActive(1)];
+    reported.iter().for_each(|&event| device.report(event));
+    for events in &mut all {
+        assert!(wait.is_readable());
+        assert_eq!([(); 3].map(|()| events.poll()), [Some(reported[0]), Some(reported[1]), None]);
+    }
+    assert!(!wait.is_readable());
+    // What nobody polls is bounded.
+    (0..100).for_each(|number| device.report(DeviceEvent::Other(number)));
+    assert_eq!(all[0].poll(), Some(DeviceEvent::Other(36)));
+    drop(all);
+    assert!(!wait.is_readable());
 }

@@ -12,8 +12,10 @@ pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// From now on `wait` becomes readable when [`CompletionQueue::poll`] has something to do, as after
-    /// [`CompletionQueue::arm`]. It may not report what is there already: poll once more. Only one set can be
-    /// attached: a later call replaces the earlier set.
+    /// [`CompletionQueue::arm`]. It may not report what is there already: poll once more. It stays readable
+    /// until there is nothing to poll, or until the queue is armed: polls of one thread do not hide the rest
+    /// from another thread, which sleeps. Only one set can be attached: a later call replaces the earlier
+    /// set.
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// Requests a wake-up by the attached set. Call it when `poll` has returned 0 and the caller is about to

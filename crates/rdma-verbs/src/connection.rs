@@ -146,6 +146,7 @@ pub trait ConnectionRequest: Send {
     fn has_left(&self) -> bool {
         false
     }
-    /// Rejects it. The peer gets the private data in [`ConnectionEvent::Rejected`].
+    /// Rejects it. The peer gets the private data in [`ConnectionEvent::Rejected`], at most
+    /// [`PrivateDataLimits::reject`](crate::PrivateDataLimits::reject) bytes.
     fn reject(self, private_data: &[u8]);
 }

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::{
-    Access, CompletionQueue, ConnectOptions, ConnectionRequest, Error, EventTarget, Listener, Memory, Result,
+    Access, CompletionQueue, ConnectOptions, ConnectionRequest, DeviceEvents, Error, EventTarget, Listener,
+    Memory, Result,
 };
 
 /// The capabilities of a device. They are constant over its life.
@@ -31,13 +32,16 @@ pub struct DeviceAttributes {
     /// Maximum number of entries of a [shared receive queue](crate::MessageQueues::create_srq); 0: there are
     /// none.
     pub max_srq_depth: u32,
-    /// Maximum number of entries of a completion queue. A queue pair takes as many as its queues have, and one
-    /// more at most; a shared receive queue takes as many as it has.
+    /// Maximum number of entries of a completion queue. A queue pair takes as many as its queues have, and
+    /// one more at most; a shared receive queue takes as many as it has.
     pub max_completions: u32,
-    /// Maximum number of bytes of private data in a connection request, reply or reject.
-    pub max_private_data: usize,
+    /// Maximum number of bytes of private data.
+    pub private_data: PrivateDataLimits,
     /// Longest single message, in bytes.
     pub max_message: u64,
+    /// Whether an RDMA Read into a region needs [`Access::LOCAL_WRITE`] only. With iWARP adapters the region
+    /// needs [`Access::REMOTE_WRITE`] too, because the peer's response is tagged with its remote key.
+    pub private_read_sinks: bool,
 }
 
 impl DeviceAttributes {
@@ -54,9 +58,36 @@ impl DeviceAttributes {
             max_recv_depth: 0,
             max_srq_depth: 0,
             max_completions: 0,
-            max_private_data: 0,
+            private_data: PrivateDataLimits::same(0),
             max_message: 0,
+            private_read_sinks: true,
         }
+    }
+}
+
+/// Maximum number of bytes of private data in each kind of message of a connection's beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrivateDataLimits {
+    /// In a connection request.
+    pub request: usize,
+    /// In the reply that accepts it.
+    pub reply: usize,
+    /// In the reject. What is longer is cut.
+    pub reject: usize,
+}
+
+impl PrivateDataLimits {
+    /// The same limit for each kind.
+    #[must_use]
+    pub const fn same(most: usize) -> Self {
+        Self { request: most, reply: most, reject: most }
+    }
+
+    /// What fits in each kind.
+    #[must_use]
+    pub fn least(&self) -> usize {
+        self.request.min(self.reply).min(self.reject)
     }
 }
 
@@ -113,6 +144,12 @@ pub trait Device: Send + Sync + 'static {
         options: &ConnectOptions,
         events: EventTarget,
     ) -> Result<Self::Listener>;
+
+    /// The events of the device from now on. A device without hardware has none.
+    fn events(&self, target: EventTarget) -> Result<DeviceEvents> {
+        let _ = target;
+        Ok(DeviceEvents::none())
+    }
 }
 
 /// A protection domain: memory regions and queue pairs work together only within one.

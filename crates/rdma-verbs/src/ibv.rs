@@ -38,7 +38,7 @@ mod siw;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::{ConnectOptions, DeviceAttributes, EventTarget, Result};
+use super::{ConnectOptions, DeviceAttributes, DeviceEvents, EventTarget, Result};
 
 pub use completion_queue::Cq;
 pub use listener::{Listener, Request};
@@ -100,5 +100,9 @@ impl super::Device for Device {
         events: EventTarget,
     ) -> Result<Listener> {
         Listener::open(&self.0, address, backlog, &events)
+    }
+
+    fn events(&self, target: EventTarget) -> Result<DeviceEvents> {
+        self.0.events(&target)
     }
 }

@@ -39,7 +39,7 @@ pub use tap::capture_to;
 
 use iwarp_wire::{ddp, mpa};
 
-use super::{ConnectOptions, DeviceAttributes, Error, EventTarget, Result, Transport};
+use super::{ConnectOptions, DeviceAttributes, Error, EventTarget, PrivateDataLimits, Result, Transport};
 
 /// Maximum depth of a send or receive queue.
 const MAX_DEPTH: u32 = 1 << 18;
@@ -116,8 +116,9 @@ impl super::Device for Device {
             max_recv_depth: MAX_DEPTH,
             max_srq_depth: MAX_DEPTH,
             max_completions: u32::MAX,
-            max_private_data: max_private_data(self.config.mpa_revision),
+            private_data: PrivateDataLimits::same(max_private_data(self.config.mpa_revision)),
             max_message: machine::MAX_MESSAGE,
+            private_read_sinks: true,
         }
     }
 

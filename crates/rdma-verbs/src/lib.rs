@@ -26,10 +26,12 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
 )]
 
+mod any_device;
 mod cause;
 mod completion_queue;
 mod connection;
 mod device;
+mod device_events;
 mod error;
 #[cfg(feature = "ibv")]
 #[allow(unsafe_code)]
@@ -42,17 +44,21 @@ pub mod process;
 mod queue_pair;
 #[allow(unsafe_code)]
 mod timer;
+pub mod typed;
 mod wait;
 mod work;
 
+pub use any_device::{AnyDevice, DeviceInfo, devices};
 pub use cause::{Cause, HandshakeFault};
 pub use completion_queue::CompletionQueue;
 pub use connection::{
     ConnectOptions, ConnectionEvent, ConnectionRequest, Connections, EventTarget, Listener,
 };
 pub use device::{
-    ANY_DEPTH, Device, DeviceAttributes, MemoryRegion, ProtectionDomain, RegionName, Transport,
+    ANY_DEPTH, Device, DeviceAttributes, MemoryRegion, PrivateDataLimits, ProtectionDomain, RegionName,
+    Transport,
 };
+pub use device_events::{DeviceEvent, DeviceEventSender, DeviceEvents};
 pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::{Memory, Place};
 pub use message_queues::{MessageQueues, RecvQueue, SrqId};

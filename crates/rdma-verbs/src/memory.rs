@@ -1,6 +1,7 @@
 //! Memory that a peer may read or write. Only this module of the crate accesses payload through raw pointers.
 //!
-//! Such memory is never a `&[u8]`, because a peer may change it at any time. It is only copied in and out,
+//! Such memory is never a `&[u8]`, because a peer may change it at any time (the typed layer's buffers, which
+//! have no rights for peers, are the exception). It is only copied in and out,
 //! within bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload
 //! (copies, and the vectored receive that places a segment straight into a region) is in this module.
 
@@ -9,7 +10,7 @@ mod place;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -22,9 +23,18 @@ const ALIGNMENT: usize = 16;
 /// Memory of at least this size is mapped as pages that cost nothing until they are used: most connections
 /// use little of their rings. The heap would zero all of it.
 const MAPPED_LEAST: usize = 16 * 1024;
+/// Size of the pages of [`Memory::huge`].
+const HUGE_PAGE: usize = 2 << 20;
 
-/// A piece of memory with a fixed length, shared by [`Arc`]. It is allocated here, or lent by an owner
-/// outside this crate.
+/// A piece of memory with a fixed length, shared by [`Arc`].
+///
+/// | made by | what it is |
+/// |---|---|
+/// | [`Memory::zeroed`] | allocated |
+/// | [`Memory::from_boxed`] | a value of the program, which need not be copied |
+/// | [`Memory::huge`] | huge pages: fewer entries in the tables of a device |
+/// | [`Memory::of_file`] | a file's mapping: what peers write is in the file |
+/// | [`Memory::lent`] | any other memory, under the rules of that unsafe call |
 ///
 /// Threads, devices and other processes may read and write it at the same time. A copy then finds in each
 /// byte what one of them wrote; the copy of a word may be torn. A completion shows when the bytes of a
@@ -43,6 +53,8 @@ enum Origin {
     Heap,
     /// A mapping of its own.
     Mapping,
+    /// A boxed slice.
+    Boxed,
     /// An owner outside this crate.
     Lent,
 }
@@ -59,8 +71,8 @@ pub struct OutOfBounds {
     pub size: usize,
 }
 
-// SAFETY: it is mapped or allocated memory without a tie to a thread, or lent under the rules of
-// `Memory::lent`.
+// SAFETY: it is mapped or allocated memory without a tie to a thread, bytes of a box, or lent under the rules
+// of `Memory::lent`.
 unsafe impl Send for Memory {}
 // SAFETY: through `&Memory` the bytes are only copied, by copies that tolerate races.
 unsafe impl Sync for Memory {}
@@ -73,12 +85,51 @@ impl Memory {
     /// no memory.
     pub fn zeroed(size: usize) -> Result<Arc<Self>> {
         let layout = layout(size)?;
-        let mapping = if size >= MAPPED_LEAST { map_zeroed(size) } else { None };
+        let mapping = if size >= MAPPED_LEAST { map(size, libc::MAP_PRIVATE, None).ok() } else { None };
         // SAFETY: `layout` has a size above zero, because the function `layout` refuses 0.
         let base = mapping.or_else(|| NonNull::new(unsafe { alloc_zeroed(layout) }));
         let base = base.ok_or_else(|| Error::io("allocate memory")(rustix::io::Errno::NOMEM))?;
         let origin = if mapping.is_some() { Origin::Mapping } else { Origin::Heap };
         Ok(Self::at(base, layout, origin))
+    }
+
+    /// The bytes of a box.
+    #[must_use]
+    pub fn from_boxed(bytes: Box<[u8]>) -> Arc<Self> {
+        let layout = Layout::for_value(&*bytes);
+        // A box has an address, also without bytes.
+        let base = NonNull::from(Box::leak(bytes)).cast();
+        Self::at(base, layout, Origin::Boxed)
+    }
+
+    /// Maps zeros in huge pages of 2 MiB. The size is rounded up to whole pages.
+    ///
+    /// # Errors
+    /// As [`Memory::zeroed`]; [`Error::Io`] also if the system has not reserved so many huge pages.
+    pub fn huge(size: usize) -> Result<Arc<Self>> {
+        let layout = layout(size.checked_next_multiple_of(HUGE_PAGE).unwrap_or(usize::MAX))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+        let base = map(layout.size(), flags, None).map_err(Error::io("map huge pages"))?;
+        Ok(Self::at(base, layout, Origin::Mapping))
+    }
+
+    /// Maps a piece of a file, which has to be open for reading and writing: what is written here is in the
+    /// file, and what the file's other users write is here. `offset` is a multiple of the page size. If the
+    /// file becomes shorter, an access to what it has lost ends the process (`SIGBUS`).
+    ///
+    /// # Errors
+    /// As [`Memory::zeroed`]; [`Error::OutOfRange`] also for bytes that the file does not have; [`Error::Io`]
+    /// for a file that cannot be mapped so.
+    pub fn of_file(file: impl AsFd, offset: u64, size: usize) -> Result<Arc<Self>> {
+        let layout = layout(size)?;
+        let found = rustix::fs::fstat(&file).map_err(Error::io("look for the size of a file"))?;
+        let has = u64::try_from(found.st_size).unwrap_or(0);
+        let value = offset.saturating_add(size as u64);
+        if value > has {
+            return Err(Error::OutOfRange { what: "end in a file", value, least: 1, most: has });
+        }
+        let base = map(size, libc::MAP_SHARED, Some((file.as_fd(), offset)));
+        Ok(Self::at(base.map_err(Error::io("map a file"))?, layout, Origin::Mapping))
     }
 
     /// The `length` bytes at `base`, lent to be registered. `None` if there are bytes and `base` is null, if
@@ -103,16 +154,17 @@ impl Memory {
         Arc::new(Self { base, layout, origin })
     }
 
-    /// Length in bytes; 0 only for lent memory.
+    /// Length in bytes; 0 only for memory that was lent or boxed.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "who lends memory knows how much")]
     pub fn len(&self) -> usize {
         self.layout.size()
     }
 
-    /// Returns its address: for a device that reads and writes it by itself, under this module's rule.
-    #[cfg(any(test, feature = "ibv"))]
-    pub(super) fn address(&self) -> NonNull<u8> {
+    /// Returns its address: for a device that reads and writes it by itself, under this module's rule, or for
+    /// an owner that keeps everything else from the bytes while it uses references to them.
+    #[must_use]
+    pub fn address(&self) -> NonNull<u8> {
         self.base
     }
 
@@ -123,8 +175,8 @@ impl Memory {
     #[inline]
     pub fn write(&self, offset: u64, source: &[u8]) -> std::result::Result<(), OutOfBounds> {
         let target = self.range(offset, source.len())?;
-        // SAFETY: `target` begins `source.len()` bytes within our mapping or allocation (checked by `range`),
-        // of which no reference is given out, so that a `&[u8]` never overlaps it.
+        // SAFETY: `target` begins `source.len()` bytes within our mapping or allocation (checked by `range`).
+        // A `&[u8]` never overlaps it: who makes a reference of `address` keeps this call from its bytes.
         unsafe { copy::copy(source.as_ptr(), target.as_ptr(), source.len()) };
         Ok(())
     }
@@ -137,9 +189,9 @@ impl Memory {
     pub fn read(&self, offset: u64, target: &mut [u8]) -> std::result::Result<(), OutOfBounds> {
         let length = target.len();
         let source = self.range(offset, length)?;
-        // SAFETY: `source` begins `length` bytes within our mapping or allocation (checked by `range`), of
-        // which no reference is given out, so that a `&mut [u8]` never overlaps it. Any value of a byte is
-        // valid.
+        // SAFETY: `source` begins `length` bytes within our mapping or allocation (checked by `range`). A
+        // `&mut [u8]` never overlaps it: who makes a reference of `address` keeps this call from its bytes.
+        // Any value of a byte is valid.
         unsafe { copy::copy(source.as_ptr(), target.as_mut_ptr(), length) };
         Ok(())
     }
@@ -188,6 +240,11 @@ impl Drop for Memory {
             }
             // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed only here.
             Origin::Heap => unsafe { dealloc(self.base.as_ptr(), self.layout) },
+            Origin::Boxed => {
+                let bytes = NonNull::slice_from_raw_parts(self.base, self.len());
+                // SAFETY: `from_boxed` leaked a box of exactly these bytes, and only this frees it.
+                drop(unsafe { Box::from_raw(bytes.as_ptr()) });
+            }
             Origin::Lent => {}
         }
     }
@@ -211,10 +268,10 @@ unsafe fn receive(
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_mut_ptr();
     message.msg_iovlen = pieces.len() as _;
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces that live through
-    // the call: the first is writable by the requirement of this function, the second is an exclusive borrow.
-    // The kernel writes nowhere else. The C library's `recvmsg` is the same call and a cancellation point
-    // besides, from which Rust cannot be unwound.
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces that live
+    // through the call: the first is writable by the requirement of this function, the second is an
+    // exclusive borrow. The kernel writes nowhere else. The C library's `recvmsg` is the same call and a
+    // cancellation point besides, from which Rust cannot be unwound.
     let received =
         unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     usize::try_from(received).map_err(|_| io::Error::last_os_error())
@@ -227,14 +284,25 @@ fn layout(size: usize) -> Result<Layout> {
     layout.ok_or(Error::OutOfRange { what, value, least: 1, most })
 }
 
-/// Maps `size` bytes of zeros (at least one) as pages of their own. `None`: the system provides no further
-/// mapping.
-fn map_zeroed(size: usize) -> Option<NonNull<u8>> {
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new anonymous mapping at a place that the system chooses touches no memory that is
-    // in use.
-    let place = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, -1, 0) };
-    if place == libc::MAP_FAILED { None } else { NonNull::new(place.cast()) }
+/// Maps `size` bytes (at least one) as pages of their own: of a file from an offset on, or zeros.
+fn map(
+    size: usize,
+    flags: libc::c_int,
+    file: Option<(BorrowedFd<'_>, u64)>,
+) -> std::result::Result<NonNull<u8>, io::Error> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let (flags, file, offset) = match file {
+        Some((file, offset)) => (flags, file.as_raw_fd(), offset),
+        None => (flags | libc::MAP_ANONYMOUS, -1, 0),
+    };
+    let offset = offset.try_into().map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))?;
+    // SAFETY: a new mapping at a place that the system chooses touches no memory that is in use. The
+    // descriptor is open for the call, if there is one.
+    let place = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, flags, file, offset) };
+    if place == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(place.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
 }
 
 #[cfg(test)]
@@ -282,5 +350,57 @@ mod tests {
     fn no_bytes_is_no_memory() {
         assert!(Memory::zeroed(0).is_err());
         assert!(Memory::zeroed(usize::MAX).is_err());
+        assert!(Memory::huge(0).is_err());
+        assert!(Memory::huge(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_box_is_used_where_it_is() {
+        let bytes: Box<[u8]> = Box::from(*b"boxed bytes");
+        let place = bytes.as_ptr();
+        let memory = Memory::from_boxed(bytes);
+        assert_eq!(memory.address().as_ptr().cast_const(), place);
+        memory.write(6, b"BYTES").unwrap();
+        let mut found = [0; 11];
+        memory.read(0, &mut found).unwrap();
+        assert_eq!(&found, b"boxed BYTES");
+        assert_eq!(Memory::from_boxed(Box::default()).len(), 0);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn a_file_has_what_is_written() {
+        use std::os::unix::fs::FileExt as _;
+        // A multiple of every size of page.
+        let page = 1 << 16;
+        let file = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = std::fs::File::from(file);
+        file.set_len(page + 100).unwrap();
+        let memory = Memory::of_file(&file, page, 100).unwrap();
+        memory.write(90, b"to the end").unwrap();
+        let mut found = [0; 10];
+        file.read_exact_at(&mut found, page + 90).unwrap();
+        assert_eq!(&found, b"to the end");
+        file.write_all_at(b"back", page).unwrap();
+        memory.read(0, &mut found[..4]).unwrap();
+        assert_eq!(&found[..4], b"back");
+        drop(file);
+        memory.read(90, &mut found).unwrap();
+        assert_eq!(&found, b"to the end", "the mapping keeps it");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn what_cannot_be_mapped_is_refused() {
+        let file = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = std::fs::File::from(file);
+        file.set_len(5000).unwrap();
+        let refused = |offset, size| Memory::of_file(&file, offset, size).unwrap_err().to_string();
+        assert_eq!(refused(0, 5001), "end in a file of 5001 is outside 1 to 5000");
+        assert_eq!(refused(u64::MAX, 1), format!("end in a file of {} is outside 1 to 5000", u64::MAX));
+        assert!(refused(1, 10).starts_with("map a file: Invalid argument"));
+        let read_only = std::fs::File::open("/proc/self/exe").unwrap();
+        let error = Memory::of_file(&read_only, 0, 10).unwrap_err().to_string();
+        assert!(error.starts_with("map a file: Permission denied"), "{error}");
     }
 }

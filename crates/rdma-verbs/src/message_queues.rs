@@ -1,5 +1,5 @@
-//! Queue pairs for messages between peers that do not agree on when receives are posted, and shared receive
-//! queues.
+//! Queue pairs for messages between peers that do not agree on when receives are posted, and receive queues
+//! that queue pairs share.
 //!
 //! Verbs leave this agreement to the consumers: over iWARP, a message without a receive breaks the
 //! connection. libfabric's message endpoints require more, which a device that can wait provides.
@@ -45,7 +45,21 @@ pub trait MessageQueues: QueuePairs {
         Err(UNSUPPORTED)
     }
 
-    /// Creates a shared receive queue for up to `depth` receives, for queue pairs of the same domain.
+    /// Creates a queue pair, as [`QueuePairs::create_qp`] does, that consumes the receives of this queue. A
+    /// message without a receive waits or breaks its connection, as on any other queue pair.
+    fn create_shared_qp(
+        &mut self,
+        pd: &Self::Pd,
+        wanted: QpCapabilities,
+        srq: SrqId,
+    ) -> Result<(QpId, QpCapabilities)> {
+        let _ = (pd, wanted, srq);
+        Err(Error::Unsupported("shared receive queues"))
+    }
+
+    /// Creates a shared receive queue for up to `depth` receives, for queue pairs of the same domain. They
+    /// are all for messages, and then its receives are in places; or none of them is, and then its receives
+    /// are in registered memory.
     fn create_srq(&mut self, pd: &Self::Pd, depth: u32) -> Result<SrqId> {
         let _ = (pd, depth);
         Err(UNSUPPORTED)
@@ -58,8 +72,11 @@ pub trait MessageQueues: QueuePairs {
         Err(UNSUPPORTED)
     }
 
-    /// Posts receives to a shared receive queue, in order, all or none. If a connection ends while a message
-    /// is filling a receive, that receive becomes the oldest of the queue again.
+    /// Posts receives to a shared receive queue, in order, all or none. They are not flushed. If a
+    /// connection ends while a message is filling a receive, that receive becomes the oldest of the queue
+    /// again. Poll all completions of a queue pair before it is destroyed: of a receive whose completion
+    /// was not polled, the embedded device forgets the message and the receive, and other devices post the
+    /// receive again.
     fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
         let _ = (srq, requests);
         Err(UNSUPPORTED)

@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 
 use super::process::Maker;
@@ -54,6 +54,8 @@ impl Interest {
 
 /// The token of the eventfd. [`WaitSet::token`] never reaches it.
 const SIGNAL: u64 = u64::MAX;
+/// Most sources that one wait reports.
+pub(crate) const REPORTED: usize = 64;
 /// Most sets that share an eventfd. The kernel limits the number of paths from one file through nested sets:
 /// 500 paths through two sets, 100 through three, 50 through four. With this bound an application can add
 /// each set to dozens of its own.
@@ -155,7 +157,7 @@ impl WaitSet {
     /// the wait ends it early.
     pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<Token>) -> Result<bool> {
         let timeout = timeout.map(timespec);
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; REPORTED];
         let events = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((events, _)) => events,
             Err(Errno::INTR) => return Ok(false),
@@ -168,6 +170,15 @@ impl WaitSet {
             }
         }
         Ok(!events.is_empty())
+    }
+
+    /// Whether a source is ready or a signal is on. Unlike [`WaitSet::wait`] it takes nothing that is
+    /// reported once.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
+        // What fails is left to the caller's look at the sources.
+        poll(&mut polled, Some(&Timespec::default())) != Ok(0)
     }
 }
 
@@ -207,7 +218,7 @@ impl Signal {
         // The kernel reports an edge when it adds a source to the set's ready list. `epoll_wait` removes the
         // eventfd from that list, because there is no interest in it; the second call adds it again.
         let signals = self.set.signals.lock();
-        let mut events = [const { std::mem::MaybeUninit::uninit() }; 64];
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; REPORTED];
         log_failure(self.set.poll_eventfd(&signals.eventfd, false));
         let waited = epoll::wait(&self.set.epoll, &mut events, Some(&Timespec::default()));
         log_failure(waited.map(drop).map_err(Error::io("epoll_wait")));

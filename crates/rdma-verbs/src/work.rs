@@ -126,17 +126,40 @@ pub enum Payload<'a> {
     Inline(&'a [IoSlice<'a>]),
     /// Registered memory, which must not change until the request completes.
     Segments(&'a [Segment]),
+    /// The same, of a send or write that begins when all reads posted before it are done (a *fence*): so it
+    /// can have what they fetch. It has no immediate data, and its queue pair is not for
+    /// [messages](crate::MessageQueues).
+    Fenced(&'a [Segment]),
     /// Lent memory: at most [`super::DeviceAttributes::max_places`] places.
     Places(&'a [Place]),
 }
 
 impl Payload<'_> {
+    /// Checks that a [`Payload::Fenced`] is that of a request that can have one.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported)
+    pub fn check_fence(&self, operation: Operation) -> crate::Result<()> {
+        let is_plain = match operation {
+            Operation::Send { immediate, .. } | Operation::Write { immediate, .. } => immediate.is_none(),
+            Operation::Read { .. } => false,
+        };
+        match self {
+            Self::Fenced(_) if !is_plain => {
+                Err(crate::Error::Unsupported("fenced reads, or immediate data of fenced requests"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Inline(slices) => slices.iter().map(|slice| slice.len()).sum(),
-            Self::Segments(segments) => segments.iter().map(|segment| segment.length as usize).sum(),
+            Self::Segments(segments) | Self::Fenced(segments) => {
+                segments.iter().map(|segment| segment.length as usize).sum()
+            }
             Self::Places(places) => places.iter().map(Place::len).sum(),
         }
     }

@@ -57,6 +57,10 @@ impl Rig for IbvRig {
         if self.is_iwarp() { CompletionStatus::Truncated } else { CompletionStatus::LocalOperation }
     }
 
+    fn cancels_receives(&self) -> bool {
+        false
+    }
+
     /// Soft iWARP of Linux 6.1 completes a send before earlier reads. If its response to a read of no bytes
     /// has to wait, the response has the length of the message sent before it, and the reading side ends the
     /// connection.

@@ -1,5 +1,5 @@
 //! The heap memory of the embedded iWARP device: little for an idle queue pair, none for a call that moves
-//! data.
+//! data, nor for an operation of the typed layer.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,6 +8,7 @@ use std::time::Instant;
 use rdma_testkit::harness::{CAPABILITIES, Joined, LIMIT, Pair, remote, segment};
 use rdma_testkit::rigs::IwarpRig;
 use rdma_verbs::iwarp::{Device, MemoryRegion};
+use rdma_verbs::typed::{Shard, Work};
 use rdma_verbs::{Access, Buffer, CompletionKind, Operation, QpCapabilities, QueuePairs as _, RecvRequest};
 
 /// Counts what each thread allocates and frees.
@@ -127,4 +128,47 @@ fn data_takes_no_heap() {
         round(size, streamed);
         assert_eq!(round(size, streamed), 0, "{size} bytes, streamed {streamed}");
     }
+}
+
+#[test]
+fn typed_operations_take_no_heap() {
+    const ROUNDS: u32 = 200;
+    let shards = [(); 2].map(|()| Shard::new(Device::default()).unwrap());
+    let listener = shards[1].listen(([127, 0, 0, 1], 0).into(), 1).unwrap();
+    let address = listener.local_address();
+    let [client, server] = shards;
+    let region = server.region(64, Access::all()).unwrap();
+    let remote = region.remote();
+    let echo = std::thread::spawn(move || {
+        let pool = server.pool(8, 64).unwrap();
+        let endpoint = server.endpoint(CAPABILITIES).unwrap();
+        endpoint.post_receives(&pool, 4).unwrap();
+        let connection = listener.next().wait().unwrap().accept(endpoint, b"").wait().unwrap();
+        while let Ok(message) = connection.recv().wait() {
+            connection.send(pool.copy_of(&message).unwrap()).wait().unwrap();
+        }
+        connection.close().wait().unwrap();
+    });
+    let pool = client.pool(8, 64).unwrap();
+    let endpoint = client.endpoint(CAPABILITIES).unwrap();
+    endpoint.post_receives(&pool, 4).unwrap();
+    let connection = endpoint.connect(address, b"").wait().unwrap();
+    let round = || {
+        let before = CALLS.get();
+        for _ in 0..ROUNDS {
+            let buf = connection.send(pool.copy_of(b"ping").unwrap()).wait().unwrap();
+            assert_eq!(connection.recv().wait().unwrap()[..], *b"ping");
+            let buf = connection.read(buf, remote).wait().unwrap();
+            let bufs = [Work::write(buf, remote), Work::write(pool.take().unwrap(), remote)];
+            drop(connection.batch(bufs).wait().unwrap());
+            connection.send_inline(b"inline").unwrap();
+            assert_eq!(connection.recv().wait().unwrap()[..], *b"inline");
+        }
+        CALLS.get() - before
+    };
+    // In the first round queues grow to their size.
+    round();
+    assert_eq!(round(), 0);
+    connection.close().wait().unwrap();
+    echo.join().unwrap();
 }

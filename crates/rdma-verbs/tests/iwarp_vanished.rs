@@ -21,12 +21,13 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Drives an end for this time, or until its first connection event.
 fn event(end: &mut End<Device>, time: Duration) -> Option<ConnectionEvent> {
     let deadline = Instant::now() + time;
-    while step(&mut [&mut *end], deadline, "an event").is_ok() && Instant::now() < deadline {
-        if let Some(event) = end.connection_events.values_mut().find_map(VecDeque::pop_front) {
-            return Some(event);
+    loop {
+        let is_over = step(&mut [&mut *end], deadline, "an event").is_err() || Instant::now() >= deadline;
+        let event = end.connection_events.values_mut().find_map(VecDeque::pop_front);
+        if is_over || event.is_some() {
+            return event;
         }
     }
-    None
 }
 
 fn pair() -> (Pair<Device>, Joined) {

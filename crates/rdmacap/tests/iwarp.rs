@@ -65,8 +65,8 @@ fn what_was_meant_is_reported() {
     }
 }
 
-/// The generator has markers and checksums where tshark expects them. With this seed no marker is right behind
-/// an FPDU: tshark 4.0 counts such a one to that FPDU, not to the next (RFC 5044 4.3).
+/// The generator has markers and checksums where tshark expects them. With this seed no marker is right
+/// behind an FPDU: tshark 4.0 counts such a one to that FPDU, not to the next (RFC 5044 4.3).
 #[test]
 fn tshark_agrees_with_the_generator() {
     for markers in [true, false] {

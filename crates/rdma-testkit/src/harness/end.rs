@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use rdma_verbs::{
     Access, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, ConnectOptions,
-    ConnectionEvent, Connections, Device, EventTarget, Listener, Memory, Operation, Payload,
-    ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, SendRequest, Token, WaitSet,
+    ConnectionEvent, Connections, Device, EventTarget, Listener, Memory, MemoryRegion, MessageQueues,
+    Operation, Payload, Place, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment,
+    SendRequest, SrqId, Token, WaitSet,
 };
 
-use super::{LIMIT, OPTIONS, Result, step};
+use super::{LIMIT, Lent, OPTIONS, Result, step};
 
 /// Depth of the completion queue.
 const DEPTH: u32 = 2048;
@@ -35,6 +36,8 @@ pub struct End<D: Device> {
     pub data: Arc<WaitSet>,
     /// Readable when a connection or the listener has something to report.
     pub events: Arc<WaitSet>,
+    /// The regions of lent memory.
+    lent: Vec<D::Mr>,
     /// Completions that were polled and not consumed, oldest first.
     pub completions: VecDeque<Completion>,
     /// Connection events that were polled and not consumed, by queue pair, oldest first.
@@ -67,6 +70,7 @@ impl<D: Device> End<D> {
             listening: None,
             data,
             events: Arc::new(WaitSet::new()?),
+            lent: Vec::new(),
             completions: VecDeque::new(),
             connection_events: BTreeMap::new(),
             requests: VecDeque::new(),
@@ -93,6 +97,42 @@ impl<D: Device> End<D> {
         let (qp, granted) = self.cq.create_qp(&self.pd, wanted).unwrap();
         self.connection_events.insert(qp, VecDeque::new());
         (qp, granted)
+    }
+
+    /// Creates a queue pair for messages, whose events are polled from now on.
+    pub fn message_queue_pair(&mut self, wanted: QpCapabilities, shared: Option<SrqId>) -> QpId {
+        let (qp, _) = self.cq.create_message_qp(&self.pd, wanted, shared).unwrap();
+        self.connection_events.insert(qp, VecDeque::new());
+        qp
+    }
+
+    /// Creates a queue pair with shared receives, whose events are polled from now on.
+    pub fn shared_queue_pair(&mut self, wanted: QpCapabilities, srq: SrqId) -> QpId {
+        let (qp, _) = self.cq.create_shared_qp(&self.pd, wanted, srq).unwrap();
+        self.connection_events.insert(qp, VecDeque::new());
+        qp
+    }
+
+    /// Memory for requests of this side with this content.
+    pub fn lend(&mut self, bytes: Vec<u8>) -> Lent {
+        self.registered(Lent::new(bytes))
+    }
+
+    /// The same with `length` blank bytes.
+    pub fn lend_blank(&mut self, length: usize) -> Lent {
+        self.registered(Lent::blank(length))
+    }
+
+    /// Registers lent memory, if the device needs that and there are bytes.
+    fn registered(&mut self, lent: Lent) -> Lent {
+        let memory = lent.memory();
+        if !D::LOCAL_KEYS || memory.len() == 0 {
+            return lent;
+        }
+        let region = self.pd.register(memory, Access::LOCAL_WRITE).unwrap();
+        let key = region.local_key();
+        self.lent.push(region);
+        lent.within(key)
     }
 
     /// Starts to connect.
@@ -128,6 +168,22 @@ impl<D: Device> End<D> {
     /// Posts one receive.
     pub fn receive_into(&mut self, qp: QpId, id: u64, buffer: Segment) {
         self.cq.post_recv(qp, &[RecvRequest { id, buffer: Buffer::Segment(buffer) }]).unwrap();
+    }
+
+    /// Posts one receive in places.
+    pub fn receive_in(&mut self, qp: QpId, id: u64, places: &[Place]) {
+        self.cq.post_recv(qp, &[RecvRequest { id, buffer: Buffer::Places(places) }]).unwrap();
+    }
+
+    /// Posts one receive in places to a shared queue.
+    pub fn receive_shared(&mut self, srq: SrqId, id: u64, places: &[Place]) {
+        self.cq.post_srq_recv(srq, &[RecvRequest { id, buffer: Buffer::Places(places) }]).unwrap();
+    }
+
+    /// Posts one signaled request with payload in places.
+    pub fn post_places(&mut self, qp: QpId, id: u64, operation: Operation, places: &[Place]) {
+        let payload = Payload::Places(places);
+        self.cq.post_send(qp, &[SendRequest { id, signaled: true, operation, payload }], false).unwrap();
     }
 
     /// Posts one signaled request with registered payload.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use rdma_verbs::{Completion, CompletionKind, ConnectionEvent, Device, QpCapabilities, QpId};
+use rdma_verbs::{Completion, CompletionKind, ConnectionEvent, Device, QpCapabilities, QpId, SrqId};
 
 use super::{CAPABILITIES, End, LIMIT, QUIET, SEND, step, success};
 use crate::suite::rig::Rig;
@@ -63,8 +63,7 @@ impl<D: Device> Pair<D> {
     /// Connects two new queue pairs. `prepare` posts their first receives.
     pub fn join(&mut self, prepare: impl FnOnce(&mut Self, Joined)) -> Joined {
         let (joined, events) = self.try_join(prepare);
-        let established = |event: &ConnectionEvent| matches!(event, ConnectionEvent::Established { .. });
-        assert!(events.iter().all(established), "{events:?}");
+        require_established(&events);
         joined
     }
 
@@ -76,10 +75,39 @@ impl<D: Device> Pair<D> {
             passive: self.passive.queue_pair(self.capabilities).0,
         };
         prepare(self, joined);
+        let events = self.attempt(joined);
+        (joined, events)
+    }
+
+    /// Connects two new queue pairs for messages. The passive one uses the receives of `shared`, if that is
+    /// given.
+    pub fn join_messages(&mut self, shared: Option<SrqId>) -> Joined {
+        let of_shared = QpCapabilities { recv_depth: 0, ..self.capabilities };
+        let wanted = if shared.is_some() { of_shared } else { self.capabilities };
+        let joined = Joined {
+            active: self.active.message_queue_pair(self.capabilities, None),
+            passive: self.passive.message_queue_pair(wanted, shared),
+        };
+        require_established(&self.attempt(joined));
+        joined
+    }
+
+    /// Connects two new queue pairs. The passive one uses the receives of `srq`.
+    pub fn join_shared(&mut self, wanted: QpCapabilities, srq: SrqId) -> Joined {
+        let joined = Joined {
+            active: self.active.queue_pair(self.capabilities).0,
+            passive: self.passive.shared_queue_pair(wanted, srq),
+        };
+        require_established(&self.attempt(joined));
+        joined
+    }
+
+    /// Connects two queue pairs. Returns the first event of the active and of the passive side.
+    fn attempt(&mut self, joined: Joined) -> [ConnectionEvent; 2] {
         self.active.connect(joined.active, self.address, b"");
         self.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
         self.passive.accept(joined.passive, b"");
-        (joined, [self.event(joined, false), self.event(joined, true)])
+        [self.event(joined, false), self.event(joined, true)]
     }
 
     /// Connects two new queue pairs, of which the passive one has a full receive queue without buffers.
@@ -116,4 +144,9 @@ impl<D: Device> Pair<D> {
         let received = self.at_passive();
         assert_eq!(received, success(joined.passive, received.id, CompletionKind::Recv));
     }
+}
+
+fn require_established(events: &[ConnectionEvent; 2]) {
+    let established = |event: &ConnectionEvent| matches!(event, ConnectionEvent::Established { .. });
+    assert!(events.iter().all(established), "{events:?}");
 }

@@ -6,16 +6,22 @@ use rdma_verbs::Transport;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Determines when sends and writes complete: on [`Transport::Iwarp`] when they are on the wire, on
-    /// [`Transport::InfiniBand`] when the peer's device has acknowledged them.
+    /// [`Transport::InfiniBand`] when the peer's device has acknowledged them. Where
+    /// [`rdma_verbs::MessageQueues`] has rules of the embedded device and others of RDMA devices, the former
+    /// follows those, and the latter these.
     pub transport: Transport,
-    /// Whether immediate data can be sent and received.
-    pub immediate: bool,
+    /// Number of bits of immediate data; 0: none.
+    pub immediate: u8,
     /// Most bytes of inline payload that a queue pair is granted.
     pub inline: usize,
     /// Most entries of a send queue.
     pub max_send_depth: u32,
     /// Most entries of a receive queue.
     pub max_recv_depth: u32,
+    /// Most entries of a shared receive queue.
+    pub max_srq_depth: u32,
+    /// Most places of a request; 0: there are no queue pairs for messages.
+    pub max_places: usize,
     /// Longest message in bytes.
     pub max_message: u32,
     /// Most bytes of private data.
@@ -27,7 +33,7 @@ pub struct Config {
     /// and their payload in the sender's memory, until the peer drives its side.
     pub wire: usize,
     /// Whether a message without a posted receive waits for one (InfiniBand with unlimited RNR retries).
-    /// Otherwise it breaks the connection (iWARP).
+    /// Otherwise it breaks the connection (iWARP). On queue pairs for messages it always waits.
     pub receiver_not_ready_waits: bool,
     /// Whether the attached wait set behaves like the completion channel of hardware: it becomes readable
     /// once after [`arm`](rdma_verbs::CompletionQueue::arm), for a later completion. Otherwise it is readable
@@ -42,10 +48,12 @@ impl Config {
     pub const fn iwarp() -> Self {
         Self {
             transport: Transport::Iwarp,
-            immediate: false,
+            immediate: 0,
             inline: 4096,
             max_send_depth: 16_384,
             max_recv_depth: 16_384,
+            max_srq_depth: 16_384,
+            max_places: 4,
             max_message: 1 << 30,
             max_private_data: 508,
             private_data_padded: false,
@@ -61,7 +69,7 @@ impl Config {
     pub const fn infiniband() -> Self {
         Self {
             transport: Transport::InfiniBand,
-            immediate: true,
+            immediate: 32,
             inline: 64,
             max_private_data: 56,
             private_data_padded: true,

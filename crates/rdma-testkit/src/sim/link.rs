@@ -26,7 +26,7 @@ pub(super) enum Frame {
     /// Bytes for the receiver's memory.
     Write { bytes: Vec<u8>, remote: RemoteAddress, immediate: Option<u64> },
     /// A request for bytes of the receiver's memory.
-    ReadRequest { remote: RemoteAddress, length: u32 },
+    ReadRequest { remote: RemoteAddress, length: usize },
     /// The response to the oldest outstanding read request.
     ReadResponse { bytes: Vec<u8> },
     /// The receiver executed this many more requests.
@@ -190,7 +190,7 @@ fn deliver(own: &mut Side, other: &mut Side, frame: Frame) {
 
 impl Frame {
     /// Whether it counts against the capacity of the wire.
-    fn is_request(&self) -> bool {
+    pub(super) fn is_request(&self) -> bool {
         matches!(self, Self::Send { .. } | Self::Write { .. } | Self::ReadRequest { .. })
     }
 

@@ -70,14 +70,14 @@ impl Notifier {
         state.armed = true;
     }
 
-    /// Arms the signal if the device must be armed. Returns whether it must.
+    /// Arms the signal if the device must be armed. Returns whether it was not armed already.
     pub(super) fn arm(&self) -> bool {
-        if self.arming {
-            let mut state = self.state.lock();
-            state.signal(false);
-            state.armed = true;
+        if !self.arming {
+            return false;
         }
-        self.arming
+        let mut state = self.state.lock();
+        state.signal(false);
+        !std::mem::replace(&mut state.armed, true)
     }
 
     fn wake(&self, state: &mut State) {

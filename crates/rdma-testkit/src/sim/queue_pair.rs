@@ -5,8 +5,10 @@
 //! the queue pair.
 
 mod incoming;
+mod local;
 mod outgoing;
 mod post;
+mod receives;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,14 +23,19 @@ use outgoing::SendQueue;
 use rdma_verbs::Signal;
 use rdma_verbs::{
     BreakReason, Completion, CompletionKind, CompletionStatus, ConnectError, ConnectionEvent, Error,
-    QpCapabilities, QpId, Result, Segment, Transport,
+    QpCapabilities, QpId, Result, Transport,
 };
+use receives::Receive;
+use receives::Receives;
+pub(super) use receives::{Shared, SharedReceives};
 
-/// A posted receive.
-#[derive(Debug, Clone, Copy)]
-struct Receive {
-    id: u64,
-    buffer: Option<Segment>,
+/// The rules that a queue pair follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// Those of every queue pair.
+    Verbs,
+    /// Those of [`rdma_verbs::MessageQueues`].
+    Messages,
 }
 
 /// A completion that was not polled yet, with the queue entries that polling it frees.
@@ -39,12 +46,16 @@ pub(super) struct Finished {
 }
 
 /// Entries of a queue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Entries {
     /// Entries of the send queue: the completed request and the unsignaled ones before it.
     Send(u32),
     /// One entry of the receive queue.
     Recv,
+    /// One entry of the shared receive queue, and its receive.
+    Shared(Receive),
+    /// None: a write of the peer took no receive.
+    Nothing,
 }
 
 /// The completions of a completion queue that can be polled.
@@ -54,6 +65,7 @@ pub(super) type ReadyList = VecDeque<Finished>;
 pub(super) struct QueuePair {
     number: QpId,
     config: Config,
+    rules: Rules,
     capabilities: QpCapabilities,
     regions: Arc<Regions>,
     phase: Phase,
@@ -72,11 +84,14 @@ pub(super) struct QueuePair {
     local_address: Option<SocketAddr>,
     peer_address: Option<SocketAddr>,
     sends: SendQueue,
-    receives: VecDeque<Receive>,
-    /// Receives whose completion was not polled, including those in `receives`.
-    receives_occupied: u32,
+    /// Its own receive queue.
+    receives: Receives,
+    /// The queue that it uses instead.
+    shared: Option<SharedReceives>,
     /// A message that waits for a receive.
     stalled: Option<Frame>,
+    /// Messages that had to wait.
+    stalls: u64,
     /// Requests of the peer that were executed and not acknowledged yet.
     unacknowledged: usize,
     /// Whether the peer's requests complete only when they are acknowledged.
@@ -120,12 +135,15 @@ impl QueuePair {
     pub(super) fn new(
         number: QpId,
         config: Config,
+        rules: Rules,
         capabilities: QpCapabilities,
         regions: Arc<Regions>,
+        shared: Option<SharedReceives>,
     ) -> Self {
         Self {
             number,
             config,
+            rules,
             capabilities,
             regions,
             phase: Phase::Idle,
@@ -139,11 +157,25 @@ impl QueuePair {
             local_address: None,
             peer_address: None,
             sends: SendQueue::new(capabilities.send_depth),
-            receives: VecDeque::new(),
-            receives_occupied: 0,
+            receives: Receives::new(capabilities.recv_depth),
+            shared,
             stalled: None,
+            stalls: 0,
             unacknowledged: 0,
             acknowledge: false,
+        }
+    }
+
+    /// Whether it follows the embedded device where queue pairs for messages differ.
+    fn is_as_embedded(&self) -> bool {
+        self.rules == Rules::Messages && self.config.transport == Transport::Iwarp
+    }
+
+    /// Runs `body` on the queue that messages consume.
+    fn with_receives<R>(&mut self, body: impl FnOnce(&mut Receives) -> R) -> R {
+        match &self.shared {
+            Some(shared) => body(&mut shared.lock().receives),
+            None => body(&mut self.receives),
         }
     }
 
@@ -211,6 +243,11 @@ impl QueuePair {
             Phase::Connecting(_) => self.abort(ready),
             Phase::Accepting(_) | Phase::Established => {
                 self.closing = true;
+                if self.rules == Rules::Messages {
+                    self.stalled = None;
+                    self.sends.give_up_reads();
+                    self.flush_receives(ready);
+                }
                 self.drive(ready);
             }
         }
@@ -236,9 +273,6 @@ impl QueuePair {
     pub(super) fn drive(&mut self, ready: &mut ReadyList) {
         while let Some(frame) = self.next_frame() {
             self.stalled = self.receive(frame, ready);
-            if self.stalled.is_some() {
-                break;
-            }
         }
         self.send_acknowledgement();
         self.transmit(ready);
@@ -284,11 +318,35 @@ impl QueuePair {
     pub(super) fn free(&mut self, entries: Entries) {
         match entries {
             Entries::Send(count) => self.sends.free(count),
-            Entries::Recv => self.receives_occupied -= 1,
+            Entries::Recv | Entries::Shared(_) => self.with_receives(Receives::free),
+            Entries::Nothing => {}
         }
     }
 
+    /// Drops a completion that is not polled, because the queue pair is destroyed. A shared receive is posted
+    /// again.
+    pub(super) fn drop_completion(&mut self, entries: Entries) {
+        if let Entries::Shared(receive) = entries {
+            self.with_receives(|receives| receives.put_back(receive));
+        }
+    }
+
+    /// Whether a message waited for a receive that is there now.
+    pub(super) fn can_resume(&mut self) -> bool {
+        self.stalled.is_some() && self.with_receives(|receives| !receives.is_empty())
+    }
+
+    /// See [`rdma_verbs::MessageQueues::stalls`].
+    pub(super) fn stalls(&self) -> u64 {
+        self.stalls
+    }
+
+    /// The frame to handle next. There is none while a message waits for a receive, which it does no longer
+    /// when this side ends the connection.
     fn next_frame(&mut self) -> Option<Frame> {
+        if self.stalled.is_some() && !self.closing && !self.can_resume() {
+            return None;
+        }
         self.stalled.take().or_else(|| self.port.as_ref()?.pop())
     }
 
@@ -321,13 +379,15 @@ impl QueuePair {
     }
 
     /// Finishes the orderly end after the peer's [`Frame::Close`]. If this side did not begin it, it answers
-    /// at once. Otherwise it waits for its own requests first.
+    /// at once. Otherwise it waits for its own requests first, unless they are messages: a peer that has
+    /// ended the connection drops those.
     fn finish_orderly_end(&mut self, ready: &mut ReadyList) {
         if !self.peer_closed || self.phase == Phase::Ended {
             return;
         }
         let Some(port) = &self.port else { return };
-        if self.closing && !port.peer_gone() && !(self.close_sent && self.sends.is_idle()) {
+        let waits = self.closing && self.rules == Rules::Verbs;
+        if waits && !port.peer_gone() && !(self.close_sent && self.sends.is_idle()) {
             return;
         }
         if !self.close_sent {
@@ -351,12 +411,16 @@ impl QueuePair {
         self.phase = Phase::Ended;
         self.report_event(event);
         self.sends.flush(self.number, ready);
-        while let Some(request) = self.receives.pop_front() {
-            ready.push_back(self.received(request.id, CompletionKind::Recv, CompletionStatus::Flushed));
-        }
+        self.flush_receives(ready);
         self.port = None;
         self.bound = None;
         self.stalled = None;
+    }
+
+    fn flush_receives(&mut self, ready: &mut ReadyList) {
+        while let Some(request) = self.receives.take() {
+            ready.push_back(self.received(request.id, CompletionKind::Recv, CompletionStatus::Flushed));
+        }
     }
 
     /// The completion of a receive, without the fields that only a success has.

@@ -20,10 +20,23 @@ macro_rules! conformance {
                 sends_of_many_sizes_arrive, segments_are_gathered, order_is_kept, invalidated_keys_are_reported,
                 sends_carry_immediate_data, a_message_too_long_breaks_the_connection
             }
+            message_queues {
+                messages_go_from_places_to_places, messages_wait_for_their_receives,
+                a_message_too_long_is_cut_or_breaks_the_connection, writes_with_immediate_data_are_reported,
+                reads_fill_places, receives_are_cancelled, connections_share_receives,
+                shared_receives_outlive_their_connections, nothing_is_received_after_disconnecting,
+                reads_under_way_when_this_side_disconnects_are_flushed,
+                requests_have_a_number_of_places
+            }
+            shared_receives {
+                queue_pairs_share_receives, numbers_of_writes_consume_shared_receives,
+                a_message_without_a_shared_receive_concerns_its_connection_only,
+                shared_receives_are_not_flushed, shared_receives_are_used_after_disconnecting
+            }
             one_sided {
                 writes_are_placed_at_their_addresses, unsignaled_writes_complete_with_later_requests,
                 writes_carry_immediate_data, reads_fetch_the_peers_memory, violations_break_one_connection_only,
-                remote_keys_end_with_their_region, nothing_outside_the_region_is_touched
+                remote_keys_end_with_their_region, fenced_requests_have_what_reads_fetch, memory_of_every_kind_can_be_registered, nothing_outside_the_region_is_touched
             }
             queues {
                 sends_are_posted_all_or_none, receives_are_posted_all_or_none,
@@ -40,7 +53,7 @@ macro_rules! conformance {
             }
             waiting {
                 the_wait_set_is_readable_while_there_are_completions, completions_found_by_other_calls_are_signaled,
-                event_targets_report_their_token, idle_wait_sets_are_not_readable
+                event_targets_report_their_token, idle_wait_sets_are_not_readable, an_idle_device_has_no_events
             }
             streaming { two_threads_stream }
         );

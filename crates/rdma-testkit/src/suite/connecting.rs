@@ -92,10 +92,12 @@ pub fn a_local_address_can_be_chosen(rig: &impl Rig) {
 
 pub fn private_data_arrives_exactly(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
-    let most = pair.active.device.attributes().max_private_data;
-    for length in [0, 1, 24, 25, most - 1, most] {
-        let request: Vec<u8> = (0..length).map(|at| at as u8 ^ 0xa5).collect();
-        let reply: Vec<u8> = request.iter().rev().copied().collect();
+    let most = pair.active.device.attributes().private_data;
+    let bytes = |length: usize| -> Vec<u8> { (0..length).map(|at| at as u8 ^ 0xa5).collect() };
+    let lengths = [0, 1, 24, 25].map(|length| (length, length));
+    for (request, reply) in lengths.into_iter().chain([(most.request - 1, 3), (most.request, most.reply)]) {
+        let request = bytes(request);
+        let reply: Vec<u8> = bytes(reply).into_iter().rev().collect();
         let joined = Joined {
             active: pair.active.queue_pair(CAPABILITIES).0,
             passive: pair.passive.queue_pair(CAPABILITIES).0,
@@ -111,7 +113,8 @@ pub fn private_data_arrives_exactly(rig: &impl Rig) {
 
 pub fn private_data_has_a_limit(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
-    let data = vec![0; pair.active.device.attributes().max_private_data + 1];
+    let most = pair.active.device.attributes().private_data;
+    let data = vec![0; most.request + 1];
     let (qp, _) = pair.active.queue_pair(CAPABILITIES);
     let target = pair.active.target();
     let answer = pair.active.cq.connect(qp, pair.address, None, &data, &OPTIONS, target);
@@ -122,20 +125,25 @@ pub fn private_data_has_a_limit(rig: &impl Rig) {
     let (passive, _) = pair.passive.queue_pair(CAPABILITIES);
     let request = pair.passive.requests.pop_front().unwrap();
     let target = pair.passive.target();
+    let data = vec![0; most.reply + 1];
     let answer = pair.passive.cq.accept(passive, request, &data, &OPTIONS, target);
     assert!(matches!(answer, Err(Error::OutOfRange { .. })), "{answer:?}");
 }
 
 pub fn a_reject_carries_data(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
-    for data in [&b""[..], b"not today"] {
+    let most = pair.active.device.attributes().private_data.reject;
+    let too_long = vec![7; most + 1];
+    for data in [&b""[..], b"not today", &too_long] {
         let (qp, _) = pair.active.queue_pair(CAPABILITIES);
         pair.active.connect(qp, pair.address, b"please");
         pair.until("a request", |pair| (!pair.passive.requests.is_empty()).then_some(()));
         pair.passive.requests.pop_front().unwrap().reject(data);
         let joined = Joined { active: qp, passive: qp };
         match pair.event(joined, false) {
-            ConnectionEvent::Rejected { private_data } => assert_arrived(rig, &private_data, data),
+            ConnectionEvent::Rejected { private_data } => {
+                assert_arrived(rig, &private_data, &data[..data.len().min(most)]);
+            }
             other => panic!("{other:?}"),
         }
         pair.drive_until_idle();

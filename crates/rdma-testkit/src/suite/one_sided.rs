@@ -1,8 +1,8 @@
 //! RDMA writes and reads, and the violations that the target refuses.
 
 use rdma_verbs::{
-    Access, CompletionKind, CompletionStatus, Device, Error, MemoryRegion, Operation, Payload,
-    QueuePairs as _, RemoteAddress, SendRequest, Transport,
+    Access, Completion, CompletionKind, CompletionStatus, Device, Error, Memory, MemoryRegion, Operation,
+    Payload, ProtectionDomain as _, QueuePairs as _, RemoteAddress, SendRequest, Transport,
 };
 
 use super::rig::Rig;
@@ -36,6 +36,81 @@ pub fn writes_are_placed_at_their_addresses(rig: &impl Rig) {
         assert_eq!(pair.at_passive(), success(joined.passive, id, CompletionKind::Recv));
         expected[offset..offset + length].copy_from_slice(&pattern(size, 1)[id as usize..][..length]);
         assert!(bytes(&window) == expected, "{length} bytes at {offset}");
+    }
+}
+
+pub fn fenced_requests_have_what_reads_fetch(rig: &impl Rig) {
+    let mut pair = Pair::new(rig);
+    let size = 50_000;
+    let inbox = pair.passive.region(size, Access::LOCAL_WRITE);
+    let window =
+        pair.passive.region(2 * size, Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE);
+    window.memory().write(0, &pattern(size, 5)).unwrap();
+    let joined = pair.join(|pair, joined| {
+        pair.passive.receive_into(joined.passive, 7, segment(&inbox, 0, size));
+        pair.passive.post_empty_receives(joined.passive, 2);
+    });
+    let middle = pair.active.region(size, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let pieces = [segment(&middle, 0, size)];
+    let read = Operation::Read { remote: remote(&window, 0) };
+    let copy = write(remote(&window, size));
+    let request = |id, operation, payload| SendRequest { id, signaled: true, operation, payload };
+    // Read, send and write in one list; the last send shows when the write has been placed.
+    let requests = [
+        request(1, read, Payload::Segments(&pieces)),
+        request(2, SEND, Payload::Fenced(&pieces)),
+        request(3, copy, Payload::Fenced(&pieces)),
+        request(4, SEND, Payload::Fenced(&[])),
+    ];
+    pair.active.cq.post_send(joined.active, &requests, false).unwrap();
+    let arrived = success(joined.passive, 7, CompletionKind::Recv);
+    assert_eq!(pair.at_passive(), Completion { length: size as u32, ..arrived });
+    assert!(bytes(&inbox) == pattern(size, 5), "the send has what the read has fetched");
+    assert_eq!(pair.at_passive(), success(joined.passive, 0, CompletionKind::Recv));
+    assert!(bytes(&window)[size..] == pattern(size, 5), "and so has the write");
+    let mut done = [(); 4].map(|()| pair.at_active().id);
+    done.sort_unstable();
+    assert_eq!(done, [1, 2, 3, 4]);
+
+    for refused in [
+        request(5, read, Payload::Fenced(&pieces)),
+        request(6, Operation::Write { remote: remote(&window, 0), immediate: Some(1) }, Payload::Fenced(&[])),
+    ] {
+        let refused = pair.active.cq.post_send(joined.active, &[refused], false);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    }
+    pair.assert_works(joined);
+}
+
+/// What a peer writes to a file's mapping is in the file, and what is in a box need not be copied.
+pub fn memory_of_every_kind_can_be_registered(rig: &impl Rig) {
+    let mut pair = Pair::new(rig);
+    let joined = pair.join_with_receives();
+    let size = 10_000;
+    let file = rustix::fs::memfd_create("registered", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, size as u64).unwrap();
+    let mapped = Memory::of_file(&file, 0, size).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let window = pair.passive.pd.register(mapped, access).unwrap();
+    let boxed = Memory::from_boxed(pattern(size, 9).into());
+    let source = pair.active.pd.register(boxed, Access::empty()).unwrap();
+    pair.active.post(joined.active, 1, write(remote(&window, 0)), &[segment(&source, 0, size)]);
+    pair.active.post(joined.active, 2, SEND, &[]);
+    assert_eq!(pair.at_passive(), success(joined.passive, 0, CompletionKind::Recv));
+    let mut found = vec![0; size];
+    assert_eq!(rustix::io::pread(&file, &mut found, 0), Ok(size));
+    assert!(found == pattern(size, 9));
+    // Huge pages are there if the system has reserved some.
+    match Memory::huge(size) {
+        Ok(huge) => {
+            assert_eq!(huge.len(), 2 << 20);
+            let huge = pair.passive.pd.register(huge, access).unwrap();
+            pair.active.post(joined.active, 3, write(remote(&huge, 0)), &[segment(&source, 0, size)]);
+            pair.active.post(joined.active, 4, SEND, &[]);
+            assert_eq!(pair.at_passive(), success(joined.passive, 1, CompletionKind::Recv));
+            assert!(bytes(&huge)[..size] == pattern(size, 9));
+        }
+        Err(error) => assert!(matches!(error, Error::Io { .. }), "{error}"),
     }
 }
 

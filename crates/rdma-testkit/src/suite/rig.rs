@@ -48,6 +48,11 @@ pub trait Rig {
         CompletionStatus::Truncated
     }
 
+    /// Whether receives can be cancelled.
+    fn cancels_receives(&self) -> bool {
+        true
+    }
+
     /// Whether requests after a read complete after it.
     fn reads_complete_in_order(&self) -> bool {
         true

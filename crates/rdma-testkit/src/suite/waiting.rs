@@ -1,8 +1,9 @@
 //! Wait sets and event targets.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdma_verbs::{Completion, CompletionQueue, Connections, Device, WaitSet};
+use rdma_verbs::{Completion, CompletionQueue, Connections, Device, EventTarget, WaitSet};
 
 use super::rig::Rig;
 use crate::harness::{CAPABILITIES, End, Joined, LIMIT, OPTIONS, Pair, QUIET, SEND};
@@ -115,4 +116,14 @@ pub fn idle_wait_sets_are_not_readable(rig: &impl Rig) {
         assert!(!readable(&end.events, QUIET));
     }
     assert_eq!(pair.active.cq.poll(&mut [Completion::EMPTY]), 0);
+}
+
+pub fn an_idle_device_has_no_events(rig: &impl Rig) {
+    let (device, _) = rig.devices();
+    let wait = Arc::new(WaitSet::new().unwrap());
+    let mut events = device.events(EventTarget::new(&wait)).unwrap();
+    assert_eq!(events.poll(), None);
+    assert!(!wait.is_readable());
+    drop(events);
+    assert!(!wait.is_readable());
 }

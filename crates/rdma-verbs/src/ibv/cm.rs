@@ -326,8 +326,8 @@ pub(super) struct Parameters {
 }
 
 impl Parameters {
-    /// For `rdma_connect` and `rdma_accept`. Both retry counts have their maximum, which means without end for the
-    /// receiver that is not ready: messages wait for a receive.
+    /// For `rdma_connect` and `rdma_accept`. Both retry counts have their maximum, which means without end
+    /// for the receiver that is not ready: messages wait for a receive.
     fn raw(&self, private_data: &[u8]) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: private_data.as_ptr().cast(),

@@ -318,7 +318,7 @@ impl verbs::QueuePairs for Cq {
     type Pd = Pd;
 
     fn create_qp(&mut self, pd: &Pd, wanted: QpCapabilities) -> Result<(QpId, QpCapabilities)> {
-        self.add(pd, wanted, Purpose::Any)
+        self.add(pd, wanted, Purpose::Any(None))
     }
 
     fn destroy_qp(&mut self, qp: QpId) {
@@ -355,9 +355,22 @@ impl verbs::MessageQueues for Cq {
         self.add(pd, wanted, Purpose::Messages(shared))
     }
 
+    fn create_shared_qp(
+        &mut self,
+        pd: &Pd,
+        wanted: QpCapabilities,
+        srq: SrqId,
+    ) -> Result<(QpId, QpCapabilities)> {
+        let shared = Arc::clone(self.srq(srq)?);
+        if !shared.is_of(pd) {
+            return Err(Error::BadState { state: "of another domain", what: "sharing its receives" });
+        }
+        self.add(pd, wanted, Purpose::Any(Some(shared)))
+    }
+
     fn create_srq(&mut self, pd: &Pd, depth: u32) -> Result<SrqId> {
-        if self.queue.context.attributes.max_places == 0 {
-            return Err(NO_MESSAGES);
+        if self.queue.context.attributes.max_srq_depth == 0 {
+            return Err(Error::Unsupported("shared receive queues"));
         }
         let number = SrqId(self.last_shared + 1);
         self.make_room(depth)?;

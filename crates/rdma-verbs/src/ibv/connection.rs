@@ -110,7 +110,8 @@ impl QueuePair {
         options: &ConnectOptions,
         targets: &Targets<'_>,
     ) -> Result<()> {
-        self.check_start("connect", private_data)?;
+        let limits = self.context().attributes.private_data;
+        self.check_start("connect", private_data, limits.request)?;
         let channel = Channel::open()?;
         let id = Id::create(&channel)?;
         targets.add(&channel)?;
@@ -135,7 +136,8 @@ impl QueuePair {
         options: &ConnectOptions,
         targets: &Targets<'_>,
     ) -> Result<()> {
-        self.check_start("accept", private_data)?;
+        let limits = self.context().attributes.private_data;
+        self.check_start("accept", private_data, limits.reply)?;
         let (mut id, offered) = request.into_parts();
         let channel = Channel::open()?;
         id.migrate(&channel)?;
@@ -160,11 +162,10 @@ impl QueuePair {
         Ok(())
     }
 
-    fn check_start(&self, what: &'static str, private_data: &[u8]) -> Result<()> {
+    fn check_start(&self, what: &'static str, private_data: &[u8], most: usize) -> Result<()> {
         if !matches!(self.state, State::Idle) {
             return Err(Error::BadState { state: self.state.name(), what });
         }
-        let most = self.context().attributes.max_private_data;
         if private_data.len() > most {
             return Err(Error::OutOfRange {
                 what: "private data length",
@@ -235,8 +236,8 @@ impl QueuePair {
         match verdict {
             Verdict::Fine => {}
             Verdict::Probe => self.post_probe(),
-            // The peer may be waiting for its consumer to post a receive. If its host is gone, the device gives
-            // up sending the older requests.
+            // The peer may be waiting for its consumer to post a receive. If its host is gone, the device
+            // gives up sending the older requests.
             Verdict::Lost if self.most_places > 0 && !self.sends.is_probe_oldest() => {}
             Verdict::Lost => self.break_with(BreakReason::Vanished),
         }

@@ -19,7 +19,10 @@ use super::memory::Pd;
 use super::queue_pair::{Purpose, QueuePair, SEND_SEGMENTS};
 use super::siw;
 use crate::process::Maker;
-use crate::{BreakReason, DeviceAttributes, Error, QpCapabilities, QpId, Result, Transport};
+use crate::{
+    BreakReason, DeviceAttributes, DeviceEvent, DeviceEventSender, DeviceEvents, Error, EventTarget,
+    Interest, PrivateDataLimits, QpCapabilities, QpId, Result, Transport, WaitSet,
+};
 
 /// Most inline bytes that a queue pair asks for. More would make every entry of the send queue larger, and
 /// copying a longer payload costs little beside sending it.
@@ -31,8 +34,8 @@ pub(super) const PROBE_ENTRIES: u32 = 1;
 /// Bytes of private data that the connection manager carries for a consumer. InfiniBand's request has room
 /// for 92 bytes, of which the addresses take 36. iWARP has more room than librdmacm's length field can
 /// express (255), of which revision 2 of MPA takes 4.
-const PRIVATE_DATA_INFINIBAND: usize = 56;
-const PRIVATE_DATA_IWARP: usize = 251;
+const PRIVATE_DATA_INFINIBAND: PrivateDataLimits = PrivateDataLimits { request: 56, reply: 196, reject: 148 };
+const PRIVATE_DATA_IWARP: PrivateDataLimits = PrivateDataLimits::same(251);
 
 /// `struct ibv_async_event`. Its event type is an integer, because a newer library may report unknown types.
 #[repr(C)]
@@ -40,6 +43,29 @@ pub(super) struct AsyncEvent {
     /// The object, or the number of the port.
     element: *mut c_void,
     event_type: c_uint,
+}
+
+/// Events of a device or a port that it reports to those who ask for them, and does nothing about.
+const OTHERS: [sys::ibv_event_type; 5] = [
+    sys::ibv_event_type::IBV_EVENT_LID_CHANGE,
+    sys::ibv_event_type::IBV_EVENT_PKEY_CHANGE,
+    sys::ibv_event_type::IBV_EVENT_SM_CHANGE,
+    sys::ibv_event_type::IBV_EVENT_CLIENT_REREGISTER,
+    sys::ibv_event_type::IBV_EVENT_GID_CHANGE,
+];
+
+/// The descriptor of a device's events, in a wait set.
+struct Source {
+    context: Arc<Context>,
+    wait: Arc<WaitSet>,
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Err(error) = self.wait.remove(self.context.async_fd()) {
+            log::debug!("{error}");
+        }
+    }
 }
 
 /// An opened device.
@@ -62,6 +88,8 @@ pub(super) struct Context {
     inline: AtomicUsize,
     /// A bit for each port that is down. All bits are set when the device is gone.
     down: AtomicU64,
+    /// Those who asked for the events of the device.
+    subscribers: DeviceEventSender,
 }
 
 // SAFETY: libibverbs allows any thread to call on a context and on what was made from it.
@@ -172,13 +200,15 @@ impl Context {
                 max_recv_depth: 0,
                 max_srq_depth: 0,
                 max_completions: 0,
-                max_private_data: PRIVATE_DATA_INFINIBAND,
+                private_data: PRIVATE_DATA_INFINIBAND,
                 max_message: 0,
+                private_read_sinks: true,
             },
             max_segments: 1,
             max_reads: ReadDepths { initiator: 0, responder: 0 },
             inline: AtomicUsize::new(MAX_INLINE),
             down: AtomicU64::new(0),
+            subscribers: DeviceEventSender::default(),
         };
         set_nonblocking(context.async_fd())?;
         // SAFETY: the structure consists of integers, for which all zeros are valid.
@@ -207,7 +237,8 @@ impl Context {
         if transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP {
             attributes.transport = Transport::Iwarp;
             attributes.immediate = 0;
-            attributes.max_private_data = PRIVATE_DATA_IWARP;
+            attributes.private_data = PRIVATE_DATA_IWARP;
+            attributes.private_read_sinks = false;
         } else {
             let most = context.max_segments.min(number(device.max_sge_rd).max(1));
             attributes.max_places = SEND_SEGMENTS.min(most as usize);
@@ -237,7 +268,8 @@ impl Context {
         DeviceAttributes { max_inline: max_inline.unwrap_or(0), ..self.attributes.clone() }
     }
 
-    /// Devices do not report how many inline bytes they grant, so this creates a queue pair like those for messages.
+    /// Devices do not report how many inline bytes they grant, so this creates a queue pair like those for
+    /// messages.
     fn ask_for_inline(self: &Arc<Self>) -> Result<usize> {
         if self.attributes.max_places == 0 {
             return Ok(0);
@@ -269,13 +301,24 @@ impl Context {
 
     /// The fault of the device or of this port, if there is one. Handles the device's events first.
     pub(super) fn fault(&self, port: u8) -> Option<BreakReason> {
-        while self.handle_event() {}
+        self.handle_events();
         match self.down.load(Ordering::Relaxed) {
             0 => None,
             u64::MAX => Some(BreakReason::DeviceGone),
             down if down & port_bit(port) != 0 => Some(BreakReason::PortDown),
             _ => None,
         }
+    }
+
+    /// The device's events from now on. Whoever reads its descriptor passes them to all.
+    pub(super) fn events(self: &Arc<Self>, target: &EventTarget) -> Result<DeviceEvents> {
+        let source = Source { context: Arc::clone(self), wait: Arc::clone(&target.wait) };
+        target.wait.add(self.async_fd(), target.token, Interest::Read)?;
+        Ok(self.subscribers.subscribe(target).found_by(move || source.context.handle_events()))
+    }
+
+    fn handle_events(&self) {
+        while self.handle_event() {}
     }
 
     /// Notes that the device is gone.
@@ -297,11 +340,16 @@ impl Context {
         if is(kind::IBV_EVENT_DEVICE_FATAL) {
             log::warn!("{}: the device has failed or is being removed", self.name);
             self.set_gone();
+            self.subscribers.send(DeviceEvent::Gone);
         } else if is(kind::IBV_EVENT_PORT_ERR) {
             log::warn!("{}: port {port} is down", self.name);
             self.down.fetch_or(port_bit(port), Ordering::Relaxed);
+            self.subscribers.send(DeviceEvent::PortDown(port));
         } else if is(kind::IBV_EVENT_PORT_ACTIVE) && self.down.load(Ordering::Relaxed) != u64::MAX {
             self.down.fetch_and(!port_bit(port), Ordering::Relaxed);
+            self.subscribers.send(DeviceEvent::PortActive(port));
+        } else if OTHERS.iter().any(|&known| is(known)) {
+            self.subscribers.send(DeviceEvent::Other(event.event_type as i32));
         } else {
             // For each event of a queue pair there is a completion or a connection event, which is handled.
             log::debug!("{}: asynchronous event {}", self.name, event.event_type);

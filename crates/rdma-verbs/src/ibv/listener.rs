@@ -23,6 +23,8 @@ pub struct Request {
     reads: ReadDepths,
     local: SocketAddr,
     peer: SocketAddr,
+    /// Most bytes of private data of a reject.
+    reject: usize,
 }
 
 impl Listener {
@@ -54,7 +56,9 @@ impl Listener {
             let _ = id.reject(&[]);
             return None;
         }
-        Some(Request { id, private_data: event.private_data, reads: event.reads, local, peer })
+        let (private_data, reads) = (event.private_data, event.reads);
+        let reject = self.context.attributes.private_data.reject;
+        Some(Request { id, private_data, reads, local, peer, reject })
     }
 }
 
@@ -103,6 +107,7 @@ impl verbs::ConnectionRequest for Request {
     }
 
     fn reject(self, private_data: &[u8]) {
+        let private_data = &private_data[..private_data.len().min(self.reject)];
         if let Err(error) = self.id.reject(private_data) {
             log::info!("{error}");
         }

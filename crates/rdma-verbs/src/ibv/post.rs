@@ -124,8 +124,13 @@ impl QueuePair {
         if immediate.is_some_and(|data| bits == 0 || data.checked_shr(bits).unwrap_or(0) > 0) {
             return Err(Error::Unsupported("such immediate data"));
         }
+        request.payload.check_fence(request.operation)?;
         let is_read = matches!(request.operation, Operation::Read { .. });
         match request.payload {
+            Payload::Fenced(_) if self.most_places > 0 => Err(Error::Unsupported("fenced messages")),
+            Payload::Fenced(segments) if segments.len() > self.segments => {
+                Err(too_many(segments.len(), self.segments))
+            }
             Payload::Inline(_) if is_read => Err(Error::Unsupported("read into inline payload")),
             Payload::Inline(_) if request.payload.len() > self.granted.inline => {
                 Err(Error::InlineTooLong { length: request.payload.len(), limit: self.granted.inline })
@@ -137,7 +142,7 @@ impl QueuePair {
                 let max_message = self.context().attributes.max_message;
                 check_places(places, self.most_places, !self.is_copied(request), max_message)
             }
-            Payload::Inline(_) | Payload::Segments(_) => Ok(()),
+            Payload::Inline(_) | Payload::Segments(_) | Payload::Fenced(_) => Ok(()),
         }
     }
 
@@ -160,6 +165,9 @@ impl QueuePair {
                     (used, sys::ibv_send_flags::IBV_SEND_INLINE)
                 }
                 Payload::Segments(segments) => (fill(place, segments.iter().copied()), NO_FLAG),
+                Payload::Fenced(segments) => {
+                    (fill(place, segments.iter().copied()), sys::ibv_send_flags::IBV_SEND_FENCE)
+                }
                 Payload::Places(places) => {
                     let flag =
                         if self.is_copied(request) { sys::ibv_send_flags::IBV_SEND_INLINE } else { NO_FLAG };
@@ -169,6 +177,8 @@ impl QueuePair {
             if used > 0 {
                 work.sg_list = place.as_mut_ptr();
                 work.num_sge = used as i32;
+            }
+            if used > 0 || flags == sys::ibv_send_flags::IBV_SEND_FENCE {
                 work.send_flags = flags.0;
             }
             self.silent += 1;
@@ -194,10 +204,12 @@ impl QueuePair {
     /// the payload of a signaled request, which is also faster: after uncopied pages the checksum takes a TCP
     /// segment of its own.
     ///
-    /// A queue pair for messages signals a part of its requests, so that the entries of the others become free.
+    /// A queue pair for messages signals a part of its requests, so that the entries of the others become
+    /// free.
     fn must_be_signaled(&self, request: &SendRequest<'_>) -> bool {
         if self.is_iwarp() {
-            return matches!(request.payload, Payload::Segments(_)) && request.payload.len() >= PAGE;
+            let is_uncopied = matches!(request.payload, Payload::Segments(_) | Payload::Fenced(_));
+            return is_uncopied && request.payload.len() >= PAGE;
         }
         self.most_places > 0 && self.silent >= self.granted.send_depth / 4
     }
@@ -213,7 +225,7 @@ impl QueuePair {
     fn length_to_join(&self, request: &SendRequest<'_>) -> usize {
         match request.payload {
             Payload::Inline(slices) if slices.len() > self.segments => request.payload.len(),
-            Payload::Inline(_) | Payload::Segments(_) | Payload::Places(_) => 0,
+            Payload::Inline(_) | Payload::Segments(_) | Payload::Fenced(_) | Payload::Places(_) => 0,
         }
     }
 
@@ -300,8 +312,8 @@ fn too_many(count: usize, most: usize) -> Error {
     Error::OutOfRange { what: "number of segments", value: count as u64, least: 0, most: most as u64 }
 }
 
-/// Refuses places if there are more than `most`, if they are longer than `max_length` together, or if one has no
-/// key although it needs one.
+/// Refuses places if there are more than `most`, if they are longer than `max_length` together, or if one
+/// has no key although it needs one.
 pub(super) fn check_places(places: &[Place], most: usize, need_keys: bool, max_length: u64) -> Result<()> {
     if places.len() > most {
         return Err(too_many(places.len(), most));

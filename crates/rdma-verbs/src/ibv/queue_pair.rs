@@ -31,8 +31,8 @@ const RECEIVE: u64 = 1 << 63;
 
 /// What a queue pair is for.
 pub(super) enum Purpose {
-    /// What the verbs say.
-    Any,
+    /// What the verbs say, with receives of its own or shared ones.
+    Any(Option<Arc<SharedQueue>>),
     /// Messages, to receives of its own or to shared ones.
     Messages(Option<Arc<SharedQueue>>),
 }
@@ -48,11 +48,12 @@ pub(super) struct QueuePair {
     pub(super) segments: usize,
     /// Most places of a request: 0 unless the queue pair is one for messages.
     pub(super) most_places: usize,
-    /// Whether the consumer has disconnected a queue pair with shared receives: further messages are dropped.
+    /// Whether the consumer has disconnected a queue pair for messages: further ones to shared receives are
+    /// dropped.
     pub(super) drops_shared: bool,
     /// Requests posted since the last one that was signaled.
     pub(super) silent: u32,
-    /// Has the receives of a queue pair for messages that has none of its own.
+    /// Has the receives of a queue pair that has none of its own.
     pub(super) shared: Option<Arc<SharedQueue>>,
     /// Buffer that joins inline payload of too many slices while it is posted.
     pub(super) joined: Vec<u8>,
@@ -91,7 +92,7 @@ impl QueuePair {
     ) -> Result<Self> {
         let context = &pd.handle().context;
         let (most_places, shared) = match purpose {
-            Purpose::Any => (0, None),
+            Purpose::Any(shared) => (0, shared),
             Purpose::Messages(shared) => (context.attributes.max_places, shared),
         };
         let segments = (SEND_SEGMENTS as u32).min(context.max_segments);

@@ -13,8 +13,8 @@ use super::post::{NO_PIECE, check_places, fill, require_room};
 use super::queue_pair::SEND_SEGMENTS;
 use crate::{Buffer, Error, Place, RecvRequest, Result, SrqId};
 
-/// The bits of a work request's id that mark a receive of a shared queue. The other bits of the upper half hold the
-/// queue's number, and the lower half holds the receive's place.
+/// The bits of a work request's id that mark a receive of a shared queue. The other bits of the upper half
+/// hold the queue's number, and the lower half holds the receive's place.
 const MARK: u64 = 0b11 << 62;
 
 /// A shared receive queue. Its queue pairs hold it.
@@ -67,11 +67,17 @@ impl SharedQueue {
         Ok(Self { number, raw, depth, receives: Mutex::default(), domain })
     }
 
+    /// Whether its receives are in memory of this domain.
+    pub(super) fn is_of(&self, pd: &Pd) -> bool {
+        Arc::ptr_eq(&self.domain, pd.handle())
+    }
+
     pub(super) fn raw(&self) -> *mut sys::ibv_srq {
         self.raw.as_ptr()
     }
 
-    /// Posts all of the receives, or none if they do not fit. If the device refuses one, those before it are posted.
+    /// Posts all of the receives, or none if they do not fit. If the device refuses one, those before it
+    /// are posted.
     pub(super) fn post(&self, requests: &[RecvRequest<'_>]) -> Result<()> {
         let mut receives = self.receives.lock();
         require_room(self.depth, self.depth.saturating_sub(receives.len() as u32), requests.len())?;
@@ -96,8 +102,8 @@ impl SharedQueue {
             work.num_sge = receive.used as i32;
         }
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue is valid, and so is the context that it points to; the request and its scatter list are live
-        // and copied by the call. The device checks the list against registered regions.
+        // SAFETY: the queue is valid, and so is the context that it points to; the request and its scatter
+        // list are live and copied by the call. The device checks the list against registered regions.
         let posted = unsafe {
             let Some(post) = (*(*self.raw()).context).ops.post_srq_recv else {
                 return Err(Error::Unsupported("shared receive queues"));

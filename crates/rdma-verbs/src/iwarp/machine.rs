@@ -185,6 +185,19 @@ impl Machine {
         Self::with(qp, domain, (capabilities, Rules::Verbs), max_payload, receives)
     }
 
+    /// A machine that takes its receives from `shared`, which has admitted it.
+    #[must_use]
+    pub fn of_shared(
+        qp: QpId,
+        domain: &ProtectionDomain,
+        capabilities: QpCapabilities,
+        max_payload: usize,
+        shared: Arc<Mutex<SharedReceives>>,
+    ) -> Self {
+        let receives = ReceiveSource::new(capabilities.recv_depth, Some(shared));
+        Self::with(qp, domain, (capabilities, Rules::Verbs), max_payload, receives)
+    }
+
     /// A machine for messages. It takes its receives from `shared`, if given.
     #[must_use]
     pub fn for_messages(
@@ -317,9 +330,12 @@ impl Machine {
     }
 
     /// Begins the end of the connection on this side. By the rules for messages, this flushes the receives,
-    /// and drops what is fed from now on.
+    /// drops what is fed from now on, and requests no further reads.
     pub fn close(&mut self, sink: &mut impl Sink) {
-        self.receiver.close(sink);
+        if self.is_for_messages() {
+            self.receiver.close(sink);
+            self.transmitter.give_up_reads();
+        }
     }
 
     /// Whether it follows the rules for messages.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::machine::{Machine, SharedReceives, Sink};
+use super::machine::{Machine, Rules, SharedReceives, Sink};
 use super::membership::PollSets;
 use super::notification::Notification;
 use super::queue_pair::QueuePair;
@@ -206,15 +206,25 @@ impl verbs::MessageQueues for CompletionQueue {
         shared: Option<SrqId>,
     ) -> Result<(QpId, QpCapabilities)> {
         let segment = self.config.segment;
-        let shared = shared.map(|srq| self.srq(srq).map(Arc::clone)).transpose()?;
+        let shared = shared.map(|srq| self.admit(srq, Rules::Messages, pd)).transpose()?;
         self.add(wanted, |number, granted| Machine::for_messages(number, pd, granted, segment, shared))
     }
 
-    fn create_srq(&mut self, _pd: &ProtectionDomain, depth: u32) -> Result<SrqId> {
+    fn create_shared_qp(
+        &mut self,
+        pd: &ProtectionDomain,
+        wanted: QpCapabilities,
+        srq: SrqId,
+    ) -> Result<(QpId, QpCapabilities)> {
+        let (segment, shared) = (self.config.segment, self.admit(srq, Rules::Verbs, pd)?);
+        self.add(wanted, |number, granted| Machine::of_shared(number, pd, granted, segment, shared))
+    }
+
+    fn create_srq(&mut self, pd: &ProtectionDomain, depth: u32) -> Result<SrqId> {
         check_depth("shared receive queue depth", depth)?;
         let srq = SrqId(self.next_srq);
         self.next_srq = self.next_srq.checked_add(1).ok_or(EXHAUSTED)?;
-        self.shared.insert(srq, Arc::new(Mutex::new(SharedReceives::new(depth))));
+        self.shared.insert(srq, Arc::new(Mutex::new(SharedReceives::new(depth, pd))));
         Ok(srq)
     }
 
@@ -228,7 +238,7 @@ impl verbs::MessageQueues for CompletionQueue {
     }
 
     fn post_srq_recv(&mut self, srq: SrqId, requests: &[RecvRequest<'_>]) -> Result<()> {
-        self.srq(srq)?.lock().receives.post(requests, None)?;
+        self.srq(srq)?.lock().post(requests)?;
         self.finish_call();
         Ok(())
     }
@@ -250,6 +260,13 @@ impl verbs::MessageQueues for CompletionQueue {
 impl CompletionQueue {
     fn srq(&self, srq: SrqId) -> Result<&Arc<Mutex<SharedReceives>>> {
         self.shared.get(&srq).ok_or(Error::BadState { state: "unknown", what: "any call" })
+    }
+
+    /// The queue, which a queue pair of these rules and this domain is going to use.
+    fn admit(&self, srq: SrqId, rules: Rules, pd: &ProtectionDomain) -> Result<Arc<Mutex<SharedReceives>>> {
+        let shared = self.srq(srq)?;
+        shared.lock().admit(rules, pd)?;
+        Ok(Arc::clone(shared))
     }
 
     /// Resumes queue pairs whose messages wait for shared receives, as long as there are receives.

@@ -265,20 +265,35 @@ impl Region {
     }
 }
 
-/// The regions that one queue pair used last, so that the usual look-up takes no lock. The domain counts its
-/// caches as its queue pairs.
+/// The regions that a queue pair or a shared receive queue used last, so that the usual look-up takes no
+/// lock. The domain counts the caches of its queue pairs.
 #[derive(Debug)]
 pub struct RegionCache {
     domain: ProtectionDomain,
     recent: [Option<Arc<Region>>; CACHED],
+    is_counted: bool,
 }
 
 impl RegionCache {
-    /// An empty cache of `domain`.
+    /// An empty cache of `domain`, for a queue pair.
     #[must_use]
     pub fn new(domain: ProtectionDomain) -> Self {
         domain.table.write().queue_pairs += 1;
-        Self { domain, recent: [const { None }; CACHED] }
+        let mut cache = Self::of_receives(domain);
+        cache.is_counted = true;
+        cache
+    }
+
+    /// An empty cache of `domain`, for a shared receive queue.
+    #[must_use]
+    pub fn of_receives(domain: ProtectionDomain) -> Self {
+        Self { domain, recent: [const { None }; CACHED], is_counted: false }
+    }
+
+    /// Whether its regions are those of `domain`.
+    #[must_use]
+    pub fn is_of(&self, domain: &ProtectionDomain) -> bool {
+        Arc::ptr_eq(&self.domain.table, &domain.table)
     }
 
     /// The valid region with this key.
@@ -316,7 +331,9 @@ impl RegionCache {
 
 impl Drop for RegionCache {
     fn drop(&mut self) {
-        self.domain.table.write().queue_pairs -= 1;
+        if self.is_counted {
+            self.domain.table.write().queue_pairs -= 1;
+        }
     }
 }
 

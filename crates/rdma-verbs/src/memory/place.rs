@@ -97,7 +97,7 @@ impl Place {
 
     /// Copies the first bytes of `source` in, as many as fit. Returns their number. Only for a posted request
     /// that receives or reads.
-    pub(crate) fn fill(&self, source: &[u8]) -> usize {
+    pub fn fill(&self, source: &[u8]) -> usize {
         let count = source.len().min(self.len());
         // SAFETY: `count` bytes are writable and nothing else uses them while the request is outstanding
         // (`new`), so `source` does not overlap them.

@@ -44,7 +44,7 @@ fn all_revisions_and_crc_settings_interoperate() {
 #[test]
 fn private_data_keeps_its_length() {
     for revision in [1, 2] {
-        let most = Device::new(config(revision, false)).unwrap().attributes().max_private_data;
+        let most = Device::new(config(revision, false)).unwrap().attributes().private_data.least();
         assert_eq!(most, if revision == 1 { 255 } else { 251 });
         for length in [0, 1, 4, most - 1, most] {
             for refuse in [false, true] {

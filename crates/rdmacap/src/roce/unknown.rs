@@ -1,4 +1,5 @@
-//! Queue pairs without a handshake: their packets are kept until the numbers of answers show who answers whom.
+//! Queue pairs without a handshake: their packets are kept until the numbers of answers show who answers
+//! whom.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

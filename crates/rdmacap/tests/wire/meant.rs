@@ -48,8 +48,8 @@ impl Meant {
     }
 }
 
-/// One of these kinds, of at most so many bytes, which say whose they are. Those of sends that invalidate have
-/// no immediate.
+/// One of these kinds, of at most so many bytes, which say whose they are. Those of sends that invalidate
+/// have no immediate.
 pub(crate) fn random(dice: &mut Dice, id: u32, kinds: &[Kind], length: usize) -> Meant {
     let kind = kinds[dice.below(kinds.len() as u64) as usize];
     let mut meant = Meant::plain(id, dice.below(2) as usize, kind, payload(id, length));

@@ -1,9 +1,10 @@
 //! The peer's frames: places payload, consumes receives, serves reads, and refuses violations.
 
-use super::{Phase, QueuePair, ReadyList, Receive};
+use super::receives::{Receive, Receives};
+use super::{Entries, Finished, Phase, QueuePair, ReadyList, Rules};
 use crate::sim::link::Frame;
 use rdma_verbs::{
-    Access, BreakReason, Cause, CompletionKind, CompletionStatus, ConnectionEvent, RemoteAddress,
+    Access, BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, RemoteAddress,
 };
 
 /// The outcome of a request of the peer.
@@ -17,6 +18,14 @@ enum Outcome {
 impl QueuePair {
     /// Handles one frame. Returns it if it must wait for a receive.
     pub(super) fn receive(&mut self, frame: Frame, ready: &mut ReadyList) -> Option<Frame> {
+        let is_input = frame.is_request() || matches!(frame, Frame::ReadResponse { .. });
+        if is_input && self.closing && self.rules == Rules::Messages {
+            // By the rules for messages it is dropped.
+            if let Frame::ReadResponse { .. } = frame {
+                self.sends.lose_response();
+            }
+            return None;
+        }
         match frame {
             Frame::Accept { private_data, parameters } => {
                 self.apply_peer_parameters(parameters);
@@ -70,12 +79,12 @@ impl QueuePair {
     /// Executes a send or write.
     fn take_message(&mut self, frame: Frame, ready: &mut ReadyList) -> Outcome {
         let needs_receive = match &frame {
-            Frame::Write { immediate, .. } => immediate.is_some(),
+            Frame::Write { immediate, .. } => immediate.is_some() && !self.is_as_embedded(),
             _ => true,
         };
         let mut receive = None;
         if needs_receive {
-            receive = self.receives.pop_front();
+            receive = self.with_receives(Receives::take);
             if receive.is_none() {
                 return self.without_receive(frame);
             }
@@ -96,8 +105,10 @@ impl QueuePair {
     }
 
     /// The outcome of a message without a receive. It waits only while a receive may still be posted.
-    fn without_receive(&self, frame: Frame) -> Outcome {
-        if self.config.receiver_not_ready_waits && !self.closing {
+    fn without_receive(&mut self, frame: Frame) -> Outcome {
+        let may_wait = self.rules == Rules::Messages || self.config.receiver_not_ready_waits;
+        if may_wait && !self.closing {
+            self.stalls += 1;
             Outcome::Stalled(frame)
         } else {
             Outcome::Refused(Cause::NoReceive)
@@ -118,20 +129,26 @@ impl QueuePair {
             Some(key) => self.regions.invalidate(key),
             None => Ok(()),
         });
+        let is_cut = bytes.len() > receive.buffer.len();
         let status = match taken {
-            Ok(()) => CompletionStatus::Success,
-            Err(Cause::TooLong { .. }) => CompletionStatus::Truncated,
+            Ok(()) if !is_cut => CompletionStatus::Success,
+            Ok(()) | Err(Cause::TooLong { .. }) => CompletionStatus::Truncated,
             Err(Cause::Request { status, .. }) => status,
-            // The peer caused the error, so this receive is flushed like the others.
-            Err(_) => CompletionStatus::Flushed,
+            Err(why) => {
+                // The peer caused the error, so this receive ends like the others.
+                self.with_receives(|receives| receives.put_back(receive));
+                return Err(why);
+            }
         };
         let mut finished = self.received(receive.id, CompletionKind::Recv, status);
         if taken.is_ok() {
             finished.completion.length = message_length(bytes);
+        }
+        if status == CompletionStatus::Success {
             finished.completion.immediate = immediate;
             finished.completion.invalidated = invalidate;
         }
-        ready.push_back(finished);
+        ready.push_back(Finished { frees: self.entry(receive), ..finished });
         taken
     }
 
@@ -144,57 +161,61 @@ impl QueuePair {
         ready: &mut ReadyList,
     ) -> Result<(), Cause> {
         let taken = self.check_immediate(immediate).and_then(|()| self.place(remote, bytes));
-        if let Some(receive) = receive {
-            match &taken {
-                Ok(()) => {
-                    let status = CompletionStatus::Success;
-                    let mut finished = self.received(receive.id, CompletionKind::RecvWrite, status);
-                    finished.completion.length = message_length(bytes);
-                    finished.completion.immediate = immediate;
-                    ready.push_back(finished);
-                }
-                // The peer caused the error, so this receive is flushed like the others.
-                Err(_) => self.receives.push_front(receive),
+        if let Err(why) = taken {
+            // The peer caused the error, so this receive ends like the others.
+            if let Some(receive) = receive {
+                self.with_receives(|receives| receives.put_back(receive));
             }
+            return Err(why);
         }
-        taken
+        if immediate.is_some() {
+            let (id, frees) = match receive {
+                Some(receive) => (receive.id, self.entry(receive)),
+                None => (Completion::NO_RECEIVE, Entries::Nothing),
+            };
+            let mut finished = self.received(id, CompletionKind::RecvWrite, CompletionStatus::Success);
+            finished.completion.length = message_length(bytes);
+            finished.completion.immediate = immediate;
+            ready.push_back(Finished { frees, ..finished });
+        }
+        Ok(())
+    }
+
+    /// The entry that a consumed receive holds.
+    fn entry(&self, receive: Receive) -> Entries {
+        if self.shared.is_some() { Entries::Shared(receive) } else { Entries::Recv }
     }
 
     fn check_immediate(&self, immediate: Option<u64>) -> Result<(), Cause> {
         match immediate {
-            Some(_) if !self.config.immediate => Err(Cause::Immediate),
+            Some(_) if self.config.immediate == 0 => Err(Cause::Immediate),
             _ => Ok(()),
         }
     }
 
-    /// Copies a message into its receive.
+    /// Copies a message into its receive. Cuts it where the rules allow that.
     fn fill(&self, receive: &Receive, bytes: &[u8]) -> Result<(), Cause> {
-        let room = receive.buffer.map_or(0, |buffer| buffer.length as usize);
-        if bytes.len() > room {
+        let room = receive.buffer.len();
+        if bytes.len() > room && !self.is_as_embedded() {
             return Err(Cause::TooLong { length: bytes.len(), room });
         }
-        if let Some(buffer) = receive.buffer
-            && !bytes.is_empty()
-        {
-            // The region was dropped after the receive was posted.
-            let gone = |_| Cause::Request { status: CompletionStatus::LocalAccess, code: 0 };
-            self.regions.local(&buffer, Access::LOCAL_WRITE).map_err(gone)?.write(bytes);
-        }
-        Ok(())
+        // The region was dropped after the receive was posted.
+        let gone = |_| Cause::Request { status: CompletionStatus::LocalAccess, code: 0 };
+        receive.buffer.write(&self.regions, bytes).map_err(gone)
     }
 
     /// Copies the payload of a write to its target. A write without payload is not checked (RFC 5040,
     /// section 5.1).
     fn place(&self, remote: RemoteAddress, bytes: &[u8]) -> Result<(), Cause> {
         if !bytes.is_empty() {
-            self.regions.remote(remote, bytes.len(), Access::REMOTE_WRITE)?.write(bytes);
+            self.regions.remote(remote, bytes.len(), Access::REMOTE_WRITE)?.write_for_peer(bytes);
         }
         Ok(())
     }
 
     /// Responds to a read. A read of no bytes is not checked.
-    fn serve_read(&mut self, remote: RemoteAddress, length: u32) -> Result<(), Cause> {
-        let mut bytes = vec![0; length as usize];
+    fn serve_read(&mut self, remote: RemoteAddress, length: usize) -> Result<(), Cause> {
+        let mut bytes = vec![0; length];
         if length > 0 {
             self.regions.remote(remote, bytes.len(), Access::REMOTE_READ)?.read(&mut bytes);
         }
@@ -208,9 +229,7 @@ impl QueuePair {
     /// Places the response to the oldest read.
     fn finish_read(&mut self, bytes: &[u8], ready: &mut ReadyList) {
         let Some(target) = self.sends.read_target() else { return };
-        let place = self.regions.local(&target, Access::LOCAL_WRITE);
-        if let Ok(place) = place {
-            place.write(bytes);
+        if target.write(&self.regions, bytes).is_ok() {
             self.sends.done();
             self.sends.report_done(self.number, ready);
         } else {

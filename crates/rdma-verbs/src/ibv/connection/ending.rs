@@ -14,9 +14,13 @@ use crate::{BreakReason, Cause, ConnectionEvent, Error};
 /// Queue pairs to be destroyed.
 static WAITING: Mutex<Vec<QueuePair>> = Mutex::new(Vec::new());
 
-/// Destroys a queue pair now or, if that would block, in a later call of [`destroy_waiting`].
-pub(in super::super) fn destroy(queue_pair: QueuePair) {
+/// Destroys a queue pair now or, if that would block, in a later call of [`destroy_waiting`]. Its requests
+/// end now: what they use is the consumer's again.
+pub(in super::super) fn destroy(mut queue_pair: QueuePair) {
     if !queue_pair.is_inherited() {
+        if matches!(queue_pair.state, State::Attempting(..)) {
+            queue_pair.end_attempt();
+        }
         WAITING.lock().push(queue_pair);
         destroy_waiting();
     }
@@ -91,7 +95,7 @@ impl QueuePair {
 
     /// Begins the orderly end.
     pub(in super::super) fn disconnect(&mut self) {
-        self.drops_shared = true;
+        self.drops_shared = self.most_places > 0;
         match self.state {
             State::Established => {
                 self.state = State::Closing;

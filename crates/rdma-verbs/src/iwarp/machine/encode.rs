@@ -108,7 +108,7 @@ impl Encoder {
             Payload::Inline(slices) => slices,
             Payload::Places(places) => return self.encode(request, places, output),
             // Only immediate data without payload gets here.
-            Payload::Segments(_) => &[],
+            Payload::Segments(_) | Payload::Fenced(_) => &[],
         };
         self.encode(request, slices, output);
     }
@@ -122,7 +122,7 @@ impl Encoder {
         output: &mut impl Output<'a>,
     ) {
         let length = request.payload.len() as u64;
-        let mut gather = Gather { pieces, at: 0 };
+        let mut gather = Gather::new(pieces);
         let mut offset = 0;
         match request.operation {
             Operation::Write { remote, immediate } => {
@@ -205,7 +205,7 @@ impl Encoder {
     }
 
     /// Encodes a segment with the next `portion` bytes of the caller.
-    fn segment<'a, P: Piece>(
+    pub(super) fn segment<'a, P: Piece>(
         &self,
         head: &Head,
         gather: &mut Gather<'a, P>,
@@ -222,14 +222,6 @@ impl Encoder {
         });
         let (trailer, length) = self.trailer(head, sum);
         output.copied(&trailer[..length]);
-    }
-
-    /// The CRC of `pieces`, if CRCs are sent.
-    pub(super) fn sum(&self, pieces: &[IoSlice<'_>]) -> u32 {
-        if !self.crc {
-            return 0;
-        }
-        pieces.iter().fold(0, |sum, piece| crc32c::crc32c_append(sum, piece))
     }
 
     /// Padding and CRC field after `head` and its payload, whose CRC is `sum` [RFC 5041 3-5]
@@ -330,7 +322,7 @@ impl Head {
 }
 
 /// A piece of the caller's payload.
-trait Piece {
+pub(super) trait Piece {
     fn bytes(&self) -> &[u8];
 }
 
@@ -347,13 +339,17 @@ impl Piece for Place {
 }
 
 /// Takes the caller's bytes piece by piece.
-struct Gather<'a, P> {
+pub(super) struct Gather<'a, P> {
     pieces: &'a [P],
     /// Offset of the next byte in the first piece.
     at: usize,
 }
 
 impl<'a, P: Piece> Gather<'a, P> {
+    pub(super) fn new(pieces: &'a [P]) -> Self {
+        Self { pieces, at: 0 }
+    }
+
     fn take(&mut self, mut count: usize, mut each: impl FnMut(&'a [u8])) {
         while let (Some((first, rest)), true) = (self.pieces.split_first(), count > 0) {
             let first: &'a [u8] = first.bytes();

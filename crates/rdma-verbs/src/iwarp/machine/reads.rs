@@ -57,6 +57,11 @@ impl Reads {
         self.outstanding.len() < usize::from(self.initiator_depth)
     }
 
+    /// Whether every read that was requested is done.
+    pub(super) fn are_done(&self) -> bool {
+        self.outstanding.is_empty()
+    }
+
     /// Stores the places of a read that is posted.
     pub(super) fn post(&mut self, places: &[Place]) {
         self.places.extend(places);

@@ -186,9 +186,7 @@ impl Receiver {
 
     /// See [`super::Machine::close`].
     pub(super) fn close(&mut self, sink: &mut impl Sink) {
-        if self.rules == Rules::Messages {
-            self.flush(CompletionStatus::Flushed, sink);
-        }
+        self.flush(CompletionStatus::Flushed, sink);
     }
 
     /// Drops all further input.
@@ -511,13 +509,29 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the receive of the message that begins or continues. If there is none, the message stalls.
+    /// Returns the receive of the message that begins or continues, by the rules for messages: if there is
+    /// none, the message stalls.
     fn receive(&mut self) -> Option<Receive> {
-        if self.receives.own.is_empty() && !self.receives.take_shared(self.qp) {
+        if self.receives.own.is_empty() && !self.receives.take_shared(Some(self.qp)) {
             (self.part, self.left) = (Part::Stalled, 0);
             self.stalls += 1;
         }
         self.receives.own.oldest()
+    }
+
+    /// The same by the rules of the specifications.
+    #[inline]
+    fn require_receive(&mut self) -> std::result::Result<Receive, Violation> {
+        match self.receives.own.oldest() {
+            Some(receive) => Ok(receive),
+            None => self.require_shared(),
+        }
+    }
+
+    #[cold]
+    fn require_shared(&mut self) -> std::result::Result<Receive, Violation> {
+        self.receives.take_shared(None);
+        self.receives.own.oldest().ok_or(self.no_receive())
     }
 
     fn no_receive(&self) -> Violation {

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::place_at;
 use super::validate::{validate_places, validate_segment};
-use crate::iwarp::region::RegionCache;
+use super::{Rules, place_at};
+use crate::iwarp::region::{ProtectionDomain, RegionCache};
 use crate::{Access, Buffer, Error, Place, QpId, RecvRequest, Result, Segment};
 
 /// A queue of at most `depth` posted receives.
@@ -280,11 +280,39 @@ pub struct SharedReceives {
     pub(in crate::iwarp) receives: Receives,
     /// In the order in which their messages arrived.
     waiting: VecDeque<QpId>,
+    regions: RegionCache,
+    /// The rules of its queue pairs, and so of its receives; `None`: it has had neither.
+    rules: Option<Rules>,
 }
 
 impl SharedReceives {
-    pub(in crate::iwarp) fn new(depth: u32) -> Self {
-        Self { receives: Receives::new(depth), waiting: VecDeque::new() }
+    pub(in crate::iwarp) fn new(depth: u32, domain: &ProtectionDomain) -> Self {
+        let (receives, regions) = (Receives::new(depth), RegionCache::of_receives(domain.clone()));
+        Self { receives, waiting: VecDeque::new(), regions, rules: None }
+    }
+
+    /// Lets queue pairs of these rules and of this domain use it.
+    pub(in crate::iwarp) fn admit(&mut self, rules: Rules, domain: &ProtectionDomain) -> Result<()> {
+        let is_known = rules == Rules::Messages || self.regions.is_of(domain);
+        if is_known && *self.rules.get_or_insert(rules) == rules { Ok(()) } else { Err(OTHERS) }
+    }
+
+    /// Posts receives: all of them or none.
+    pub(in crate::iwarp) fn post(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
+        let mut rules = self.rules;
+        for request in requests {
+            let needed = match request.buffer {
+                Buffer::Empty => continue,
+                Buffer::Segment(_) => Rules::Verbs,
+                Buffer::Places(_) => Rules::Messages,
+            };
+            if *rules.get_or_insert(needed) != needed {
+                return Err(OTHERS);
+            }
+        }
+        self.receives.post(requests, Some(&mut self.regions))?;
+        self.rules = rules;
+        Ok(())
     }
 
     /// Removes and returns the first waiting queue pair, if there is a receive for it.
@@ -297,6 +325,9 @@ impl SharedReceives {
         self.waiting.retain(|&waiting| waiting != qp);
     }
 }
+
+const OTHERS: Error =
+    Error::BadState { state: "not of the kind or the domain of that shared receive queue", what: "its use" };
 
 /// The receives of a queue pair: its own queue, or a shared one.
 #[derive(Debug)]
@@ -319,13 +350,13 @@ impl ReceiveSource {
         }
     }
 
-    /// Consumes a receive of the shared queue for a message of `qp`. Returns whether there was one. If there
-    /// was none but there is a shared queue, that queue records that `qp` waits.
-    pub(super) fn take_shared(&mut self, qp: QpId) -> bool {
+    /// Consumes a receive of the shared queue for a message. Returns whether there was one. If there was none
+    /// but there is a shared queue, that queue records that the queue pair `waits`.
+    pub(super) fn take_shared(&mut self, waits: Option<QpId>) -> bool {
         let Some(shared) = &self.shared else { return false };
         let mut shared = shared.lock();
         let found = self.own.take_oldest_of(&mut shared.receives);
-        if !found && !shared.waiting.contains(&qp) {
+        if let Some(qp) = waits.filter(|qp| !found && !shared.waiting.contains(qp)) {
             shared.waiting.push_back(qp);
         }
         found
@@ -360,7 +391,6 @@ impl ReceiveSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::iwarp::region::ProtectionDomain;
     use crate::{Memory, MemoryRegion as _, ProtectionDomain as _};
 
     /// Posts and removes receives with these ids and slots; each is unchanged when it is removed.

@@ -24,7 +24,7 @@ pub enum Taken {
 
 /// Capacity in bytes up to which an empty buffer is kept; a larger one is freed.
 pub(super) const KEPT: usize = 4096;
-/// Longest payload that is copied next to its header, rather than referenced.
+/// See [`Batch::small`].
 const SMALL: usize = 256;
 /// Maximum number of pieces in one call to [`Wire::transmit`].
 const PIECES: usize = 8;
@@ -96,13 +96,6 @@ impl Stream {
         self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
     }
 
-    /// Sends `pieces`, and stages what the socket does not take.
-    pub(super) fn send_pieces<W: Wire>(&mut self, pieces: &[IoSlice<'_>], wire: &mut W) {
-        let length = pieces.iter().map(|piece| piece.len()).sum();
-        self.produced += length as u64;
-        self.transmit(pieces, length, false, wire);
-    }
-
     /// Frees the staging buffer, if it is empty and large.
     pub(super) fn shrink(&mut self) {
         if self.staged() == 0 && self.staged.capacity() > KEPT {
@@ -123,7 +116,8 @@ impl Stream {
 
     /// Sends `pieces` of `length` bytes in all, which `produced` already counts, and stages the rest.
     fn transmit<W: Wire>(&mut self, pieces: &[IoSlice<'_>], length: usize, more: bool, wire: &mut W) {
-        if self.closed {
+        // What follows bytes that could not be read is not sent, because the peer would take it for them.
+        if self.closed || self.fault.is_some() {
             return;
         }
         let mut skip = 0;
@@ -195,12 +189,16 @@ pub(super) struct Batch<'a, 's, W: Wire> {
     stream: &'s mut Stream,
     wire: &'s mut W,
     gathered: &'s mut [u8],
+    /// Longest payload that is copied next to its header, rather than referenced.
+    small: usize,
     used: usize,
     /// Offset of the gathered bytes that are in no piece yet.
     run: usize,
     pieces: [Piece<'a>; PIECES],
     count: usize,
     length: usize,
+    /// Whether a part is sent already, which may end within an FPDU.
+    begun: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -214,7 +212,23 @@ impl<'a, 's, W: Wire> Batch<'a, 's, W> {
     /// A batch that gathers bytes in `gathered`, which has room for any header and any small payload.
     pub(super) fn new(stream: &'s mut Stream, wire: &'s mut W, gathered: &'s mut [u8]) -> Self {
         let pieces = [Piece::Gathered(0, 0); PIECES];
-        Self { stream, wire, gathered, used: 0, run: 0, pieces, count: 0, length: 0 }
+        Self {
+            stream,
+            wire,
+            gathered,
+            small: SMALL,
+            used: 0,
+            run: 0,
+            pieces,
+            count: 0,
+            length: 0,
+            begun: false,
+        }
+    }
+
+    /// A batch that leaves every payload to the system, which finds out whether it can be read.
+    pub(super) fn of_references(self) -> Self {
+        Self { small: 0, ..self }
     }
 
     /// The position of the stream after everything that was added.
@@ -244,6 +258,11 @@ impl<'a, 's, W: Wire> Batch<'a, 's, W> {
             self.stream.transmit(&slices[..self.count], self.length, more, self.wire);
         }
         (self.used, self.run, self.count, self.length) = (0, 0, 0, 0);
+        if self.begun && self.stream.fault.is_some() {
+            // A Terminate would lie within the FPDU that cannot be finished.
+            self.stream.close();
+        }
+        self.begun = self.stream.fault.is_none();
     }
 
     /// Makes a piece of the gathered bytes that are in none. There is always room for one piece.
@@ -270,7 +289,7 @@ impl<'a, W: Wire> Output<'a> for Batch<'a, '_, W> {
 
     #[inline(always)]
     fn borrowed(&mut self, bytes: &'a [u8]) {
-        if bytes.len() <= SMALL {
+        if bytes.len() <= self.small {
             return self.copied(bytes);
         }
         // Three pieces are needed: the bytes gathered before it, it, and the bytes gathered after it.

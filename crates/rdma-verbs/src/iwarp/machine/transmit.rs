@@ -27,8 +27,6 @@ pub(super) const WORTHWHILE: usize = 2048;
 /// Allowance for headers in staging, for each entry of the send queue: a small write with immediate data has
 /// 55 bytes of headers.
 const STAGED_HEADERS: usize = 64;
-/// Minimum rest of a message for which a system call of its own costs less than copying it.
-const DIRECT: u64 = 8192;
 
 /// See the module.
 #[derive(Debug)]
@@ -163,7 +161,7 @@ impl Transmitter {
             && self.has_more(reads)
         {
             if self.works_next(reads) && self.is_direct() {
-                self.send_direct(port.wire);
+                self.send_direct(port);
                 continue;
             }
             let mut chunk = Chunk::new(port.scratch);
@@ -246,6 +244,14 @@ impl Transmitter {
         self.stream.discard();
     }
 
+    /// Gives up the reads that are not requested yet, because responses are dropped from now on. They are
+    /// flushed in the end. What is posted behind them is sent.
+    pub(super) fn give_up_reads(&mut self) {
+        for work in self.work.iter_mut().filter(|work| matches!(work.body, Body::Read(..))) {
+            work.body = Body::Encoded { left: 0, started: false };
+        }
+    }
+
     /// Whether the oldest request that is not complete is a read.
     pub(super) fn awaits_read(&self) -> bool {
         self.pending.front().is_some_and(|pending| pending.report.kind == CompletionKind::Read)
@@ -258,7 +264,7 @@ impl Transmitter {
     fn can_work(&self, reads: &Reads) -> bool {
         match self.work.front() {
             Some(Work { body: Body::Read(..), .. }) => reads.may_request(),
-            Some(_) => true,
+            Some(work) => !work.is_fenced || reads.are_done(),
             None => false,
         }
     }
@@ -322,7 +328,8 @@ impl Transmitter {
             } else {
                 self.streamed(request, reads)
             };
-            self.work.push_back(Work { report: Report::of(request), body });
+            let is_fenced = matches!(request.payload, Payload::Fenced(_));
+            self.work.push_back(Work { report: Report::of(request), is_fenced, body });
         }
     }
 
@@ -349,7 +356,7 @@ impl Transmitter {
                 self.sources.places.extend(places.iter().filter(|place| !place.is_empty()));
                 true
             }
-            Payload::Segments(segments) => {
+            Payload::Segments(segments) | Payload::Fenced(segments) => {
                 self.sources.segments.extend(segments.iter().filter(|segment| segment.length > 0));
                 false
             }
@@ -387,19 +394,18 @@ impl Transmitter {
     /// Whether the rest of the oldest queued request is to be sent straight from its places.
     fn is_direct(&self) -> bool {
         match self.work.front() {
-            Some(Work { body: Body::Message(message), .. }) => {
-                message.in_places && message.length - message.sent >= DIRECT
-            }
+            Some(Work { body: Body::Message(message), .. }) => message.in_places && message.is_worth_a_call(),
             _ => false,
         }
     }
 
-    /// Sends a segment of the oldest queued request straight from its places.
-    fn send_direct<W: Wire>(&mut self, wire: &mut W) {
-        let Some(Work { report, body: Body::Message(message) }) = self.work.front_mut() else { return };
+    /// Sends a part of the oldest queued request straight from its places.
+    fn send_direct<W: Wire, S: Sink>(&mut self, port: &mut Port<'_, W, S>) {
+        let Some(Work { report, body: Body::Message(message), .. }) = self.work.front_mut() else { return };
         let report = *report;
         self.response_first = true;
-        let is_last = message.send(&self.encoder, &mut self.sources, &mut self.stream, wire);
+        let is_last =
+            message.send(&self.encoder, &mut self.sources, &mut self.stream, (port.wire, port.scratch));
         self.fault = self.stream.fault().copied();
         if is_last && self.fault.is_none() {
             self.work.pop_front();
@@ -525,7 +531,7 @@ fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body 
             reads.post(places);
             (None, places.len())
         }
-        Payload::Inline(_) => (None, 0),
+        Payload::Inline(_) | Payload::Fenced(_) => (None, 0),
     };
     // For places, key and address have no meaning. Validation bounds their number by `MAX_PLACES` and their
     // length by `MAX_MESSAGE`.

@@ -17,6 +17,7 @@ pub(super) fn validate_request(
 ) -> Result<()> {
     let length = request.payload.len();
     check_length(length as u64)?;
+    request.payload.check_fence(request.operation)?;
     match request.operation {
         Operation::Send { immediate: Some(_), invalidate, .. } => {
             if length > 0 && rules == Rules::Verbs {
@@ -37,7 +38,8 @@ pub(super) fn validate_request(
         Payload::Segments(_) if length > 0 && rules == Rules::Messages => {
             Err(Error::Unsupported("messages of registered memory"))
         }
-        Payload::Segments(segments) => {
+        Payload::Fenced(_) if rules == Rules::Messages => Err(Error::Unsupported("fenced messages")),
+        Payload::Segments(segments) | Payload::Fenced(segments) => {
             segments.iter().try_for_each(|segment| validate_segment(segment, Access::empty(), regions))
         }
         Payload::Places(places) => validate_places(places),
@@ -57,7 +59,7 @@ fn check_read(request: &SendRequest<'_>, initiator_depth: u8, regions: &mut Regi
         _ if initiator_depth == 0 => Err(Error::Unsupported("RDMA Read on a connection whose ORD is 0")),
         Payload::Segments([segment]) => validate_segment(segment, Access::LOCAL_WRITE, regions),
         Payload::Places(places) => validate_places(places),
-        Payload::Segments(_) | Payload::Inline(_) => {
+        Payload::Segments(_) | Payload::Fenced(_) | Payload::Inline(_) => {
             Err(Error::Unsupported("RDMA Read into anything but one segment or places"))
         }
     }
@@ -69,7 +71,7 @@ pub(super) fn inline<'a>(request: &SendRequest<'a>) -> Option<&'a [IoSlice<'a>]>
     match (request.payload, request.operation) {
         (Payload::Inline(slices), _) => Some(slices),
         (_, Operation::Send { immediate: Some(_), .. }) if request.payload.is_empty() => Some(&[]),
-        (Payload::Segments(_) | Payload::Places(_), _) => None,
+        (Payload::Segments(_) | Payload::Fenced(_) | Payload::Places(_), _) => None,
     }
 }
 

@@ -1,11 +1,9 @@
 //! Requests in the transmitter: queued, partly sent, or waiting for completion.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 
-use super::MAX_PLACES;
-use super::encode::{self, Chunk, Encoder, Head, Message};
-use super::stream::{Output, Stream, Wire};
+use super::encode::{self, Chunk, Encoder, Gather, Head, Message};
+use super::stream::{Batch, Output, Stream, Wire};
 use super::violation::Violation;
 use crate::iwarp::region::RegionCache;
 use crate::{
@@ -13,10 +11,15 @@ use crate::{
 };
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest};
 
+/// Minimum rest of a message for which a system call of its own costs less than copying it.
+const DIRECT: u64 = 8192;
+
 /// A queued request: its bytes are not all in the stream.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) report: Report,
+    /// Whether it begins when the reads before it are done.
+    pub(super) is_fenced: bool,
     pub(super) body: Body,
 }
 
@@ -137,37 +140,39 @@ impl Streamed {
         Ok(last)
     }
 
-    /// Sends a segment straight from its places. Returns whether the message is complete.
+    /// Sends a segment straight from its places, and a short rest of the message with it. Returns whether the
+    /// message is complete. `gathered` is as for [`Batch::new`].
     pub(super) fn send<W: Wire>(
         &mut self,
         encoder: &Encoder,
         sources: &mut Sources,
         stream: &mut Stream,
-        wire: &mut W,
+        (wire, gathered): (&mut W, &mut [u8]),
     ) -> bool {
-        let (portion, last) = self.portion(encoder, usize::MAX);
-        let (head, payload) = self.head(portion, last);
-        let mut pieces = [IoSlice::new(&[]); MAX_PLACES + 2];
-        pieces[0] = IoSlice::new(head.bytes());
-        let (mut left, mut used) = (payload, 1);
-        for (piece, place) in pieces[1..=MAX_PLACES].iter_mut().zip(&sources.places) {
-            let count = left.min(place.len());
-            *piece = IoSlice::new(&place.bytes()[..count]);
-            left -= count;
-            used += 1;
-            if left == 0 {
-                break;
+        let mut taken = 0;
+        let mut gather = Gather::new(sources.places.make_contiguous());
+        let mut batch = Batch::new(stream, wire, gathered).of_references();
+        let is_complete = loop {
+            let (portion, last) = self.portion(encoder, usize::MAX);
+            let (head, payload) = self.head(portion, last);
+            encoder.segment(&head, &mut gather, payload, &mut batch);
+            self.sent += portion as u64;
+            taken += payload;
+            if last {
+                self.finish(encoder, &mut batch);
             }
-        }
-        let (trailer, trailing) = encoder.trailer(&head, encoder.sum(&pieces[..used]));
-        pieces[used] = IoSlice::new(&trailer[..trailing]);
-        stream.send_pieces(&pieces[..=used], wire);
-        sources.advance(payload);
-        self.sent += portion as u64;
-        if last {
-            self.finish(encoder, stream);
-        }
-        last
+            if last || self.is_worth_a_call() {
+                break last;
+            }
+        };
+        batch.finish();
+        sources.advance(taken);
+        is_complete
+    }
+
+    /// Whether the rest is long enough for a system call of its own.
+    pub(super) fn is_worth_a_call(&self) -> bool {
+        self.length - self.sent >= DIRECT
     }
 
     /// Length of the next segment, at most `room`, and whether it is the last.

@@ -126,8 +126,10 @@ impl Receiver {
                 check_order(opcode, header, rdmap::SEND_QUEUE, self.send_sequence, self.message)?;
                 check_whole(opcode, header, length, rdmap::IMMEDIATE)?;
                 match self.rules {
-                    Rules::Verbs if self.receives.own.is_empty() => return Err(self.no_receive()),
-                    Rules::Verbs => self.begin_body(Effect::Immediate),
+                    Rules::Verbs => {
+                        self.require_receive()?;
+                        self.begin_body(Effect::Immediate);
+                    }
                     Rules::Messages => self.begin_message_immediate(header.ulp_word),
                 }
             }
@@ -165,7 +167,7 @@ impl Receiver {
         length: usize,
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
-        let receive = self.receives.own.oldest().ok_or(self.no_receive())?;
+        let receive = self.require_receive()?;
         let end = u64::from(header.offset) + length as u64;
         if end > u64::from(receive.length) {
             return Err(Violation::TooLong { length: end, room: receive.length });

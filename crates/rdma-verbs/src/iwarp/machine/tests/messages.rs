@@ -212,7 +212,8 @@ impl<'g> Run<'g> {
         let setting = Setting {
             crc: chance.below(2) == 0,
             max_payload: [8, 50, 1000, 4000, usize::MAX][chance.below(5)],
-            shared: is_shared.then(|| Arc::new(Mutex::new(SharedReceives::new(16)))),
+            shared: is_shared
+                .then(|| Arc::new(Mutex::new(SharedReceives::new(16, &ProtectionDomain::default())))),
         };
         let parties =
             (0..2 * connections).map(|number| Party::new(number, ground, &setting, &mut chance)).collect();
@@ -255,7 +256,7 @@ impl<'g> Run<'g> {
         let buffer = if is_empty { Buffer::Empty } else { Buffer::Places(&places) };
         if let (true, Some(shared)) = (self.uses_shared(at), self.shared.clone()) {
             let id = self.next_common;
-            let posted = shared.lock().receives.post(&[RecvRequest { id, buffer }], None);
+            let posted = shared.lock().post(&[RecvRequest { id, buffer }]);
             if posted.is_ok() {
                 self.next_common += 1;
                 self.common.push_back(Receive { id, places });

@@ -1,0 +1,154 @@
+//! Pools of buffers, and the buffers. Only this file of the typed layer makes references to registered bytes.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::slice;
+use std::sync::Arc;
+
+use super::registration::{Registration, Span};
+use super::work::{Lend, sealed};
+use super::{Error, Result, out_of_range};
+use crate::{Access, Memory, ProtectionDomain};
+
+/// Buffers of one size in memory that is registered without rights for peers. A clone is the same pool.
+#[derive(Debug, Clone)]
+pub struct Pool {
+    registration: Arc<Registration>,
+    buffers: u32,
+    size: u32,
+}
+
+impl Pool {
+    pub(super) fn new<P>(shard: u64, pd: &P, buffers: u32, size: u32) -> Result<Self>
+    where
+        P: ProtectionDomain<Mr: 'static>,
+    {
+        let bytes = u64::from(buffers) * u64::from(size);
+        let bytes = usize::try_from(bytes).map_err(|_| out_of_range("pool size", bytes, 1, usize::MAX))?;
+        let registration =
+            Registration::new(shard, pd, Memory::zeroed(bytes)?, Access::LOCAL_WRITE, buffers)?;
+        Ok(Self { registration, buffers, size })
+    }
+
+    /// Takes a buffer. Its bytes are those that its last user left.
+    ///
+    /// # Errors
+    /// [`Error::PoolEmpty`]
+    pub fn take(&self) -> Result<Buf> {
+        let Self { buffers, size, .. } = *self;
+        let chunk = self.registration.take().ok_or(Error::PoolEmpty { buffers, size })?;
+        Ok(Buf { span: Span::chunk(&self.registration, chunk, size), size })
+    }
+
+    /// Takes a buffer and copies `bytes` to it, which it is as long as then.
+    ///
+    /// # Errors
+    /// [`Error::PoolEmpty`]; [`crate::Error::OutOfRange`] if the bytes are more than fit.
+    pub fn copy_of(&self, bytes: &[u8]) -> Result<Buf> {
+        let mut buf = self.take()?;
+        buf.resize(bytes.len())?;
+        buf.copy_from_slice(bytes);
+        Ok(buf)
+    }
+
+    pub(super) fn registration(&self) -> &Registration {
+        &self.registration
+    }
+
+    /// Number of buffers that nothing holds.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.registration.free()
+    }
+
+    /// Size of a buffer in bytes.
+    #[must_use]
+    pub fn buffer_size(&self) -> usize {
+        self.size as usize
+    }
+}
+
+/// A buffer of a [`Pool`]. It moves into an operation and comes back when the operation is done. Dropping it
+/// returns it to the pool.
+pub struct Buf {
+    span: Span,
+    /// Size of the chunk.
+    size: u32,
+}
+
+impl Buf {
+    /// Changes its length. Bytes that this adds are those that its last user left.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`] if it is more than the pool's buffers have; nothing changes then.
+    pub fn resize(&mut self, length: usize) -> Result<()> {
+        let fits = u32::try_from(length).ok().filter(|&length| length <= self.size);
+        self.span.length =
+            fits.ok_or_else(|| out_of_range("buffer length", length as u64, 0, self.size as usize))?;
+        Ok(())
+    }
+
+    /// The length that it can have.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.size as usize
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let Span { registration, offset, length, .. } = &self.span;
+        // SAFETY: the bytes are in the memory of the registration, which lives as long as the span:
+        // `Pool::new` makes `buffers * size` bytes, a chunk's number is below `buffers`, and `length <=
+        // size`. They are initialized: memory begins as zeros. Nothing writes them while the result lives:
+        // - The span is the only one of its chunk: `Registration::take` gives each number out once until the
+        //   span's drop gives it back, and a span is never cloned.
+        // - A request has the span in the shard's slots, not in a `Buf`, until the request has completed, or
+        //   its queue pair or shared receive queue is destroyed. From then on a `TrustedDevice` does not use
+        //   the memory.
+        // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
+        //   valid only in the protection domain of the shard, which is not given out either, and the
+        //   region has no rights for peers.
+        unsafe {
+            slice::from_raw_parts(registration.memory().address().as_ptr().add(*offset), *length as usize)
+        }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let Span { registration, offset, length, .. } = &self.span;
+        // SAFETY: as in `deref`. Nothing else reads or writes the bytes while the result lives, for the
+        // reasons given there and because `self` is borrowed exclusively. They do not come from a shared
+        // reference to bytes: `Memory` has a pointer.
+        unsafe {
+            slice::from_raw_parts_mut(registration.memory().address().as_ptr().add(*offset), *length as usize)
+        }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf").field("length", &self.span.length).field("size", &self.size).finish()
+    }
+}
+
+impl sealed::Lend for Buf {
+    type Rest = u32;
+
+    fn span(&self, _: sealed::Key) -> &Span {
+        &self.span
+    }
+
+    fn lend(self, _: sealed::Key) -> (Span, u32) {
+        (self.span, self.size)
+    }
+
+    fn restore(span: Span, size: u32, _: sealed::Key) -> Self {
+        Self { span, size }
+    }
+}
+
+impl Lend for Buf {}

@@ -1,0 +1,111 @@
+//! Messages that arrive, and the memory that they are read into.
+
+use std::fmt;
+use std::ops::Deref;
+
+use super::wire::Header;
+use crate::typed::registration::Span;
+use crate::typed::work::Lend;
+use crate::typed::work::sealed::{self, KEY, Lend as _};
+use crate::typed::{Buf, Piece, Received, Result, Shard, TrustedDevice};
+use crate::{Access, AnyDevice};
+
+/// A message of a peer: a slice of bytes. Dropping it lets the peer send another one. If a program holds as
+/// many as [`Options::window`](super::Options::window), the peer has to wait.
+pub struct Message<D: TrustedDevice = AnyDevice> {
+    /// What arrived: the message after its header, or its offer.
+    received: Received<D>,
+    /// The bytes of an offered message.
+    read: Option<Bytes>,
+}
+
+/// The bytes of an offered message.
+pub(super) enum Bytes {
+    Buf(Buf),
+    /// Memory that has rights for peers is never given out as a slice.
+    Copy(Vec<u8>),
+}
+
+impl<D: TrustedDevice> Message<D> {
+    pub(super) fn new(received: Received<D>, read: Option<Bytes>) -> Self {
+        Self { received, read }
+    }
+}
+
+impl<D: TrustedDevice> Deref for Message<D> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match &self.read {
+            None => self.received.get(Header::LENGTH..).unwrap_or_default(),
+            Some(Bytes::Buf(buf)) => buf,
+            Some(Bytes::Copy(bytes)) => bytes,
+        }
+    }
+}
+
+impl<D: TrustedDevice> fmt::Debug for Message<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message").field("length", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// The memory that an offered message is read into. iWARP adapters need a region for that.
+pub(super) enum Target {
+    Buf(Buf),
+    Piece(Piece),
+}
+
+impl Target {
+    pub(super) fn new<D: TrustedDevice>(shard: &Shard<D>, length: u32) -> Result<Self> {
+        if shard.inner.with(|core| core.attributes.private_read_sinks) {
+            return Ok(Self::Buf(shard.pool(1, length)?.take()?));
+        }
+        let region = shard.region(length as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        Ok(Self::Piece(region.piece(0..length as usize)?))
+    }
+
+    /// The bytes, after the read is done.
+    pub(super) fn into_bytes(self) -> Result<Bytes> {
+        match self {
+            Self::Buf(buf) => Ok(Bytes::Buf(buf)),
+            Self::Piece(piece) => {
+                let Span { registration, offset, length, .. } = piece.span(KEY);
+                let mut bytes = vec![0; *length as usize];
+                registration.memory().read(*offset as u64, &mut bytes)?;
+                Ok(Bytes::Copy(bytes))
+            }
+        }
+    }
+}
+
+impl sealed::Lend for Target {
+    /// The size of a `Buf`.
+    type Rest = Option<u32>;
+
+    fn span(&self, key: sealed::Key) -> &Span {
+        match self {
+            Self::Buf(buf) => buf.span(key),
+            Self::Piece(piece) => piece.span(key),
+        }
+    }
+
+    fn lend(self, key: sealed::Key) -> (Span, Option<u32>) {
+        match self {
+            Self::Buf(buf) => {
+                let (span, size) = buf.lend(key);
+                (span, Some(size))
+            }
+            Self::Piece(piece) => (piece.lend(key).0, None),
+        }
+    }
+
+    fn restore(span: Span, size: Option<u32>, key: sealed::Key) -> Self {
+        match size {
+            Some(size) => Self::Buf(Buf::restore(span, size, key)),
+            None => Self::Piece(Piece::restore(span, (), key)),
+        }
+    }
+}
+
+impl Lend for Target {}

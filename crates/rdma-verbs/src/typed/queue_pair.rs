@@ -1,0 +1,117 @@
+//! What a shard knows of one queue pair.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Instant;
+
+use super::End;
+use super::registration::Span;
+use super::waiters::Waiters;
+use crate::{Completion, ConnectionEvent, QpCapabilities, QpId, Token};
+
+/// A message that arrived.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) span: Span,
+    pub(super) completion: Completion,
+}
+
+/// The connection of a queue pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum State {
+    Idle,
+    /// Connecting or accepting.
+    Attempting,
+    Established,
+    /// This side has begun the orderly end.
+    Closing,
+    Ended(End),
+}
+
+/// A queue pair of a shard.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    pub(super) qp: QpId,
+    pub(super) granted: QpCapabilities,
+    pub(super) state: State,
+    /// The token of its events, from connecting or accepting on.
+    pub(super) token: Option<Token>,
+    /// The private data of the peer's reply.
+    pub(super) private_data: Vec<u8>,
+    /// Number of requests in slots that have not completed.
+    pub(super) outstanding: usize,
+    /// Number of these that are receives.
+    pub(super) receives: usize,
+    /// The index of the shared queue whose receives it consumes.
+    pub(super) shared: Option<usize>,
+    /// Set at the end of a connection with shared receives, of which none is flushed: how many completions
+    /// the shard has polled when all that were there at the end are among them.
+    pub(super) draining: Option<u64>,
+    /// Messages that arrived and were not taken.
+    pub(super) inbox: VecDeque<Arrived>,
+    /// Buffers to post as receives again, which the device did not take.
+    pub(super) unposted: Vec<Span>,
+    /// Unsignaled sends since the last signaled one.
+    pub(super) unsignaled: u32,
+    /// Futures that wait for a message.
+    pub(super) receivers: Waiters,
+    /// Futures that wait for a change of the state.
+    pub(super) watchers: Waiters,
+    /// When to ask again whether the peer's host has everything, while this side closes.
+    pub(super) ask_again: Option<Instant>,
+    /// When to destroy it, if its owner has dropped it.
+    pub(super) abandoned: Option<Instant>,
+}
+
+impl QueuePair {
+    pub(super) fn new(qp: QpId, granted: QpCapabilities, shared: Option<usize>) -> Self {
+        let receives = granted.recv_depth as usize;
+        Self {
+            qp,
+            granted,
+            state: State::Idle,
+            token: None,
+            private_data: Vec::new(),
+            outstanding: 0,
+            receives: 0,
+            shared,
+            draining: None,
+            inbox: VecDeque::with_capacity(receives),
+            unposted: Vec::with_capacity(receives),
+            unsignaled: 0,
+            receivers: Waiters::default(),
+            watchers: Waiters::default(),
+            ask_again: None,
+            abandoned: None,
+        }
+    }
+
+    /// How the connection ended, if it did.
+    pub(super) fn end(&self) -> Option<&End> {
+        match &self.state {
+            State::Ended(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Whether no message will arrive any more: the connection has ended, and each receive has completed.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.end().is_some() && self.receives == 0 && self.draining.is_none()
+    }
+
+    /// Takes over an event of the connection.
+    pub(super) fn apply(&mut self, event: ConnectionEvent, woken: &mut Vec<Waker>) {
+        self.state = match event {
+            ConnectionEvent::Established { private_data } => {
+                self.private_data = private_data;
+                State::Established
+            }
+            ConnectionEvent::Rejected { private_data } => State::Ended(End::Rejected { private_data }),
+            ConnectionEvent::Failed(error) => State::Ended(End::Failed(error)),
+            ConnectionEvent::Disconnected => State::Ended(End::Disconnected),
+            ConnectionEvent::Broken(reason) => State::Ended(End::Broken(reason)),
+        };
+        self.watchers.wake(woken);
+        self.receivers.wake(woken);
+    }
+}
