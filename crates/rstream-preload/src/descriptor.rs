@@ -1,0 +1,451 @@
+//! The calls that make, copy and close descriptors, and connect them.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use libc::{mode_t, size_t, sockaddr, socklen_t, ssize_t};
+use rstream_sockets::Role;
+use rstream_sockets::statistics::{close_left, is_left, left};
+use rustix::io::Errno;
+
+use crate::errno::{errno, keep, set_errno};
+use crate::table;
+use crate::{connection, process, real, set, sleep};
+
+/// The descriptor is about to be closed: what it meant ends, unless another descriptor means it too.
+fn leave(fd: c_int) {
+    end_left(fd);
+    if table::get(fd).is_none() || !process::is_own() {
+        return;
+    }
+    let Some(item) = table::put(fd, None) else { return };
+    // What uses it by itself goes on by a copy, if there is one.
+    if let Some((copy, _)) = table::all().find(|(_, other)| Arc::ptr_eq(other, &item)) {
+        item.set_descriptor(copy);
+        return;
+    }
+    if let Some(connection) = item.connection() {
+        connection.leave_sets();
+        let socket = connection.socket(fd);
+        if connection.stream.close(&socket, is_reset(fd)) {
+            reset(fd);
+        }
+    }
+}
+
+/// Whether the application has asked for a reset (`SO_LINGER` with no time).
+fn is_reset(fd: c_int) -> bool {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut length = size_of::<libc::linger>() as socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `linger`, which has as many.
+    let answer = unsafe {
+        let (value, length) = ((&raw mut linger).cast(), &raw mut length);
+        real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, length)
+    };
+    answer == 0 && linger.l_onoff != 0 && linger.l_linger == 0
+}
+
+/// Has the kernel reset the connection when it is closed, as it does for unread bytes of its own.
+pub(crate) fn reset(fd: c_int) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let length = size_of::<libc::linger>() as socklen_t;
+    // SAFETY: `linger` is valid and has so many bytes.
+    unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), length) };
+}
+
+/// A connection that stayed on TCP, and was not followed any more, has ended.
+fn end_left(fd: c_int) {
+    if is_left(fd) && process::is_own() {
+        close_left(fd);
+    }
+}
+
+/// The descriptor is new. What it may have meant before was closed unseen.
+fn made(fd: c_int) -> c_int {
+    end_left(fd);
+    if fd >= 0 && table::get(fd).is_some() && process::is_own() {
+        drop(table::put(fd, None));
+    }
+    fd
+}
+
+/// A copy means what the original means.
+fn copied(fd: c_int, copy: c_int) -> c_int {
+    if copy >= 0 && process::is_own() {
+        drop(table::put(copy, table::get(fd)));
+    }
+    copy
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    leave(fd);
+    // SAFETY: no pointers.
+    unsafe { real::close(fd) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && process::is_own() {
+        let is_in = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        table::all().map(|(fd, _)| fd).chain(left()).filter(|&fd| is_in(fd)).for_each(leave);
+    }
+    // SAFETY: no pointers.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    // SAFETY: no pointers.
+    unsafe { close_range(first.max(0).cast_unsigned(), u32::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: no pointers.
+    copied(fd, unsafe { real::dup(fd) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
+    if fd != new && is_open(fd) {
+        leave(new);
+    }
+    // SAFETY: no pointers.
+    let copy = unsafe { real::dup2(fd, new) };
+    if fd == new { copy } else { copied(fd, copy) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    if fd != new && flags & !libc::O_CLOEXEC == 0 && is_open(fd) {
+        leave(new);
+    }
+    // SAFETY: no pointers.
+    copied(fd, unsafe { real::dup3(fd, new, flags) })
+}
+
+fn is_open(fd: c_int) -> bool {
+    // SAFETY: no pointers.
+    unsafe { real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
+}
+
+/// It takes one more argument or none, of the size of a pointer: functions that do are called alike.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the application's arguments.
+    let answer = unsafe { real::fcntl(fd, command, argument) };
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, answer),
+        _ => answer,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the application's arguments.
+    unsafe { fcntl(fd, command, argument) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    // SAFETY: the application's arguments.
+    let connected = unsafe { real::connect(fd, address, length) };
+    let is_under_way = connected == 0 || errno() == Errno::INPROGRESS;
+    // SAFETY: the kernel has taken the address, so that its family can be read.
+    let is_inet = |address: *const sockaddr| unsafe {
+        !address.is_null() && matches!(c_int::from((*address).sa_family), libc::AF_INET | libc::AF_INET6)
+    };
+    // SAFETY: as above.
+    if connected == 0 && unsafe { c_int::from((*address).sa_family) } == libc::AF_UNSPEC {
+        // It is none any more.
+        keep(|| drop(table::put(fd, None)));
+    }
+    // A second call asks how the first went.
+    if is_under_way && is_inet(address) && table::get(fd).is_none() && process::is_own() {
+        keep(|| {
+            connection::add(fd, Role::Active);
+            set::introduce(fd);
+        });
+    }
+    connected
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    // SAFETY: the application's arguments.
+    unsafe { accept4(fd, address, length, 0) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the application's arguments.
+    let accepted = made(unsafe { real::accept4(fd, address, length, flags) });
+    if accepted >= 0 && process::is_own() {
+        connection::add(accepted, Role::Passive);
+    }
+    accepted
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let item = table::get(fd);
+    if let Some(connection) = item.as_ref().and_then(|item| item.connection()) {
+        let socket = connection.socket(fd);
+        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+            connection.stream.end_input(&socket, how == libc::SHUT_RDWR);
+        }
+        let by_ring = match how {
+            libc::SHUT_WR | libc::SHUT_RDWR => connection.stream.end_output(&socket) == Ok(true),
+            _ => false,
+        };
+        if by_ring && how == libc::SHUT_WR {
+            return 0;
+        }
+    }
+    // SAFETY: no pointers.
+    unsafe { real::shutdown(fd, how) }
+}
+
+/// The C library's streams do not call the functions here: such a connection stays on TCP.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    if let Some(item) = table::get(fd)
+        && let Some(connection) = item.connection()
+        && !connection.stay_on_tcp(fd, "it is used by the C library's streams")
+    {
+        set_errno(Errno::NOTSUP);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the application's arguments.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+/// Options that only the kernel can serve: a connection that uses one stays on TCP.
+const ONLY_TCP: [(c_int, c_int); 13] = [
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING_NEW),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, libc::TCP_INQ),
+];
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    let item = table::get(fd);
+    if let Some(connection) = item.as_ref().and_then(|item| item.connection()) {
+        if ONLY_TCP.contains(&(level, name)) && !connection.stay_on_tcp(fd, "an option needs TCP") {
+            set_errno(Errno::OPNOTSUPP);
+            return -1;
+        }
+        // Bells must leave at once.
+        if connection.stream.has_rings()
+            && level == libc::IPPROTO_TCP
+            && matches!(name, libc::TCP_NODELAY | libc::TCP_CORK)
+        {
+            return 0;
+        }
+    }
+    // SAFETY: the application's arguments.
+    unsafe { real::setsockopt(fd, level, name, value, length) }
+}
+
+/// `SO_ERROR` is what the kernel has said to this library already, if so.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the application's arguments.
+    let answer = unsafe { real::getsockopt(fd, level, name, value, length) };
+    if (answer, level, name) == (0, libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(item) = table::get(fd)
+        && let Some(error) = item.connection().and_then(|connection| connection.stream.take_error())
+        // SAFETY: the kernel has written the length, and an error if there is room for it.
+        && unsafe { *length } as usize == size_of::<c_int>()
+    {
+        // SAFETY: as above.
+        unsafe { value.cast::<c_int>().write_unaligned(error.raw_os_error()) };
+    }
+    answer
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: libc::Ioctl, argument: usize) -> c_int {
+    let unread = table::with_connection(fd, |connection| {
+        let asks = request == libc::FIONREAD;
+        let unread = asks.then(|| connection.stream.unread(&connection.socket(fd)))?;
+        connection.note_use();
+        unread
+    });
+    match unread {
+        Some(bytes) if argument != 0 => {
+            // SAFETY: the request's argument is the address of an integer.
+            unsafe { *(argument as *mut c_int) = c_int::try_from(bytes).unwrap_or(c_int::MAX) };
+            0
+        }
+        // SAFETY: the application's arguments.
+        _ => unsafe { real::ioctl(fd, request, argument) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    length: size_t,
+    flags: u32,
+) -> ssize_t {
+    const PIECE: usize = 64 << 10;
+    let upgraded = |fd| {
+        let item = table::get(fd);
+        item.as_ref()
+            .and_then(|item| item.connection())
+            .is_some_and(|connection| !connection.stream.stay("splice"))
+    };
+    if !upgraded(from) && !upgraded(to) {
+        // SAFETY: the application's arguments.
+        return unsafe { real::splice(from, from_offset, to, to_offset, length, flags) };
+    }
+    let mut piece = ManuallyDrop::new(vec![0_u8; PIECE.min(length)]);
+    let is_waiting = flags & libc::SPLICE_F_NONBLOCK == 0 && (upgraded(from) || sleep::is_blocking(to));
+    let wait = if is_waiting { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the buffer has so many bytes.
+    let moved = unsafe {
+        match upgraded(from) {
+            // What a pipe has no room for stays unread.
+            true => {
+                let there =
+                    crate::receive::recv(from, piece.as_mut_ptr().cast(), piece.len(), wait | libc::MSG_PEEK);
+                if there <= 0 {
+                    there
+                } else {
+                    let written = crate::send::write(to, piece.as_ptr().cast(), there as usize);
+                    if written > 0 {
+                        crate::receive::recv(from, piece.as_mut_ptr().cast(), written as usize, 0);
+                    }
+                    written
+                }
+            }
+            false if !(has_room(to) || is_waiting && await_room(to)) => {
+                if errno() != Errno::INTR {
+                    set_errno(Errno::AGAIN);
+                }
+                -1
+            }
+            false => {
+                let got = libc::read(from, piece.as_mut_ptr().cast(), piece.len());
+                if got <= 0 { got } else { crate::send::send_all(to, &piece[..got as usize]) }
+            }
+        }
+    };
+    drop(ManuallyDrop::into_inner(piece));
+    moved
+}
+
+/// Whether an upgraded connection takes a piece at once.
+fn has_room(fd: c_int) -> bool {
+    let item = table::get(fd);
+    item.as_ref().and_then(|item| item.connection()).is_none_or(|connection| {
+        let ready = connection.stream.look(&connection.socket(fd), false, true);
+        // The call itself says what is wrong.
+        ready.is_ok_and(|ready| ready.output != Some(false))
+    })
+}
+
+/// Waits for that, as long as a call that sends would.
+fn await_room(fd: c_int) -> bool {
+    let limit = sleep::time_limit(fd, libc::SO_SNDTIMEO);
+    let mut polled = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+    set_errno(Errno::AGAIN);
+    crate::poll::wait(&mut polled, limit, std::ptr::null()) > 0
+}
+
+macro_rules! makers {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the application's arguments.
+            made(unsafe { real::$name($($argument),*) })
+        }
+    )*};
+}
+
+makers! {
+    socket(domain: c_int, kind: c_int, protocol: c_int);
+    eventfd(count: u32, flags: c_int);
+    creat(path: *const c_char, mode: mode_t);
+    open(path: *const c_char, flags: c_int, mode: usize);
+    openat(folder: c_int, path: *const c_char, flags: c_int, mode: usize);
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: usize) -> c_int {
+    // SAFETY: the application's arguments. Offsets have 64 bits here.
+    unsafe { open(path, flags, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int {
+    // SAFETY: as above.
+    unsafe { openat(folder, path, flags, mode) }
+}
+
+unsafe fn made_both(made_both: c_int, ends: *mut c_int) -> c_int {
+    if made_both == 0 {
+        // SAFETY: the kernel has written two numbers.
+        unsafe {
+            made(*ends);
+            made(*ends.add(1));
+        }
+    }
+    made_both
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn socketpair(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    ends: *mut c_int,
+) -> c_int {
+    // SAFETY: the application's arguments.
+    unsafe { made_both(real::socketpair(domain, kind, protocol, ends), ends) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pipe(ends: *mut c_int) -> c_int {
+    // SAFETY: the application's arguments.
+    unsafe { made_both(real::pipe(ends), ends) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
+    // SAFETY: the application's arguments.
+    unsafe { made_both(real::pipe2(ends, flags), ends) }
+}

@@ -1,0 +1,36 @@
+#![doc = include_str!("../README.md")]
+#![deny(unsafe_code)]
+
+mod bell;
+mod counting;
+mod kernel;
+mod lock;
+mod meeting;
+mod patience;
+pub mod settings;
+#[allow(unsafe_code)]
+mod shared;
+pub mod statistics;
+mod stream;
+
+#[cfg(test)]
+mod tests;
+
+pub use kernel::{Counts, Kernel, Socket};
+pub use meeting::{Report, set_reporter};
+pub use patience::Patience;
+pub use stream::{Answer, Ready, Role, Step, Stream, Then, Wait, WayBack};
+
+/// To be called in a process that is about to fork: `streams` are all that it has. What they share stays
+/// shared, and none that is not upgraded yet is upgraded by both processes.
+pub fn before_fork(streams: &mut dyn Iterator<Item = &Stream>) {
+    shared::before_fork();
+    streams.for_each(Stream::share);
+}
+
+/// To be called in the process that was forked, for the same streams.
+pub fn after_fork(streams: &mut dyn Iterator<Item = &Stream>) {
+    lock::forget_thread();
+    statistics::forget();
+    streams.for_each(Stream::leave_meeting);
+}

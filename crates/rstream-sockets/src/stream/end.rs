@@ -1,0 +1,174 @@
+//! Joining a peer, sharing with other processes, and the ends.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rstream_ring::{Connected, ask};
+use rustix::io::Errno;
+
+use super::Stream;
+use crate::bell::Bell;
+use crate::kernel::Kernel;
+use crate::lock::is_alive;
+use crate::meeting::Meeting;
+use crate::shared::Leaving;
+
+impl Stream {
+    /// Whether what was counted is what the kernel has counted, so that the connection can be upgraded.
+    pub(crate) fn is_counted(&self, kernel: &impl Kernel) -> bool {
+        let (Ok(mut input), Ok(mut output)) = (self.lock_input(), self.lock_output()) else { return false };
+        let ((input, _), (output, _)) = (input.parts(), output.parts());
+        // A thread that sleeps in a call is no obstacle.
+        let counts = kernel.counts();
+        output.inside == 0
+            && input.inside <= 1
+            && counts.is_some_and(|counts| (counts.sent, counts.taken) == (output.sent, input.taken))
+    }
+
+    /// Goes on with the rings.
+    pub(crate) fn join(&self, kernel: &impl Kernel, connected: Connected) {
+        let Connected { output: writer, input: mut reader, .. } = connected;
+        let (Ok(mut input), Ok(mut output)) = (self.lock_input(), self.lock_output()) else { return };
+        let (state, _) = input.parts();
+        if !state.joined {
+            // Threads that sleep in a call of the kernel need a bell for the first bytes.
+            ask(&Bell::new(kernel, self), Some(&mut reader), None);
+            (state.joined, state.ring) = (true, reader.state());
+            self.hand_lead_on(state);
+        }
+        self.input.set_end(reader);
+        let (state, _) = output.parts();
+        if !state.joined {
+            (state.joined, state.ring) = (true, writer.state());
+        }
+        self.output.set_end(writer);
+        self.begin_held(kernel, &mut output);
+    }
+
+    /// Another process is about to have it too.
+    pub(crate) fn share(&self) {
+        self.words().unknown.fetch_add(1, Ordering::AcqRel);
+        self.hold();
+    }
+
+    /// This process, which was forked, has it too.
+    pub(crate) fn hold_too(&self) {
+        if self.hold() {
+            self.words().unknown.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Notes this process. Returns whether there was a place.
+    fn hold(&self) -> bool {
+        let (own, words) = (process(), self.words());
+        let takes = |holder: &AtomicU32| {
+            let known = holder.load(Ordering::Acquire);
+            known == own
+                || (known == 0 || !is_alive(known))
+                    && holder.compare_exchange(known, own, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        let is_there = words.holders.iter().any(|holder| holder.load(Ordering::Acquire) == own);
+        is_there || words.holders.iter().any(takes)
+    }
+
+    /// Whether another process may have it.
+    pub(crate) fn is_shared(&self) -> bool {
+        let (own, words) = (process(), self.words());
+        let is_others = |holder: &AtomicU32| {
+            let known = holder.load(Ordering::Acquire);
+            known != 0 && known != own && is_alive(known)
+        };
+        words.unknown.load(Ordering::Acquire) > 0 || words.holders.iter().any(is_others)
+    }
+
+    /// Ends the output. Returns whether the peer learns it by the ring: then the kernel's `shutdown` is left
+    /// out, so that bells can be rung on. The kernel ends the connection when it is closed.
+    ///
+    /// # Errors
+    /// As [`Stream::send`].
+    pub fn end_output(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
+        let mut held = self.lock_output()?;
+        let (state, writer) = held.parts();
+        if let Some(writer) = writer.filter(|_| state.begun && !state.ended) {
+            writer.resume(state.ring);
+            writer.end(&Bell::new(kernel, self));
+            state.ring = writer.state();
+        }
+        state.ended = true;
+        // What is still to be sent again comes before the end.
+        Ok(state.begun || state.leaving == Leaving::Granted)
+    }
+
+    /// To be called before the kernel's `shutdown` of the input. `all`: the output ends too, and what the
+    /// peer sends then is refused.
+    pub fn end_input(&self, kernel: &impl Kernel, all: bool) {
+        let Ok(_) = self.begin(kernel) else { return };
+        let Ok(mut held) = self.lock_input() else { return };
+        let (state, Some(reader)) = held.parts() else { return };
+        if state.leaving == Leaving::Left {
+            return;
+        }
+        // The kernel will say that the stream has ended: that is not the peer.
+        state.finished = true;
+        if all {
+            reader.resume(state.ring);
+            reader.close(&Bell::new(kernel, self));
+            state.ring = reader.state();
+        }
+    }
+
+    /// To be called before the last `close` of this process. `reset`: the application asks for a reset.
+    /// Returns whether the connection has to be reset: for that, or because bytes were left unread, as the
+    /// kernel does it for bytes of its own.
+    pub fn close(&self, kernel: &impl Kernel, reset: bool) -> bool {
+        let own = process();
+        for holder in &self.words().holders {
+            let _ = holder.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire);
+        }
+        let Ok(_) = self.begin(kernel) else { return false };
+        if !self.has_rings() {
+            return self.is_back() && reset;
+        }
+        let bell = Bell::new(kernel, self);
+        let is_last = !self.is_shared();
+        let reset = {
+            let Ok(mut held) = self.lock_input() else { return false };
+            let (state, Some(reader)) = held.parts() else { return false };
+            reader.resume(state.ring);
+            let has_unread = state.leaving != Leaving::Left && reader.readable().is_ok_and(|bytes| bytes > 0);
+            let reset = is_last && (reset || has_unread || self.has_to_resend(kernel));
+            // Bells that nobody took would look like unread bytes.
+            if state.leaving == Leaving::No && reader.begins_at().is_some_and(|begins| state.taken >= begins)
+            {
+                let _ = self.take_bells(kernel);
+            }
+            if is_last {
+                reader.close(&bell);
+            }
+            state.ring = reader.state();
+            reset
+        };
+        // A reset is told by the kernel: an end that was told by the ring would look like an orderly one.
+        if is_last && !reset {
+            let _ = self.end_output(kernel);
+        }
+        reset
+    }
+
+    /// It stays on TCP, for this reason. Returns whether it does: not if it is upgraded already.
+    pub fn stay(&self, why: &'static str) -> bool {
+        if self.has_rings() {
+            return false;
+        }
+        if let Ok(mut meeting) = self.meeting.try_lock() {
+            // A peer that has mapped a segment which was offered does not begin before this side does.
+            *meeting = Meeting::Over(why);
+            self.note_meeting(&meeting);
+            self.due.store(u32::MAX, Ordering::Relaxed);
+        }
+        !self.has_rings()
+    }
+}
+
+fn process() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}

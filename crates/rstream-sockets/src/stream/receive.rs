@@ -1,0 +1,391 @@
+//! Receiving: from the kernel up to where the ring begins, then from the ring.
+
+use std::io::IoSliceMut;
+use std::sync::atomic::Ordering;
+
+use rstream_ring::{Reader, ask};
+use rustix::io::Errno;
+
+use super::{Answer, Stream, Then};
+use crate::bell::{Bell, are_bells, take_bells};
+use crate::kernel::Kernel;
+use crate::lock::{is_alive, thread};
+use crate::shared::{Held, Input, Leaving};
+use crate::statistics::Counter;
+
+impl Stream {
+    /// Receives to `buffers` without waiting, or looks at what is there without taking it.
+    ///
+    /// # Errors
+    /// What `recv` would say.
+    pub fn receive(
+        &self,
+        kernel: &impl Kernel,
+        buffers: &mut [IoSliceMut<'_>],
+        peek: bool,
+        then: Then,
+    ) -> Result<Answer, Errno> {
+        self.meet(kernel);
+        if self.is_leaving() {
+            self.has_to_resend(kernel);
+        }
+        let mut held = self.lock_input()?;
+        if held.parts().0.leaving == Leaving::Left {
+            return self.receive_after(kernel, buffers, peek);
+        }
+        let (state, Some(_)) = held.parts() else {
+            let (state, _) = held.parts();
+            state.inside += 1;
+            state.inside_thread = thread();
+            return Ok(Answer::Kernel);
+        };
+        if state.joined && buffers.iter().all(|buffer| buffer.is_empty()) {
+            return Ok(Answer::Done(0));
+        }
+        self.receive_held(kernel, &mut held, buffers, peek, then)
+    }
+
+    /// What a call of the kernel has received, for which [`Stream::receive`] asked: `length` bytes in
+    /// `buffers`, or an error. Returns how many of the bytes are the stream's; the others are bells. `None`:
+    /// nothing was, call [`Stream::receive`] again.
+    ///
+    /// # Errors
+    /// As [`Stream::receive`].
+    pub fn received(
+        &self,
+        kernel: &impl Kernel,
+        buffers: &[IoSliceMut<'_>],
+        outcome: Result<usize, Errno>,
+        peek: bool,
+    ) -> Result<Option<usize>, Errno> {
+        self.count(outcome.unwrap_or(0));
+        self.meet_before_counting(kernel);
+        let mut held = self.lock_input()?;
+        let (state, reader) = held.parts();
+        if state.leaving == Leaving::Left {
+            self.note_received(kernel, outcome.ok().filter(|_| !peek).unwrap_or(0));
+            return outcome.map(Some);
+        }
+        state.inside = state.inside.saturating_sub(1);
+        self.hand_lead_on(state);
+        let length = outcome?;
+        let own = reader.as_ref().map_or(length, |reader| own_part(reader, state.taken, length));
+        if !are_bells_behind(buffers, own, length) {
+            return Err(self.fail(Errno::PROTO));
+        }
+        if !peek {
+            self.take_note(state, own, length);
+            self.note_received(kernel, own);
+        }
+        let is_end = length == 0 && buffers.iter().any(|buffer| !buffer.is_empty());
+        state.finished |= is_end;
+        Ok((own > 0 || length == 0 && !(is_end && reader.is_some())).then_some(own))
+    }
+
+    /// [`Stream::receive`] when the kernel has the rest of the input. A caller that sleeps there sends
+    /// nothing again.
+    fn receive_after(
+        &self,
+        kernel: &impl Kernel,
+        buffers: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> Result<Answer, Errno> {
+        if !self.has_to_resend(kernel) {
+            return Ok(Answer::Kernel);
+        }
+        match kernel.receive(buffers, peek) {
+            Ok(length) => {
+                self.note_received(kernel, if peek { 0 } else { length });
+                Ok(Answer::Done(length))
+            }
+            Err(Errno::AGAIN) => Ok(Answer::Wait),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn receive_held(
+        &self,
+        kernel: &impl Kernel,
+        held: &mut Held<'_, Input, Reader>,
+        buffers: &mut [IoSliceMut<'_>],
+        peek: bool,
+        then: Then,
+    ) -> Result<Answer, Errno> {
+        if let (_, Some(reader)) = held.parts()
+            && reader.begins_at().is_some()
+        {
+            self.words().peer_begun.store(1, Ordering::Release);
+        }
+        self.begin(kernel)?;
+        let (state, Some(reader)) = held.parts() else { return Ok(Answer::Kernel) };
+        if state.leaving == Leaving::Wished {
+            return Ok(Answer::Wait);
+        }
+        reader.resume(state.ring);
+        let bell = Bell::new(kernel, self);
+        let answer = self.receive_from(kernel, &bell, state, reader, buffers, (peek, then));
+        state.ring = reader.state();
+        answer
+    }
+
+    pub(super) fn receive_from<K: Kernel>(
+        &self,
+        kernel: &K,
+        bell: &Bell<'_, K>,
+        state: &mut Input,
+        reader: &mut Reader,
+        buffers: &mut [IoSliceMut<'_>],
+        (peek, then): (bool, Then),
+    ) -> Result<Answer, Errno> {
+        loop {
+            let begins = reader.begins_at();
+            if begins.is_none_or(|begins| state.taken < begins) {
+                match self.receive_before(kernel, state, reader, begins, buffers, peek) {
+                    Ok(Some(length)) => return Ok(Answer::Done(length)),
+                    Ok(None) => continue,
+                    Err(Errno::AGAIN) if reader.begins_at() != begins => continue,
+                    Err(Errno::AGAIN) => {}
+                    Err(error) => return Err(error),
+                }
+            } else {
+                let read = if peek { reader.peek(buffers) } else { reader.read(buffers, bell) };
+                if let Some(length) = read.map_err(|error| self.violated(error))? {
+                    if length == 0 && reader.has_ended() {
+                        self.words().peer_ended.store(1, Ordering::Release);
+                    }
+                    state.empty = 0;
+                    if !peek {
+                        self.statistics.record().received_by_ring(length);
+                    }
+                    self.take_bell_of_bytes(kernel, state, reader);
+                    return Ok(Answer::Done(length));
+                }
+                match self.follow_peer(kernel, state, reader)? {
+                    Leaving::No => {}
+                    Leaving::Left if !self.has_to_resend(kernel) => return Ok(Answer::Kernel),
+                    _ => return Ok(Answer::Wait),
+                }
+                if state.error != 0 {
+                    state.finished = true;
+                    return Err(Errno::from_raw_os_error(std::mem::take(&mut state.error)));
+                }
+                if state.finished {
+                    return Ok(Answer::Done(0));
+                }
+                if then == Then::Look || then == Then::Return && spins(state, reader) {
+                    return Ok(Answer::Wait);
+                }
+                // What the kernel says counts once everything that the peer wrote before was read.
+                if self.take_news(kernel, state, reader) {
+                    continue;
+                }
+            }
+            if then == Then::Sleep {
+                (state.empty, state.spins) = (0, false);
+            }
+            if state.spins {
+                return Ok(Answer::Wait);
+            }
+            state.armed = true;
+            if !ask(bell, Some(reader), None) {
+                return Ok(Answer::Wait);
+            }
+        }
+    }
+
+    /// Receives bytes that come before those of the ring. `None`: none are left, look again.
+    pub(super) fn receive_before(
+        &self,
+        kernel: &impl Kernel,
+        state: &mut Input,
+        reader: &Reader,
+        begins: Option<u64>,
+        buffers: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> Result<Option<usize>, Errno> {
+        if state.finished {
+            return Ok(Some(0));
+        }
+        // What that call receives comes first.
+        if state.inside > 0 {
+            if is_alive(state.inside_thread) {
+                return Err(Errno::AGAIN);
+            }
+            state.inside = 0;
+        }
+        let most = begins.map_or(u64::MAX, |begins| begins.saturating_sub(state.taken));
+        let mut places = first_bytes(buffers, most);
+        let received = kernel.receive(&mut places, peek);
+        let length = received?;
+        if length == 0 {
+            state.finished = true;
+            return Ok(Some(0));
+        }
+        let own = own_part(reader, state.taken, length);
+        if !are_bells_behind(&places, own, length) {
+            return Err(self.fail(Errno::PROTO));
+        }
+        if !peek {
+            self.take_note(state, own, length);
+            self.note_received(kernel, own);
+        }
+        Ok((own > 0).then_some(own))
+    }
+
+    /// Takes note of bytes that the kernel gave: `own` of the stream, and bells behind them.
+    fn take_note(&self, state: &mut Input, own: usize, length: usize) {
+        state.taken += own as u64;
+        self.words().taken_bells.fetch_add((length - own) as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the bell that came with bytes which were found without it, if one was asked for. A process that
+    /// died with it unread would reset the connection.
+    pub(super) fn take_bell_of_bytes(&self, kernel: &impl Kernel, state: &mut Input, reader: &mut Reader) {
+        if state.armed {
+            self.take_news(kernel, state, reader);
+        }
+    }
+
+    /// Takes the bells that are there, and notes an end or an error. Returns whether there is one.
+    pub(super) fn take_news(&self, kernel: &impl Kernel, state: &mut Input, reader: &mut Reader) -> bool {
+        if state.leaving != Leaving::No {
+            return false;
+        }
+        state.armed = false;
+        let told = self.take_bells(kernel);
+        // After an end of this side's own making the kernel says nothing of the peer.
+        if told == Ok(false) || state.finished {
+            return false;
+        }
+        self.note_end(kernel, state, reader, told.map(|_| ()));
+        true
+    }
+
+    /// Takes the bells that are there. Returns whether the stream has ended.
+    pub(super) fn take_bells(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
+        // The leader would sleep on, and whoever sleeps behind it too.
+        if self.is_led() {
+            return Ok(false);
+        }
+        match take_bells(kernel, &self.words().taken_bells) {
+            Ok(None) => Ok(false),
+            Ok(Some(bells)) => {
+                self.statistics.record().add(Counter::BellsTaken);
+                self.wake_followers();
+                Ok(!bells)
+            }
+            Err(Errno::PROTO) => Err(self.fail(Errno::PROTO)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The kernel has told this error to a thread that slept. A call reports it when everything that came
+    /// before was received.
+    pub fn note_error(&self, kernel: &impl Kernel, error: Errno) {
+        if let Ok(mut held) = self.lock_input()
+            && let (state, Some(reader)) = held.parts()
+            && state.leaving == Leaving::No
+        {
+            reader.resume(state.ring);
+            self.note_end(kernel, state, reader, Err(error));
+            state.ring = reader.state();
+        }
+    }
+
+    /// The kernel says that the connection has ended, orderly or by an error: nobody has the peer's end any
+    /// more. While rings are used, a side that only ends its output says so in its ring.
+    ///
+    /// Of a peer that died the kernel knows only whether it had taken its bells. Bytes that it had not read
+    /// make the difference between an end and a reset.
+    fn note_end(
+        &self,
+        kernel: &impl Kernel,
+        state: &mut Input,
+        reader: &mut Reader,
+        told: Result<(), Errno>,
+    ) {
+        let _ = reader.readable();
+        let outcome = match (told, self.died_with_unread()) {
+            (Ok(()) | Err(Errno::CONNRESET), Some(true)) => Err(Errno::CONNRESET),
+            (Err(Errno::CONNRESET), Some(false)) => Ok(()),
+            _ => told,
+        };
+        if told.is_ok() && outcome.is_err() {
+            kernel.end_output();
+        }
+        match outcome {
+            Ok(()) => state.finished = true,
+            Err(error) => state.error = error.raw_os_error(),
+        }
+        self.words().peer_gone.store(1, Ordering::Release);
+    }
+
+    /// Whether the peer, which is gone, had not read all that this side had written. `None`: it has closed
+    /// its end of the rings, and what the kernel says holds.
+    fn died_with_unread(&self) -> Option<bool> {
+        let mut held = self.lock_output().ok()?;
+        let (state, writer) = held.parts();
+        let writer = writer.filter(|_| state.begun)?;
+        writer.resume(state.ring);
+        (writer.is_closed() == Ok(false)).then(|| writer.is_unread())
+    }
+
+    /// Bytes that a call which receives would give, if the kernel does not know.
+    #[must_use]
+    pub fn unread(&self, kernel: &impl Kernel) -> Option<usize> {
+        let _ = self.look(kernel, false, false);
+        let mut held = self.lock_input().ok()?;
+        let (state, reader) = held.parts();
+        if state.leaving == Leaving::Left {
+            return None;
+        }
+        let reader = reader?;
+        let before = reader.begins_at()?.saturating_sub(state.taken);
+        reader.resume(state.ring);
+        let bytes = reader.readable();
+        state.ring = reader.state();
+        Some(bytes.ok()?.saturating_add(usize::try_from(before).ok()?))
+    }
+}
+
+/// Whether a caller that has found nothing calls again and again, as far as the last times tell: then it
+/// needs no bell, and looks at the kernel only now and then.
+fn spins(state: &mut Input, reader: &mut Reader) -> bool {
+    const CALLS: u32 = 3;
+    const LOOK: u32 = 512;
+    state.empty = state.empty.wrapping_add(1);
+    if !state.spins && state.empty >= CALLS {
+        state.spins = true;
+        reader.disarm();
+    }
+    state.spins && !state.empty.is_multiple_of(LOOK)
+}
+
+/// How many of `length` bytes that the kernel gave, after `taken`, come before those of the ring.
+fn own_part(reader: &Reader, taken: u64, length: usize) -> usize {
+    let before = reader.begins_at().map_or(u64::MAX, |begins| begins.saturating_sub(taken));
+    usize::try_from(before).map_or(length, |before| before.min(length))
+}
+
+/// So many of the first bytes of the buffers.
+fn first_bytes<'a>(buffers: &'a mut [IoSliceMut<'_>], most: u64) -> Vec<IoSliceMut<'a>> {
+    let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+    let cut = |buffer: &'a mut IoSliceMut<'_>| {
+        let length = buffer.len().min(left);
+        left -= length;
+        IoSliceMut::new(&mut buffer[..length])
+    };
+    buffers.iter_mut().map(cut).filter(|part| !part.is_empty()).collect()
+}
+
+/// Whether all bytes from `own` to `length` are bells.
+fn are_bells_behind(buffers: &[IoSliceMut<'_>], own: usize, length: usize) -> bool {
+    let (mut skip, mut left) = (own, length - own);
+    buffers.iter().all(|buffer| {
+        let rest = &buffer[skip.min(buffer.len())..];
+        skip -= skip.min(buffer.len());
+        let part = &rest[..left.min(rest.len())];
+        left -= part.len();
+        are_bells(part)
+    })
+}

@@ -1,0 +1,73 @@
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::kernel::{Kernel as _, Socket};
+
+static CHUNK: [u8; 64 << 10] = [0; 64 << 10];
+
+fn receive(socket: &TcpStream) -> Result<usize, Errno> {
+    Socket::new(socket.as_fd(), true).receive(&mut [IoSliceMut::new(&mut [0])], false)
+}
+
+/// A peer that has mapped the rings and sends nothing by its own, and this side, whose ring is full.
+fn with_silent_peer(test: impl FnOnce(TcpStream, &Stream, &Socket<'_>)) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peers_socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let socket = listener.accept().unwrap().0;
+    let kernel = Socket::new(socket.as_fd(), false);
+    let (stream, peer) = (Stream::new(Role::Passive, 0).unwrap(), Stream::new(Role::Active, 0).unwrap());
+    let peers_kernel = Socket::new(peers_socket.as_fd(), true);
+    peer.meet(&peers_kernel);
+    stream.meet(&kernel);
+    peer.count(0);
+    peer.meet(&peers_kernel);
+    stream.meet(&kernel);
+    assert!(stream.has_rings());
+    while let Ok(Answer::Done(_)) = stream.send(&kernel, &[IoSlice::new(&CHUNK)]) {}
+    assert!(peer.has_rings() && !peer.begin(&peers_kernel).unwrap());
+    while receive(&peers_socket) == Ok(1) {}
+    test(peers_socket, &stream, &kernel);
+}
+
+fn await_death(is_known: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(5);
+    while !is_known() {
+        assert!(Instant::now() < limit, "it waits for ever");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+/// The kernel says no more than that the peer's output has ended.
+#[test]
+fn the_death_of_a_peer_that_never_used_its_ring_ends_a_wait_for_room() {
+    for by_look in [false, true] {
+        with_silent_peer(|peers_socket, stream, kernel| {
+            drop(peers_socket);
+            await_death(|| match by_look {
+                true => stream.look(kernel, true, true).unwrap().output == Some(true),
+                false => stream.send(kernel, &[IoSlice::new(&CHUNK)]) == Ok(Answer::Kernel),
+            });
+        });
+    }
+}
+
+#[test]
+fn a_peer_that_has_ended_its_output_before_the_upgrade_reads_on() {
+    with_silent_peer(|peers_socket, stream, kernel| {
+        peers_socket.shutdown(Shutdown::Write).unwrap();
+        let limit = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < limit {
+            assert_eq!(stream.send(kernel, &[IoSlice::new(&CHUNK)]), Ok(Answer::Wait));
+            assert_eq!(stream.look(kernel, true, true).unwrap().output, Some(false));
+        }
+        // A bell in each second asked whether it is there.
+        let bells = std::iter::from_fn(|| receive(&peers_socket).ok()).count();
+        assert!((1..=2).contains(&bells), "{bells}");
+        // Its kernel says nothing more when it dies.
+        drop(peers_socket);
+        await_death(|| stream.send(kernel, &[IoSlice::new(&CHUNK)]) == Ok(Answer::Kernel));
+    });
+}

@@ -1,0 +1,51 @@
+# shellcheck shell=bash
+# Sockets programs with the preload library: the kernel's sockets are the model.
+
+# Builds the library, what runs it, and the C programs, which need nothing but the C library.
+build_sockets() {
+    build cargo build --release --quiet -p rstream-preload -p rstream-run -p rstream-stat
+    mkdir -p "$programs/sockets"
+    local program
+    for program in model killed handed; do
+        gcc -O2 -g -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread \
+            -o "$programs/sockets/$program" "ffi-tests/sockets/$program.c"
+    done
+}
+
+# preloaded CALLS COMMAND...: with the library; connections are upgraded after so many calls.
+preloaded() {
+    RSTREAM_SOCKETS_AFTER=$1 "$provider/rstream-run" "${@:2}"
+}
+
+# What the library needs must be on every machine.
+needs_little() {
+    ! ldd "$provider/librstream_preload.so" | grep -E 'fabric|ibverbs|rdmacm'
+}
+
+# Random calls whose outcomes the rules of TCP sockets determine: over TCP, and upgraded at once, early and late.
+sockets_model() {
+    build_sockets
+    local model=$programs/sockets/model after program
+    needs_little
+    "$model" 0 300
+    for after in 0 3 8; do
+        preloaded "$after" "$model" 0 1500
+    done
+    for program in killed handed; do
+        "$programs/sockets/$program"
+        for after in 0 8; do
+            preloaded "$after" "$programs/sockets/$program"
+        done
+    done
+}
+
+# Named tests: each call, each way to wait, each end. Over TCP, and upgraded.
+sockets_cases() {
+    local cases=$programs/sockets/cases after
+    build_sockets
+    gcc -O2 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread -o "$cases" ffi-tests/sockets/cases/*.c
+    "$cases" -j 4
+    for after in 0 8; do
+        preloaded "$after" "$cases" -j 4
+    done
+}
