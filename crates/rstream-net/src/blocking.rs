@@ -1,0 +1,239 @@
+//! Calls that wait, in the kernel and as the kernel would: time-outs, signals and `shutdown` by another
+//! thread act as they do on a TCP socket.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::time::{Duration, Instant};
+
+use rstream_sockets::{Answer, Step, Stream, Then, Wait, WayBack};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+use crate::connection::Connection;
+
+/// How long a thread looks again before it sleeps.
+const LOOK: Duration = Duration::from_micros(20);
+/// A sleep where nobody can wake.
+const NAP: Duration = Duration::from_micros(500);
+
+/// Has the kernel serve the connection.
+pub(crate) fn go_back(connection: &Connection) -> io::Result<()> {
+    let (stream, kernel) = (&connection.stream, connection.kernel());
+    if stream.stay("a stream of std was made of it") {
+        return Ok(());
+    }
+    let mut way = WayBack::default();
+    loop {
+        match way.step(stream, &kernel)? {
+            Step::Back => return Ok(()),
+            Step::Pause(pause) => std::thread::sleep(pause),
+            Step::Refused => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+/// Receives to `buffers`, or looks at what is there without taking it.
+#[inline]
+pub(crate) fn receive(
+    connection: &Connection,
+    buffers: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> io::Result<usize> {
+    Ok(receive_or_wait(connection, buffers, peek)?)
+}
+
+fn receive_or_wait(
+    connection: &Connection,
+    buffers: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> Result<usize, Errno> {
+    let (stream, kernel) = (&connection.stream, connection.kernel());
+    if stream.is_over() {
+        return connection.kernel_receive(buffers, peek);
+    }
+    let mut then = Then::Look;
+    let mut deadline = Deadline::default();
+    loop {
+        let turn = stream.turn();
+        match stream.receive(&kernel, buffers, peek, then)? {
+            Answer::Done(length) => return Ok(length),
+            Answer::Kernel => {
+                let outcome = connection.kernel_receive(buffers, peek);
+                if let Some(length) = stream.received(&kernel, buffers, outcome, peek)? {
+                    return Ok(length);
+                }
+            }
+            Answer::Wait => match then {
+                Then::Return => return Err(Errno::AGAIN),
+                Then::Look if !is_blocking(connection)? => then = Then::Return,
+                Then::Look => {
+                    let look = || stream.look(&kernel, false, false).ok()?.input.filter(|&ready| ready);
+                    if connection.patience.look(LOOK, stream.looks(), look).is_none() {
+                        then = Then::Sleep;
+                    }
+                }
+                Then::Sleep => sleep(connection, turn, false, &mut deadline)?,
+            },
+        }
+    }
+}
+
+/// Sends all of `slices`, or what can be sent without waiting if the socket does not wait.
+#[inline]
+pub(crate) fn send(connection: &Connection, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    Ok(send_or_wait(connection, slices)?)
+}
+
+fn send_or_wait(connection: &Connection, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    if connection.stream.is_over() {
+        return connection.kernel_send(slices);
+    }
+    let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
+    let (mut done, mut later) = (0, Vec::new());
+    let mut deadline = Deadline::default();
+    loop {
+        let rest = if done == 0 { slices } else { &later };
+        match send_some(connection, rest, &mut deadline) {
+            Ok(Sent { length, is_last }) => {
+                done += length;
+                if done == wanted || is_last {
+                    return Ok(done);
+                }
+                later = behind(slices, done);
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What one step has sent.
+struct Sent {
+    length: usize,
+    /// The kernel has sent it, which knows itself how much a call sends.
+    is_last: bool,
+}
+
+fn send_some(
+    connection: &Connection,
+    slices: &[IoSlice<'_>],
+    deadline: &mut Deadline,
+) -> Result<Sent, Errno> {
+    let (stream, kernel) = (&connection.stream, connection.kernel());
+    loop {
+        let turn = stream.turn();
+        match stream.send(&kernel, slices)? {
+            Answer::Done(length) => return Ok(Sent { length, is_last: false }),
+            Answer::Kernel => {
+                let outcome = connection.kernel_send(slices);
+                stream.sent(&kernel, *outcome.as_ref().unwrap_or(&0))?;
+                return outcome.map(|length| Sent { length, is_last: true });
+            }
+            Answer::Wait => {
+                if !is_blocking(connection)? {
+                    return Err(Errno::AGAIN);
+                }
+                let look = || stream.look(&kernel, false, true).ok()?.output.filter(|&ready| ready);
+                if connection.patience.look(LOOK, stream.looks(), look).is_none() {
+                    sleep(connection, turn, true, deadline)?;
+                }
+            }
+        }
+    }
+}
+
+/// What is left of `slices` without their first bytes.
+fn behind<'a>(slices: &'a [IoSlice<'_>], mut first: usize) -> Vec<IoSlice<'a>> {
+    let rest = |slice: &'a IoSlice<'_>| {
+        let skipped = first.min(slice.len());
+        first -= skipped;
+        (skipped < slice.len()).then(|| IoSlice::new(&slice[skipped..]))
+    };
+    slices.iter().filter_map(rest).collect()
+}
+
+/// Whoever has the descriptor may have changed it.
+fn is_blocking(connection: &Connection) -> Result<bool, Errno> {
+    Ok(!fcntl_getfl(connection)?.contains(OFlags::NONBLOCK))
+}
+
+/// Until when a call waits, once it has begun to.
+#[derive(Default)]
+struct Deadline {
+    /// Whether the socket was asked for its limit.
+    is_known: bool,
+    end: Option<Instant>,
+}
+
+impl Deadline {
+    /// What is left. `None`: there is no limit.
+    fn left(&mut self, connection: &Connection, output: bool) -> Option<Duration> {
+        if !self.is_known {
+            let socket = &connection.socket;
+            let limit = if output { socket.write_timeout() } else { socket.read_timeout() };
+            self.end = limit.ok().flatten().and_then(|limit| Instant::now().checked_add(limit));
+            self.is_known = true;
+        }
+        self.end.map(|end| end.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// Gives up the lead when the sleep ends.
+struct Lead<'a>(&'a Stream);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.0.woken();
+    }
+}
+
+/// Waits after a call that had nothing since `turn`. `output`: it was one that sends.
+fn sleep(connection: &Connection, turn: u32, output: bool, deadline: &mut Deadline) -> Result<(), Errno> {
+    let left = deadline.left(connection, output);
+    if left == Some(Duration::ZERO) {
+        return Err(Errno::AGAIN);
+    }
+    let stream = &connection.stream;
+    match stream.wait(turn, output)? {
+        Wait::Again => Ok(()),
+        Wait::Behind(turn) => match stream.follow(turn, left) {
+            true => Err(Errno::INTR),
+            false => Ok(()),
+        },
+        Wait::Nap => {
+            std::thread::sleep(left.map_or(NAP, |left| left.min(NAP)));
+            Ok(())
+        }
+        Wait::Kernel => {
+            let outcome = {
+                let _lead = Lead(stream);
+                sleep_in_kernel(connection, output, left)
+            };
+            // What woke it may be the end.
+            stream.settle(&connection.kernel())?;
+            outcome
+        }
+    }
+}
+
+/// Waits for something on the socket, and leaves it there.
+fn sleep_in_kernel(connection: &Connection, output: bool, left: Option<Duration>) -> Result<(), Errno> {
+    if left.is_some() || output && connection.socket.read_timeout().is_ok_and(|limit| limit.is_some()) {
+        let limit = left.and_then(|left| Timespec::try_from(left).ok());
+        let mut polled = [PollFd::new(connection, PollFlags::IN)];
+        return match poll(&mut polled, limit.as_ref())? {
+            0 => Err(Errno::AGAIN),
+            _ => Ok(()),
+        };
+    }
+    match recv(&connection.socket, &mut [0; 1], RecvFlags::PEEK) {
+        Ok(_) => Ok(()),
+        Err(error @ (Errno::INTR | Errno::AGAIN)) => Err(error),
+        // The kernel says it once.
+        Err(error) => {
+            connection.stream.note_error(&connection.kernel(), error);
+            Ok(())
+        }
+    }
+}

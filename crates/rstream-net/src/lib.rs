@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+mod blocking;
+mod connection;
+mod listener;
+mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+pub use connection::Path;
+pub use listener::{Incoming, TcpListener};
+pub use stream::TcpStream;
+
+/// Calls after which the two ends of a connection meet: then TCP has cost as much as the meeting does.
+const CALLS: u32 = 8;
