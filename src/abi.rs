@@ -64,4 +64,4 @@ pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

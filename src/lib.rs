@@ -22,6 +22,9 @@
 #[allow(unsafe_code)]
 pub mod abi;
 mod provider;
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests;
 
 /// Entry point: libfabric calls it after loading the library. Returns the provider's description and
 /// its first functions.

@@ -22,6 +22,8 @@ mod passive_endpoint;
 mod reason;
 mod request;
 mod route;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod stats;
 mod wait;
 

@@ -107,9 +107,9 @@ impl Places {
     /// As for [`array()`] with [`MESSAGE_IOV_LIMIT`], and for [`Places::single`].
     ///
     /// # Safety
-    /// If not null, `pieces` points to `count` vectors, and if `T` needs descriptors and `descriptors` is not null,
-    /// it points to as many. Each vector is null, or has its length in bytes: from now on
-    /// until the operation of the call completes (or, with `FI_INJECT`, until the call returns), they are
+    /// If not null, `pieces` points to `count` vectors, and if `T` needs descriptors and `descriptors` is
+    /// not null, it points to as many. Each vector is null, or has its length in bytes: from now on until
+    /// the operation of the call completes (or, with `FI_INJECT`, until the call returns), they are
     /// readable and no other code writes them; those of a receive or a read are writable, and no other code
     /// reads them.
     #[inline]

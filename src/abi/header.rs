@@ -54,7 +54,8 @@ pub struct rstream_stats {
     pub send_waits: u64,
     /// Those of `receive_calls` that returned `-FI_EAGAIN`: no byte had arrived. Streams only.
     pub receive_waits: u64,
-    /// Data messages sent. One call on a stream sends several where a ring wraps.
+    /// Data messages sent. One call on a stream sends several where a ring wraps, and none once the stream
+    /// has moved to shared memory.
     pub messages_sent: u64,
     /// Data messages received.
     pub messages_received: u64,

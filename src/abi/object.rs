@@ -235,8 +235,8 @@ impl New<sys::fid_cntr> {
 }
 
 impl New<sys::fid_mr> {
-    /// Creates a memory region with the key by which peers name it, and the local key, by which calls name it as
-    /// local memory: that is its descriptor.
+    /// Creates a memory region with the key by which peers name it, and the local key, by which calls name
+    /// it as local memory: that is its descriptor.
     pub fn memory_region<T: Fid>(value: Arc<T>, key: u64, local_key: u32) -> Self {
         let fid = new_fid::<sys::fid_mr, T>(sys::FI_CLASS_MR);
         let mem_desc = ptr::without_provenance_mut(local_key as usize);
@@ -274,7 +274,7 @@ impl<S: FidStruct> New<S> {
     }
 
     /// Passes the object to the application: returns the pointer, which `fi_close` frees.
-    pub(super) fn hand_out(self, context: *mut c_void) -> *mut S {
+    pub(crate) fn hand_out(self, context: *mut c_void) -> *mut S {
         self.0.hand_out(context)
     }
 }

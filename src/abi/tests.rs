@@ -42,7 +42,7 @@ macro_rules! fid_slot {
         unsafe { (*(*fid).ops).$slot.unwrap()(fid, $($argument),*) }
     }};
 }
-use {fid_slot, slot};
+pub(crate) use {fid_slot, slot};
 
 /// A negated error number, as an `int` slot returns it.
 fn int(errno: Errno) -> i32 {

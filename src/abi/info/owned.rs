@@ -130,7 +130,7 @@ impl Info {
         unsafe { FabricAttrMut::of(part) }
     }
 
-    pub(in crate::abi) fn as_ptr(&self) -> *mut sys::fi_info {
+    pub(crate) fn as_ptr(&self) -> *mut sys::fi_info {
         self.0.as_ptr()
     }
 

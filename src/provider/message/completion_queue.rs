@@ -122,8 +122,8 @@ impl<D: Device> CompletionQueue<D> {
         self.engine.with(|state| self.is_ready_before_sleep(state))
     }
 
-    /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did, or whether
-    /// the device never came to rest.
+    /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did, or
+    /// whether the device never came to rest.
     fn is_ready_before_sleep(&self, state: &mut State<D>) -> bool {
         for _ in 0..ARMS {
             let has_more = state.drive();

@@ -136,7 +136,7 @@ impl<D: Device> Engine<D> {
 
 impl<D: Device> State<D> {
     /// Takes completions from the device and reports them. The number of one call is bounded: returns whether
-    /// the device may have more.
+    /// the device may have more, as long as it had any.
     pub(super) fn drive(&mut self) -> bool {
         let mut batch = [Completion::EMPTY; BATCH];
         let mut count = BATCH;
@@ -152,7 +152,7 @@ impl<D: Device> State<D> {
         if !self.lingering.is_empty() {
             self.destroy_flushed();
         }
-        count == BATCH
+        count > 0
     }
 
     /// Drives until the device has no more.
@@ -164,9 +164,15 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Requests a wake-up for the next completion. Returns whether one may be there already.
+    /// Requests a wake-up for the next completion. Returns whether some may have been there already. The
+    /// caller may stay awake for those, while threads sleep that wait for others of them. Arming has taken
+    /// the wake-up from these threads, so everything is reported here.
     pub(super) fn arm(&mut self) -> bool {
-        self.cq.arm().unwrap_or(true)
+        let may_have_more = self.cq.arm().unwrap_or(true);
+        if may_have_more {
+            self.drain();
+        }
+        may_have_more
     }
 
     /// Updates the signals of completion queues and of threads that wait.
@@ -295,21 +301,20 @@ impl<D: Device> State<D> {
     /// Destroys lingering queue pairs whose output has reached the peer's host, or whose time is over.
     fn destroy_flushed(&mut self) {
         let now = Instant::now();
-        self.lingering.retain(|one| {
-            let stays = !self.cq.flushed(one.qp) && now < one.until;
-            if !stays {
-                self.cq.destroy_qp(one.qp);
-            }
-            stays
-        });
+        self.destroy_lingering(|cq, one| cq.flushed(one.qp) || now >= one.until);
     }
 
     /// Destroys lingering queue pairs that use a shared receive context, before that is closed.
     pub(super) fn destroy_lingering_of(&mut self, context: usize) {
+        self.destroy_lingering(|_, one| one.shared == Some(context));
+    }
+
+    fn destroy_lingering(&mut self, ends: impl Fn(&mut D::Cq, &Lingering) -> bool) {
+        let cq = &mut self.cq;
         self.lingering.retain(|one| {
-            let stays = one.shared != Some(context);
+            let stays = !ends(cq, one);
             if !stays {
-                self.cq.destroy_qp(one.qp);
+                cq.destroy_qp(one.qp);
             }
             stays
         });

@@ -68,7 +68,7 @@ impl Limits {
             iovs: device.max_places.min(MESSAGE_IOV_LIMIT),
             data_size: usize::from(device.immediate / 8),
             key_size: if is_direct { size_of::<u32>() } else { size_of::<u64>() },
-            user_data: hello::room(device.max_private_data),
+            user_data: hello::room(device.private_data.least()),
             protocol: match device.transport {
                 Transport::InfiniBand => constants::FI_PROTO_RDMA_CM_IB_RC,
                 Transport::Iwarp => constants::FI_PROTO_IWARP,
@@ -77,7 +77,8 @@ impl Limits {
         })
     }
 
-    /// Number of endpoints of a domain whose queues have these depths; `rx` is 0 with a shared receive context.
+    /// Number of endpoints of a domain whose queues have these depths; `rx` is 0 with a shared receive
+    /// context.
     pub(super) fn endpoints(&self, tx: usize, rx: usize) -> usize {
         // A queue pair may take one completion more than it has entries.
         (self.completions / (tx + SPARE as usize + rx + 1)).min(ENDPOINTS)

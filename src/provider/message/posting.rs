@@ -128,8 +128,8 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken the
-    /// data. On a device that accesses memory by itself, the completion of every request says so.
+    /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken
+    /// the data. On a device that accesses memory by itself, the completion of every request says so.
     fn needs_flush(&self, manner: Manner) -> bool {
         manner.flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
     }
