@@ -289,4 +289,13 @@ int tcp_accept(int fd);
  * `ms`. */
 ssize_t tcp_read_to_end(int fd, void *data, size_t size, int ms);
 
+/* ---- random numbers ------------------------------------------------------------------------- */
+
+struct dice {
+    uint64_t state;
+};
+
+/* A number from 0 to bound - 1. */
+uint64_t throw_below(struct dice *dice, uint64_t bound);
+
 #endif

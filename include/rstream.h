@@ -89,7 +89,8 @@ struct rstream_stats {
    */
   uint64_t receive_waits;
   /**
-   * Data messages sent. One call on a stream sends several where a ring wraps.
+   * Data messages sent. One call on a stream sends several where a ring wraps, and none once the stream
+   * has moved to shared memory.
    */
   uint64_t messages_sent;
   /**

@@ -5,9 +5,11 @@ set -euo pipefail
 source "$(dirname "$0")/cargo.sh"
 
 packages=(
-    libfabric-dev libfabric-bin pkg-config gcc g++ clang libclang-dev make shellcheck
+    procps libfabric-dev libfabric-bin pkg-config gcc g++ clang libclang-dev make shellcheck
     tshark iproute2 bzip2 jq valgrind openmpi-bin libopenmpi-dev python3-venv
     qemu-system-x86 busybox-static kmod cpio gcc-12 libibverbs-dev librdmacm-dev ibverbs-providers rdmacm-utils ibverbs-utils perftest
+    redis-server redis-tools nginx-light apache2-utils curl libpython3.11-testsuite
+    memcached libmemcached-tools haproxy postgresql iperf3 socat rsync wrk
 )
 
 installed() {
@@ -30,6 +32,13 @@ else
         echo "setup: installing ${missing[*]}"
         export DEBIAN_FRONTEND=noninteractive
         apt-get update -qq
+        # Servers are installed, and not started.
+        policy=/usr/sbin/policy-rc.d
+        if [[ ! -e $policy ]]; then
+            trap 'rm -f "$policy"' EXIT
+            printf '#!/bin/sh\nexit 101\n' >"$policy"
+            chmod 755 "$policy"
+        fi
         apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
     fi
 fi

@@ -62,15 +62,50 @@ line() {
     printf '%-22s %-7s %5d passed %3d failed %3d skipped %5d s\n' "$@" | tee -a "$table"
 }
 
+# Seconds after which a step is ended.
+limit=${long:+14400}
+limit=${limit:-1200}
+
+# family PID...: these processes, and what they and theirs started.
+family() {
+    local process children
+    for process; do
+        echo "$process"
+        mapfile -t children < <(pgrep -P "$process")
+        family "${children[@]}"
+    done
+}
+
+end_family() {
+    family "$@" | xargs kill -KILL 2>/dev/null || true
+}
+
+# overdue PID: says what is left of a step whose time is over, by thread, and ends it.
+overdue() {
+    echo "error: no end after $limit s"
+    ps -L -o pid=,lwp=,stat=,time=,wchan:20=,comm:24=,args= -p "$(family "$1" | paste -sd,)" |
+        cut -c -160 | sed 's/^/left: /'
+    end_family "$1"
+}
+
 # step NAME FUNCTION: runs it with its output in a log. A step without counts of its own is one test.
 step() {
-    local name=$1 log=$logs/$1.log start=$SECONDS status=0 p f s result=ok
+    local name=$1 log=$logs/$1.log start=$SECONDS status=0 running watch p f s result=ok
     selected "$name" || return 0
-    # Not with "||": bash would ignore set -e inside.
-    set +e
-    (set -e; "$2") >"$log" 2>&1 </dev/null
-    status=$?
-    set -e
+    : >"$log"
+    # In groups of their own, because bash lets background processes of its own group ignore SIGINT.
+    set -m
+    (set -e; "$2") >>"$log" 2>&1 </dev/null &
+    running=$!
+    (sleep "$limit"; overdue "$running") >>"$log" 2>&1 &
+    watch=$!
+    # Its end is no news.
+    disown "$watch"
+    set +m
+    trap 'end_family "$running" "$watch"' EXIT
+    wait "$running" || status=$?
+    end_family "$watch"
+    trap - EXIT
     read -r p f s < <(count "$log")
     ((p + f + s > 0)) || { ((status == 0)) && p=1 || f=1; }
     # A step that broke off counts, whatever its tests said before.
@@ -138,7 +173,7 @@ lacks_namespaces() {
 explain() {
     local log=$logs/$1.log
     echo "failed: $1"
-    { grep -E -A 4 '^(FAILED|error)|panicked at|^test .*FAILED' "$log" || tail -n 25 "$log"; } |
+    { grep -E -A 4 '^(FAILED|error|left)|panicked at|^test .*(FAILED|has been running)' "$log" || tail -n 25 "$log"; } |
         head -60 | sed 's/^/    | /'
     echo "    all of it: $log"
 }
@@ -160,6 +195,7 @@ source scripts/checks/rust.sh
 source scripts/checks/bare.sh
 source scripts/checks/contract.sh
 source scripts/checks/libfabric2.sh
+source scripts/checks/easy.sh
 source scripts/checks/sanitizers.sh
 source scripts/checks/valgrind.sh
 source scripts/checks/fabtests.sh
@@ -170,6 +206,8 @@ source scripts/checks/instructions.sh
 source scripts/checks/vm.sh
 source scripts/checks/rdma.sh
 source scripts/checks/fuzzing.sh
+source scripts/checks/sockets.sh
+source scripts/checks/sockets-programs.sh
 
 # What the others use.
 provider_and_programs() {
@@ -207,6 +245,9 @@ waits() {
     step faults-iwarp faults_iwarp
     step valgrind valgrind_copy
     step unloading unloading
+    step easy easy_gcc
+    step easy-valgrind easy_valgrind
+    step easy-examples easy_examples
     step copy-matrix matrix
     step copy-matrix-iwarp-2.5 matrix_iwarp_libfabric2
     step fi_info fi_info_checks
@@ -215,6 +256,9 @@ waits() {
     step_unless "$(lacks_fabtests)" fabtests-1.17 fabtests_117
     step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
+    step sockets-model sockets_model
+    step sockets-cases sockets_cases
+    step sockets-programs sockets_programs
 }
 
 # Tests in the virtual machine.
@@ -226,6 +270,8 @@ emulated() {
     step_unless "$(lacks_fabtests)" fabtests-rxe fabtests_rxe
     step no-rdma-core without_rdma_core
     step rdma-verbs rdma_verbs
+    step easy-siw easy_siw
+    step easy-rxe easy_rxe
     step rdma-copies rdma_copies
     step rdma-unplug rdma_unplug
 }

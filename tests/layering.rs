@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// For each module below `src`, the names that its code must not use.
 const FORBIDDEN: [(&str, &[&str]); 2] = [
-    ("abi", &["crate::provider", "rdma_verbs", "rdma_testkit", "rstream_"]),
+    ("abi", &["crate::provider", "rdma_easy", "rdma_verbs", "rdma_testkit", "rstream_"]),
     ("provider", &["libc::", "sys::", "std::os::raw", "ffi::c_"]),
 ];
 /// Names of the public C header, which begin like those of this project's crates.

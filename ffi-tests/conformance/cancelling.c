@@ -3,7 +3,10 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- a blocking call ----------------------------------------------------------------------- */
@@ -278,10 +281,106 @@ static void with_log(void)
     live();
 }
 
+/* ---- a call that waits for another thread's ------------------------------------------------- */
+
+#define LONG_SEND ((size_t)8 << 20)
+
+/* A thread that sends much in each call, and one that receives it. */
+struct stream {
+    struct pair pair;
+    atomic_bool long_sends, stop;
+};
+
+/* Sends short messages until calls need no other lock than that of their direction, and long ones then. */
+static void *send_long(void *argument)
+{
+    struct stream *stream = argument;
+    uint8_t *bytes = calloc(1, LONG_SEND);
+
+    CHECK(bytes != NULL);
+    while (!stream->stop) {
+        int64_t enough = now_ms() + 5;
+        for (unsigned sent = 0; sent < 20000 && !stream->stop && now_ms() < enough;)
+            sent += send_once(stream->pair.client.ep, bytes, 64) > 0;
+        stream->long_sends = true;
+        for (int64_t until = now_ms() + 3; now_ms() < until;)
+            (void)send_once(stream->pair.client.ep, bytes, LONG_SEND);
+        stream->long_sends = false;
+    }
+    free(bytes);
+    CHECK_OK(fi_shutdown(stream->pair.client.ep, FI_SEND));
+    return NULL;
+}
+
+static void *receive_long(void *argument)
+{
+    struct stream *stream = argument;
+    uint8_t *bytes = malloc(LONG_SEND);
+    ssize_t got;
+
+    CHECK(bytes != NULL);
+    while ((got = recv_once(stream->pair.server.ep, bytes, LONG_SEND)) != 0)
+        CHECK(got > 0 || got == -FI_EAGAIN);
+    free(bytes);
+    return NULL;
+}
+
+/* Receives where nothing comes: the call arms the descriptor for both directions. */
+static void *receive_nothing(void *argument)
+{
+    struct stream *stream = argument;
+
+    for (;;) {
+        while (!stream->long_sends) {
+            pthread_testcancel();
+            sched_yield();
+        }
+        CHECK_RET(recv_once(stream->pair.client.ep, &(uint8_t){0}, 1), -FI_EAGAIN);
+        pthread_testcancel();
+    }
+    return NULL;
+}
+
+static void beside_long_calls(void)
+{
+    enum { CANCELS = 300 };
+    const struct settings settings = {.send_ring = LONG_SEND, .recv_ring = LONG_SEND};
+    struct stream stream = {.stop = false};
+    const char *setting = getenv("FI_RSTREAM_SHM");
+    pthread_t sender, receiver;
+
+    if (on_rdma_device() || (setting != NULL && strcmp(setting, "0") == 0))
+        skip("only in shared memory has a lock an owner that others wait for");
+    pair_open(&stream.pair, IPV4, &settings);
+    (void)wait_fd(&stream.pair.client.ep->fid);
+    CHECK_INT(pthread_create(&sender, NULL, send_long, &stream), 0);
+    CHECK_INT(pthread_create(&receiver, NULL, receive_long, &stream), 0);
+    /* Where a message takes long, fewer have to do. */
+    const int64_t enough = now_ms() + 10000;
+    for (unsigned i = 0; i < CANCELS && now_ms() < enough; i++) {
+        const struct timespec pause = {.tv_nsec = (200 + i % 7 * 150) * 1000};
+        pthread_t thread;
+        void *result;
+
+        CHECK_INT(pthread_create(&thread, NULL, receive_nothing, &stream), 0);
+        while (!stream.long_sends)
+            sched_yield();
+        (void)nanosleep(&pause, NULL);
+        CHECK_INT(pthread_cancel(thread), 0);
+        CHECK_INT(pthread_join(thread, &result), 0);
+        CHECK(result == PTHREAD_CANCELED);
+    }
+    stream.stop = true;
+    CHECK_INT(pthread_join(sender, NULL), 0);
+    CHECK_INT(pthread_join(receiver, NULL), 0);
+    pair_close(&stream.pair);
+}
+
 static const struct test tests[] = {
     TEST(in_close, "pthread_cancel of a thread whose fi_close waits: the call ends first, in order"),
     TEST(in_sread, "pthread_cancel of a thread that waits in fi_eq_sread: the call ends first, with its event"),
     TEST(pending_in_any_call, "a pending cancellation acts in no call, and after it"),
+    TEST(beside_long_calls, "nor where a call waits for another thread's"),
     TEST(with_log, "nor where a call writes log lines"),
 };
 

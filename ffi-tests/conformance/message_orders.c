@@ -31,19 +31,14 @@ struct end {
 };
 
 static struct end ends[2];
-static uint64_t state;
+static struct dice dice;
 
 /* What all orders together have reported. */
 static unsigned received, truncated, accessed, cancelled;
 
-/* splitmix64 */
 static uint64_t draw(uint64_t below)
 {
-    uint64_t z = state += 0x9e3779b97f4a7c15;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return (z ^ (z >> 31)) % below;
+    return throw_below(&dice, below);
 }
 
 static size_t draw_length(void)
@@ -265,7 +260,7 @@ static void live(uint64_t seed)
 
     note("RSTREAM_TEST_SEED=%llu", (unsigned long long)seed);
     still_moving();
-    state = seed;
+    dice.state = seed;
     memset(ends, 0, sizeof ends);
     messages_open(&pair, NULL);
     for (unsigned which = 0; which < 2; which++) {

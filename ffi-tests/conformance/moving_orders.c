@@ -46,7 +46,7 @@ struct end {
 };
 
 static struct end ends[2];
-static uint64_t state;
+static struct dice dice;
 static bool traced;
 static uint8_t buffer[LONGEST];
 
@@ -55,14 +55,9 @@ static struct {
     unsigned shared, woken_for_input, woken_for_room, injects, peeks, ends_received, closes, quiet;
 } reached;
 
-/* splitmix64 */
 static uint64_t draw(uint64_t below)
 {
-    uint64_t z = state += 0x9e3779b97f4a7c15;
-
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return (z ^ (z >> 31)) % below;
+    return throw_below(&dice, below);
 }
 
 static size_t draw_length(void)
@@ -517,7 +512,7 @@ static void live(uint64_t seed)
 
     note("RSTREAM_TEST_SEED=%llu", (unsigned long long)seed);
     still_moving();
-    state = seed;
+    dice.state = seed;
     open_ends(&pair);
     make_calls();
     for (unsigned which = 0; which < 2; which++)

@@ -2,9 +2,12 @@
  * unless something prevents that. A program sees no difference but the speed. */
 #include "conformance.h"
 
+#include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BYTES 300000
@@ -120,69 +123,127 @@ static uid_t overflow_user(void)
     return user;
 }
 
-static void become_overflow_user(void)
+/* Other than root: the user with the number of the overflow user, who is one where all users have numbers. */
+static void become_nobody(void)
 {
     CHECK_SYS(setgid(overflow_user()));
     CHECK_SYS(setuid(overflow_user()));
 }
 
+/* A user without a number: in a user namespace that knows none. */
+static void become_unknown(void)
+{
+    CHECK_SYS(unshare(CLONE_NEWUSER));
+    CHECK_INT(geteuid(), overflow_user());
+}
+
+/* Whether this user namespace has a number for each user. */
+static bool knows_all_users(void)
+{
+    FILE *file = fopen("/proc/self/uid_map", "r");
+    unsigned inner, outer, count;
+
+    CHECK(file != NULL);
+    CHECK_INT(fscanf(file, "%u %u %u", &inner, &outer, &count), 3);
+    fclose(file);
+    return inner == 0 && outer == 0 && count == UINT_MAX;
+}
+
+struct users {
+    void (*become_servers)(void), (*become_clients)(void);
+    bool share;
+};
+
+static void exchange(struct fid_ep *ep, bool first)
+{
+    for (int i = 0; i < 3; i++) {
+        if (first || i > 0)
+            send_all(ep, pattern(0, BYTES), BYTES);
+        recv_pattern(ep, 0, BYTES);
+    }
+    if (!first)
+        send_all(ep, pattern(0, BYTES), BYTES);
+}
+
 static void serve(struct peer *self, void *argument)
 {
+    const struct users *users = argument;
     struct side listener, server;
     struct event request;
 
-    (void)argument;
     /* The process may not be able to load libraries afterwards. */
     fi_freeinfo(find_peer(IPV4, 1, NULL));
-    become_overflow_user();
+    users->become_servers();
     side_listen(&listener, IPV4, NULL);
     peer_tell(self, fid_port(&listener.pep->fid));
     request = await_event(listener.eq, FI_CONNREQ);
     accept_request(&listener, &server, &request, NULL, 0);
     await_event(listener.eq, FI_CONNECTED);
-    recv_pattern(server.ep, 0, BYTES);
-    send_all(server.ep, pattern(0, BYTES), BYTES);
-    CHECK_INT(shared_mappings(), 0);
+    exchange(server.ep, false);
+    CHECK_INT(shared_mappings() > 0, users->share);
     peer_tell(self, 0);
     (void)peer_hear(self);
     side_close(&server);
     side_close(&listener);
 }
 
-/* A peer with the overflow user id, and a client with its own user id or with that. */
-static void share_nothing_with_overflow_user(bool both)
+/* A server and a client with these users. */
+static void connect_users(struct users users)
 {
     struct side client;
     struct peer peer;
 
-    needs_embedded_device();
-    if (geteuid() != 0)
-        skip("only root can become another user");
-    peer_start(&peer, serve, NULL);
-    if (both) {
+    CHECK_SYS(setenv("FI_RSTREAM_SHM", "1", 1));
+    peer_start(&peer, serve, &users);
+    if (users.become_clients) {
         fi_freeinfo(find_peer(IPV4, 1, NULL));
-        become_overflow_user();
+        users.become_clients();
     }
     side_active(&client, IPV4, (unsigned)peer_hear(&peer), NULL);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     await_event(client.eq, FI_CONNECTED);
-    send_all(client.ep, pattern(0, BYTES), BYTES);
-    recv_pattern(client.ep, 0, BYTES);
-    CHECK_INT(shared_mappings(), 0);
+    exchange(client.ep, true);
+    CHECK_INT(shared_mappings() > 0, users.share);
     (void)peer_hear(&peer);
     peer_tell(&peer, 0);
     side_close(&client);
     peer_join(&peer);
 }
 
+static void needs_root(void)
+{
+    needs_embedded_device();
+    if (geteuid() != 0)
+        skip("only root can become another user");
+}
+
 static void other_user(void)
 {
-    share_nothing_with_overflow_user(false);
+    needs_root();
+    connect_users((struct users){become_nobody, NULL, false});
+}
+
+static void same_user(void)
+{
+    needs_root();
+    if (!knows_all_users())
+        skip("this user namespace does not know all users");
+    connect_users((struct users){become_nobody, become_nobody, true});
 }
 
 static void unknown_users(void)
 {
-    share_nothing_with_overflow_user(true);
+    int status;
+    pid_t child;
+
+    needs_embedded_device();
+    CHECK((child = fork()) >= 0);
+    if (child == 0)
+        _exit(unshare(CLONE_NEWUSER) < 0);
+    CHECK_INT(waitpid(child, &status, 0), child);
+    if (status != 0)
+        skip("this machine allows no user namespaces");
+    connect_users((struct users){become_unknown, become_unknown, false});
 }
 
 static const struct test tests[] = {
@@ -194,6 +255,7 @@ static const struct test tests[] = {
     TEST(few_descriptors, "a process that has few descriptors left keeps them"),
     TEST(file_size_limit, "a process whose files may not be as long shares no memory"),
     TEST(other_user, "processes of two users share no memory"),
+    TEST(same_user, "processes of one user share memory, also of the user nobody"),
     TEST(unknown_users, "processes with the user that stands for any unknown one share no memory"),
 };
 

@@ -1,6 +1,7 @@
 /* Contract, section Threads: any call from any thread on any object. */
 #include "conformance.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "../crowd.h"
@@ -69,6 +70,105 @@ static void any_call(void)
     stop_asking = true;
     for (unsigned i = 0; i < 2; i++)
         CHECK_INT(pthread_join(askers[i], NULL), 0);
+    pair_close(&pair);
+}
+
+/* Threads that share both directions of a stream. Each sender sends records, which no call divides. */
+#define SHARERS 3
+#define RECORDS 20000
+
+struct record {
+    uint64_t sender, number;
+};
+
+struct shared {
+    struct fid_ep *ep;
+    atomic_uint sender, left;
+    /* How often each record was received. */
+    atomic_uchar received[SHARERS][RECORDS];
+};
+
+/* Sends in bursts, so that a thread is alone at times. */
+static void *send_records(void *argument)
+{
+    struct shared *shared = argument;
+    struct record record = {.sender = atomic_fetch_add(&shared->sender, 1)};
+    struct dice dice = {record.sender};
+
+    for (uint64_t rest = 0; record.number < RECORDS; record.number++) {
+        if (rest-- == 0) {
+            rest = throw_below(&dice, 1000);
+            sleep_ms((int)throw_below(&dice, 2));
+        }
+        while (fi_inject(shared->ep, &record, sizeof record, FI_ADDR_UNSPEC) == -FI_EAGAIN)
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void *receive_records(void *argument)
+{
+    struct shared *shared = argument;
+    uint64_t next[SHARERS] = {0};
+    struct record records[50];
+
+    while (shared->left > 0) {
+        ssize_t got = recv_once(shared->ep, records, sizeof records);
+
+        if (got == -FI_EAGAIN) {
+            sched_yield();
+            continue;
+        }
+        CHECK_AT_LEAST(got, 1);
+        CHECK_INT(got % (ssize_t)sizeof *records, 0);
+        for (size_t i = 0; i < (size_t)got / sizeof *records; i++) {
+            CHECK_BETWEEN(records[i].sender, 0, SHARERS - 1);
+            CHECK_BETWEEN(records[i].number, next[records[i].sender], RECORDS - 1);
+            next[records[i].sender] = records[i].number + 1;
+            CHECK_INT(atomic_fetch_add(&shared->received[records[i].sender][records[i].number], 1), 0);
+            shared->left--;
+        }
+    }
+    return NULL;
+}
+
+/* Calls that concern both directions, beside those that concern one. */
+static void *ask_at_times(void *argument)
+{
+    struct shared *shared = argument;
+    struct fi_msg message = {.addr = FI_ADDR_UNSPEC};
+
+    while (shared->left > 0) {
+        ssize_t room = fi_sendmsg(shared->ep, &message, FI_PEEK);
+
+        CHECK(room > 0 || room == -FI_EAGAIN);
+        sleep_ms(3);
+    }
+    return NULL;
+}
+
+static void several_in_each_direction(void)
+{
+    static struct shared shared[2];
+    pthread_t threads[2][2 * SHARERS + 1];
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    /* On a stream that is in shared memory, if it goes there at all. No record is divided at a ring's end. */
+    for (unsigned i = 0; i < 200; i++) {
+        transfer(pair.client.ep, pair.server.ep, sizeof(struct record));
+        transfer(pair.server.ep, pair.client.ep, sizeof(struct record));
+    }
+    for (unsigned end = 0; end < 2; end++) {
+        shared[end].ep = end ? pair.server.ep : pair.client.ep;
+        shared[end].left = SHARERS * RECORDS;
+        for (unsigned i = 0; i < 2 * SHARERS; i++)
+            CHECK_INT(pthread_create(&threads[end][i], NULL, i % 2 ? send_records : receive_records, &shared[end]), 0);
+        CHECK_INT(pthread_create(&threads[end][2 * SHARERS], NULL, ask_at_times, &shared[end]), 0);
+    }
+    for (unsigned end = 0; end < 2; end++)
+        for (unsigned i = 0; i <= 2 * SHARERS; i++)
+            CHECK_INT(pthread_join(threads[end][i], NULL), 0);
     pair_close(&pair);
 }
 
@@ -287,6 +387,7 @@ static const struct test tests[] = {
     TEST(asleep_both_ways, "two threads asleep on one descriptor, one for each direction: a wake-up for one keeps the other from neither sleep nor work"),
     TEST(sender_leaves, "a receiver does not spin while the descriptor is readable for another thread that does not come"),
     TEST(any_call, "any call from any thread on any object"),
+    TEST(several_in_each_direction, "several senders and several receivers on one endpoint: each call's bytes stay together and come once"),
     TEST(connect_at_once, "connections made and closed in several threads at once"),
     TEST(shutdown_wakes_reader, "a shutdown in one thread wakes a reader in another"),
     TEST(closed_by_several, "of several threads that close an object at once one closes it, the others get -FI_EINVAL"),

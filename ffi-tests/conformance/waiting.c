@@ -598,8 +598,9 @@ static void queue_is_quiet(void)
 
 /* ---- edge-triggered waiting ----------------------------------------------------------------- */
 
-/* A thread that makes no progress for this long has lost a wake-up. */
-#define STALL_MS 5000
+/* A thread that makes no progress for this long has lost a wake-up. Soft RoCE sends a lost packet again after two
+ * seconds, and may lose it once more on a busy machine. */
+#define STALL_MS 20000
 
 /* A thread that waits edge-triggered for one endpoint, and moves bytes in both directions with it. */
 struct edge {

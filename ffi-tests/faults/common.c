@@ -1,17 +1,7 @@
-/* Random numbers, and a connection that faults elsewhere must not affect. */
+/* Tests with seeds, and a connection that faults elsewhere must not affect. */
 #include "faults.h"
 
 #include <stdlib.h>
-
-uint64_t throw_below(struct dice *dice, uint64_t bound)
-{
-    uint64_t z = dice->state += 0x9e3779b97f4a7c15;
-
-    /* Splitmix64. */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return (z ^ z >> 31) % bound;
-}
 
 void each_seed(unsigned count, void (*run)(struct dice *dice, uint64_t seed, void *argument), void *argument)
 {

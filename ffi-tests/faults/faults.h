@@ -23,14 +23,7 @@ extern const struct section memory_section;
 /* Both ends of a connection notice a fault within this time, also on a busy machine. */
 #define SOON_MS 1000
 
-/* ---- random numbers ----------------------------------------------------------------------- */
-
-struct dice {
-    uint64_t state;
-};
-
-/* A number from 0 to bound - 1. */
-uint64_t throw_below(struct dice *dice, uint64_t bound);
+/* ---- seeds -------------------------------------------------------------------------------- */
 
 /* Calls `run` with the seeds from 0 to count - 1, or with that of RSTREAM_TEST_SEED alone. */
 void each_seed(unsigned count, void (*run)(struct dice *dice, uint64_t seed, void *argument), void *argument);

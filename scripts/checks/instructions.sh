@@ -5,13 +5,26 @@ instructions_file=docs/instructions.txt
 instructions_percent=3
 instructions_messages=1000
 
+# instructions_of LOG FUNCTIONS COMMAND...: those of one message in these functions of a program
+instructions_of() {
+    local log=$1 functions=$2
+    shift 2
+    valgrind --tool=callgrind "--toggle-collect=$functions" --callgrind-out-file="$log.callgrind" "$@" >"$log" 2>&1 ||
+        { cat "$log" >&2; return 1; }
+    sed -n 's/^==[0-9]*== Collected : \([0-9]*\)$/\1/p' "$log" | awk -v messages=$instructions_messages '{ printf "%d", $1 / messages }'
+}
+
 # counted NAME: instructions of one message sent and received
 counted() {
     local log=$logs/instructions-$1 what=stream
-    [[ $1 != message ]] || what=message
-    FI_RSTREAM_SHM=$([[ $1 != shm ]]; echo $?) with_provider valgrind --tool=callgrind '--toggle-collect=exchange_*' \
-        --callgrind-out-file="$log.callgrind" "$programs/gcc/instructions" $what $instructions_messages >"$log" 2>&1 || { cat "$log" >&2; return 1; }
-    sed -n 's/^==[0-9]*== Collected : \([0-9]*\)$/\1/p' "$log" | awk -v messages=$instructions_messages '{ printf "%d", $1 / messages }'
+    case $1 in
+        raw | typed) instructions_of "$log" "typed_cost::exchange_$1" "$typed_cost" "$1" $((instructions_messages / 2)) ;;
+        *)
+            [[ $1 != message ]] || what=message
+            FI_RSTREAM_SHM=$([[ $1 != shm ]]; echo $?) with_provider \
+                instructions_of "$log" 'exchange_*' "$programs/gcc/instructions" $what $instructions_messages
+            ;;
+    esac
 }
 
 # compare NAME
@@ -32,7 +45,11 @@ compare() {
 }
 
 instructions() {
+    local typed_cost
+    typed_cost=$(build cargo bench -p rdma-verbs --bench typed_cost --no-run --message-format=json | jq -r '.executable // empty')
     compare shm
     compare iwarp
     compare message
+    compare raw
+    compare typed
 }

@@ -13,9 +13,13 @@ on_device() {
 
 # The suite of the verbs core.
 rdma_verbs() {
-    local program
-    program=$(build rust_test --test ibv --no-run --message-format=json | jq -r '.executable // empty')
-    scripts/vm.sh -t 1200 "$program" --test-threads 2
+    local program programs
+    programs=$(build rust_test --test ibv --test ibv_typed --no-run --message-format=json | jq -r '.executable // empty')
+    for program in $programs; do
+        # With huge pages, which Memory::huge maps.
+        scripts/vm.sh -t 1200 bash -c 'echo 16 >/proc/sys/vm/nr_hugepages && exec "$@"' - \
+            "$program" --test-threads 2 || return 1
+    done
 }
 
 # Its section "rdma devices" has the device refuse requests.
@@ -52,17 +56,20 @@ rdma_unplug() {
     done
 }
 
-# The provider loads on a host without rdma-core: nothing of it is linked, and where its libraries are not
-# found discovery offers the embedded device, also beside an RDMA device.
+# The libraries load on a host without rdma-core: nothing of it is linked, and where its libraries are not
+# found discovery and the list of devices have the embedded device, also beside an RDMA device.
 without_rdma_core() {
     local hide=$programs/hide_rdma_core.so
-    readelf -d "$provider/librstream_fi.so" >"$hide.linked"
+    readelf -d "$provider"/lib{rstream_fi,rdma_easy}.so >"$hide.linked"
+    easy_build_examples "$programs/hide_easy"
     grep NEEDED "$hide.linked"
     cc -shared -fPIC -D_GNU_SOURCE -Wall -Wextra -Werror -o "$hide" ffi-tests/hide_rdma_core.c
-    on_device siw bash -ec '"$@" | sed "s/^/with: /"; LD_PRELOAD=$0 "$@" | sed "s/^/without: /"' \
-        "$hide" "$programs/gcc/info_probe" rstream >"$hide.found"
+    on_device siw bash -ec 'for program; do
+            $program | sed "s/^/with: /"; LD_PRELOAD=$0 $program | sed "s/^/without: /"
+        done' "$hide" "$programs/gcc/info_probe rstream" "$programs/hide_easy/devices" >"$hide.found"
     cat "$hide.found"
     grep '^with: .*fabric ibv domain siw0' "$hide.found"
     grep '^without: .*fabric iwarp domain siw-0' "$hide.found"
-    ! grep -E 'NEEDED.*(ibverbs|rdmacm)' "$hide.linked" && ! grep '^without: .*fabric ibv' "$hide.found"
+    grep -x 'with: siw0' "$hide.found" && grep -x 'without: iwarp' "$hide.found"
+    ! grep -E 'NEEDED.*(ibverbs|rdmacm)' "$hide.linked" && ! grep -E '^without: (.*fabric ibv|siw0)' "$hide.found"
 }

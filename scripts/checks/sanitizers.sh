@@ -1,4 +1,4 @@
-# AddressSanitizer and ThreadSanitizer in everything: the provider, the C programs and, for threads,
+# AddressSanitizer and ThreadSanitizer in everything: the libraries, the C programs and, for threads,
 # the standard library. Both compilers' code reports to one runtime, the Rust toolchain's, which the
 # C programs carry because libfabric loads the provider without one.
 
@@ -23,6 +23,7 @@ sanitizer_steps() {
     missing=$(lacks_sanitizer "$2")
     step_unless "$missing" "rust-$2" "rust_$2"
     step_unless "$missing" "contract-$2" "contract_$2"
+    step_unless "$missing" "easy-$2" "easy_$2"
 }
 
 # Cargo with a sanitizer; optimised a little, with every debug assertion.
@@ -37,21 +38,35 @@ cargo_with() {
     fi
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$sanitizer $mismatch" CARGO_INCREMENTAL=0 \
         CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only \
-        cargo "$command" "${flags[@]}" -p rstream -p rdma-verbs -p rstream-protocol -p iwarp-wire \
-        --lib --test devices --test iwarp "${@:3}"
+        cargo "$command" "${flags[@]}" -p rstream -p rdma-easy -p rdma-verbs -p rstream-protocol \
+        -p iwarp-wire \
+        --lib --test devices --test iwarp --test typed "${@:3}"
 }
 
-# The contract with SANITIZER in provider and programs. Both sanitizers build the provider to the same place, in
-# turn.
-contract_with() {
+# build_with SANITIZER RUNTIME FLAGS_OF_C: the libraries and the C programs. Both sanitizers build the libraries to
+# the same place, in turn.
+build_with() {
     local sanitizer=$1 runtime=$2 c_flags=$3 folder=$sanitizer_target/$rust_host/debug
-    local seconds=${long:+120}
     build cargo_with "$sanitizer" build
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
-    make_programs "$runtime" CC=clang SANITIZE="$c_flags" LDFLAGS="-fno-sanitize=all \
+    nm -D "$folder/librdma_easy.so" | grep "U __${runtime}_"
+    make_programs "$runtime" all easy CC=clang SANITIZE="$c_flags" EASY="$folder" LDFLAGS="-fno-sanitize=all \
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
+}
+
+# The contract, as build_with.
+contract_with() {
+    local runtime=$2 folder=$sanitizer_target/$rust_host/debug
+    local seconds=${long:+120}
+    build_with "$@"
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance" -j 2
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t "${seconds:-10}"
+}
+
+# The C face of rdma-verbs, as build_with.
+easy_with() {
+    build_with "$@"
+    with_easy "$sanitizer_target/$rust_host/debug" "$programs/$2/easy" -j 2
 }
 
 # Without the copies that race by design: ThreadSanitizer reports the C library's memcpy.
@@ -64,6 +79,10 @@ contract_tsan() {
     contract_with thread tsan thread
 }
 
+easy_tsan() {
+    easy_with thread tsan thread
+}
+
 rust_asan() {
     build cargo_with address test --no-run
     cargo_with address test
@@ -72,4 +91,8 @@ rust_asan() {
 # Undefined behaviour of the C programs ends them by a trap, which needs no runtime.
 contract_asan() {
     contract_with address asan 'address,undefined -fsanitize-trap=undefined'
+}
+
+easy_asan() {
+    easy_with address asan 'address,undefined -fsanitize-trap=undefined'
 }

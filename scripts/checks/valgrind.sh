@@ -1,7 +1,8 @@
 # Reads and writes of memory, and what is never freed, as valgrind sees them.
 
 under_valgrind() {
-    with_provider valgrind -q --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
+    # One thread runs at a time: each in turn, whatever another does.
+    with_provider valgrind -q --fair-sched=try --error-exitcode=9 --leak-check=full --show-leak-kinds=definite \
         --errors-for-leak-kinds=definite "$@"
 }
 

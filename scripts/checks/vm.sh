@@ -47,6 +47,7 @@ vm_programs() {
     local found=$logs/vm from='' machine status
     mkdir -p "$found"
     build cargo build --profile checks --workspace --examples
+    easy_build_examples "$programs/vm-easy"
     # The folder of mpi-jobs may be built at the same time.
     mpi_build vm-openmpi mpicc.openmpi
     for machine in 1 2 3; do

@@ -10,8 +10,9 @@
 #
 # A command finds in its environment: kind (siw or rxe), here4 and here6 (addresses of the kind's
 # second device, for a server), there4 and there6 (of the first, where a client of these comes from),
-# examples (the folder with those of the project), copy (stream_copy); and pair, failing, perftest, theirs, siw_with,
-# removal, stream and mpi below, in which a SERVER or CLIENT is one program with its arguments.
+# examples (the folder with those of the project), easy (that with those of the C face), copy (stream_copy); and
+# pair, failing, perftest, theirs, siw_with, removal, stream, easy_pair and mpi below, in which a SERVER or CLIENT is
+# one program with its arguments.
 # shellcheck disable=SC2317 # commands of the manifest call the functions
 set -uo pipefail
 logs=$1
@@ -41,12 +42,12 @@ perftest() {
     return "$status"
 }
 
-# theirs SERVER CLIENT: a pair of rdma-core's programs, neither of which is this project's. Over soft iWARP rping
-# does not end in one run of some fifty, so a pair that does not end is tried again.
+# theirs pair|perftest SERVER CLIENT: programs neither of which is this project's. Over soft iWARP such a pair does
+# not end in one run of some fifty, so one that does not end is tried again.
 theirs() {
     local attempt status=0
     for attempt in 1 2 3; do
-        timeout -k 5 20 bash -c 'pair "$@"' - "$@"
+        timeout -k 5 20 bash -c '"$@"' - "$@"
         status=$?
         ((status == 124)) || break
         echo "no end in attempt $attempt"
@@ -83,6 +84,16 @@ stream() {
         cmp "$examples/rping" /tmp/received
 }
 
+# easy_pair SERVER ITS_DEVICE CLIENT ITS_DEVICE TEXT...: a pair that says all of this.
+easy_pair() {
+    local log text
+    log=$(pair "$easy/$1 $here4 7471 $2" "$easy/$3 $here4 7471 $4") || { echo "$log"; return 1; }
+    echo "$log"
+    for text in "${@:5}"; do
+        [[ $log == *"$text"* ]] || { echo "nobody said: $text"; return 1; }
+    done
+}
+
 # mpi PROGRAM: a job of two processes, whose messages go over ofi_rxm and the RDMA devices. libfabric's log
 # names the fabric that each process has opened.
 mpi() {
@@ -102,9 +113,9 @@ siw_is_stuck() {
     ! timeout -k 5 20 bash -c 'pair "$@"' - "$server" "$client" >/dev/null 2>&1
 }
 
-export -f listening start_server pair failing perftest theirs siw_with removal stream mpi
+export -f listening start_server pair failing perftest theirs siw_with removal stream easy_pair mpi
 
-export examples=target/checks/examples copy=target/c/gcc/stream_copy
+export examples=target/checks/examples easy=target/c/vm-easy copy=target/c/gcc/stream_copy
 export fault=scripts/vm/fault.sh
 failed=0
 while read -r name kinds limit command; do

@@ -1,6 +1,6 @@
 //! Measures byte streams: what libfabric's `FI_EP_SOCK_STREAM` endpoints carry and how fast they answer,
-//! beside TCP, Unix sockets and bare shared memory, in turns in one run. And messages with remote memory access
-//! (`FI_EP_MSG`), beside libfabric's own provider for TCP.
+//! beside TCP, Unix sockets and bare shared memory, in turns in one run. And messages with remote memory
+//! access (`FI_EP_MSG`), beside libfabric's own provider for TCP.
 //!
 //! One process drives a run: for each measurement it starts two workers, which are this program again,
 //! gathers what they say, and reports. Of two hosts the other runs `rstream-perf server`, which starts a

@@ -1,5 +1,6 @@
 //! The measurements themselves, each in the words of both sides: the active one connects and holds the
-//! clock, the passive one does its part until the stream ends. Those of messages are in a module of their own.
+//! clock, the passive one does its part until the stream ends. Those of messages are in a module of their
+//! own.
 
 mod content;
 mod crowd;

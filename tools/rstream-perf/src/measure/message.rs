@@ -1,5 +1,5 @@
-//! Measurements of messages and remote memory access. A side that has sent everything says so by a message without
-//! bytes, and the other side answers the same when it has taken everything.
+//! Measurements of messages and remote memory access. A side that has sent everything says so by a message
+//! without bytes, and the other side answers the same when it has taken everything.
 
 mod access;
 mod flow;

@@ -1,5 +1,5 @@
-//! Remote memory as fast as it is written or read. A mark at the end of a slot shows whether the bytes came: a write
-//! carries its number, and a read finds what the other side's memory was filled with.
+//! Remote memory as fast as it is written or read. A mark at the end of a slot shows whether the bytes
+//! came: a write carries its number, and a read finds what the other side's memory was filled with.
 
 use std::time::Instant;
 

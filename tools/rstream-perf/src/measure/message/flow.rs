@@ -1,5 +1,5 @@
-//! Messages as fast as they go, with flow control: the receiver acknowledges each half window by a message without
-//! bytes, and at most a window is not acknowledged. So a message always finds a receive.
+//! Messages as fast as they go, with flow control: the receiver acknowledges each half window by a message
+//! without bytes, and at most a window is not acknowledged. So a message always finds a receive.
 
 use std::time::Instant;
 

@@ -97,8 +97,8 @@ impl Side {
         Ok((self.end(slot), length))
     }
 
-    /// The slot of an operation, the operations of the one endpoint being numbered: it waits for the one that had it
-    /// before. Operations are complete in the order in which they began.
+    /// The slot of an operation, the operations of the one endpoint being numbered: it waits for the one
+    /// that had it before. Operations are complete in the order in which they began.
     #[inline]
     pub(super) fn slot_of(&mut self, number: u64) -> Result<usize> {
         let slot = (number % self.shape.window as u64) as usize;
@@ -119,7 +119,8 @@ impl Side {
         Ok(())
     }
 
-    /// On the only connection: says that everything was sent, and waits for the answer behind `before` messages.
+    /// On the only connection: says that everything was sent, and waits for the answer behind `before`
+    /// messages.
     pub(super) fn finish(&mut self, before: u64) -> Result<()> {
         self.post(Operation::Send, 0, 0)?;
         for _ in 0..=before {

@@ -1,5 +1,5 @@
-//! Content: a window of messages there, one back, a window of writes, which the other side looks at, and of reads of
-//! the same memory; then all of it again.
+//! Content: a window of messages there, one back, a window of writes, which the other side looks at, and of
+//! reads of the same memory; then all of it again.
 
 use std::time::Instant;
 

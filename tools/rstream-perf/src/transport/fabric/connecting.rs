@@ -45,8 +45,8 @@ impl Door {
         Ok(u16::from_be_bytes([address[2], address[3]]).to_string())
     }
 
-    /// Waits for the next request, opens an endpoint for it, and accepts after `prepare`. Answers the other side's data
-    /// as well.
+    /// Waits for the next request, opens an endpoint for it, and accepts after `prepare`. Answers the other
+    /// side's data as well.
     pub(super) fn accept(
         &mut self,
         data: &[u8],
@@ -87,7 +87,8 @@ pub(super) fn connect(
     let info = opened.info();
     let endpoint = opened.endpoint(info)?;
     prepare(&endpoint)?;
-    // SAFETY: the endpoint is open, the address is that of the info it was opened from, and the data is copied.
+    // SAFETY: the endpoint is open, the address is that of the info it was opened from, and the data is
+    // copied.
     check("fi_connect", unsafe {
         sys::fi_connect(endpoint.pointer(), (*info.pointer()).dest_addr, data.as_ptr().cast(), data.len())
     })?;

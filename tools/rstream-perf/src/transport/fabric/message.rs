@@ -1,5 +1,5 @@
-//! Messages and remote memory access over endpoints of type FI_EP_MSG, of any provider. Nothing is copied here: an
-//! operation names a slot of registered memory.
+//! Messages and remote memory access over endpoints of type FI_EP_MSG, of any provider. Nothing is copied
+//! here: an operation names a slot of registered memory.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -101,7 +101,8 @@ impl Messages {
         attributes.size = count;
         attributes.format = sys::FI_CQ_FORMAT_MSG;
         attributes.wait_obj = if shape.sleeps { sys::FI_WAIT_FD } else { sys::FI_WAIT_NONE };
-        // SAFETY: the domain is open, the attributes live until the call returns; it stores a queue that is ours.
+        // SAFETY: the domain is open, the attributes live until the call returns; it stores a queue that is
+        // ours.
         let queue = unsafe {
             Object::open("fi_cq_open", |queue| {
                 sys::fi_cq_open(opened.domain(), &raw mut attributes, queue, ptr::null_mut())
@@ -196,8 +197,8 @@ impl Messages {
         let there = remote.address + (slot % self.slots * self.slot_size) as u64;
         let (bytes, context) = (bytes.as_ptr().cast_mut().cast(), ptr::without_provenance_mut(slot));
         let (endpoint, peer, key) = (endpoint.pointer(), u64::MAX, remote.key);
-        // SAFETY: endpoint and region are open. The bytes are cells of the memory, which others may change, and which
-        // lives until the endpoint is closed. The context is never followed.
+        // SAFETY: endpoint and region are open. The bytes are cells of the memory, which others may change,
+        // and which lives until the endpoint is closed. The context is never followed.
         let (call, answer) = unsafe {
             let described = sys::fi_mr_desc(self.region.0.pointer());
             match operation {
@@ -231,7 +232,8 @@ impl Messages {
         Ok(self.completed.pop_front())
     }
 
-    /// Drives the provider, and keeps what it has completed for `Self::next`. Answers whether that was something.
+    /// Drives the provider, and keeps what it has completed for `Self::next`. Answers whether that was
+    /// something.
     pub(crate) fn read(&mut self) -> Result<bool> {
         // SAFETY: every field may be zero.
         let mut entries: [sys::fi_cq_msg_entry; BATCH] = unsafe { std::mem::zeroed() };
