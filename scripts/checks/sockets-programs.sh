@@ -238,6 +238,8 @@ copying_programs() {
     head -c 20000000 /dev/urandom >"$folder/tree/file"
     cp -r /usr/include/linux "$folder/tree"
     printf '%s\n' 'port = 7608' 'address = 127.0.0.1' 'use chroot = no' '[tree]' "path = $folder/tree" >"$folder/conf"
+    # A daemon that changes its user after it has accepted a connection is no peer any more.
+    ((EUID != 0)) || printf '%s\n' 'uid = root' 'gid = root' >>"$folder/conf"
     for both in "${pairs[@]}"; do
         server=${both%|*} client=${both#*|}
         $server rsync --daemon --no-detach --config "$folder/conf" &
