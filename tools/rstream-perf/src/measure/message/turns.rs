@@ -9,7 +9,7 @@ use crate::job::Job;
 use crate::measure::Clock;
 use crate::transport::fabric::message::Operation;
 
-/// The active side: a message there and one back on each connection. Without bytes they end the connections.
+/// The active side: a message there and one back on each connection.
 #[inline]
 pub(super) fn round(side: &mut Side, size: usize) -> Result<()> {
     for end in 0..side.shape.ends {
@@ -35,9 +35,17 @@ pub(super) fn ask(job: &Job, side: &mut Side) -> Result<f64> {
     Ok(rate)
 }
 
-/// The active side: ends every connection.
+/// The active side: ends every connection. A connection that the other side closes fails the receives that it
+/// has, so none is posted again.
 pub(super) fn finish(side: &mut Side) -> Result<()> {
-    round(side, 0)
+    for end in 0..side.shape.ends {
+        side.post(Operation::Send, side.slot(end), 0)?;
+    }
+    for _ in 0..side.shape.ends {
+        let (_, length) = side.arrival()?;
+        ensure!(length == 0, "{length} bytes came back of none");
+    }
+    side.settle()
 }
 
 /// The passive side: sends back as much as comes, until every connection has ended.
