@@ -128,29 +128,30 @@ impl Stream {
         if !self.has_rings() {
             return self.is_back() && reset;
         }
-        let bell = Bell::new(kernel, self);
         let is_last = !self.is_shared();
         let reset = {
             let Ok(mut held) = self.lock_input() else { return false };
             let (state, Some(reader)) = held.parts() else { return false };
             reader.resume(state.ring);
             let has_unread = state.leaving != Leaving::Left && reader.readable().is_ok_and(|bytes| bytes > 0);
-            let reset = is_last && (reset || has_unread || self.has_to_resend(kernel));
-            // Bells that nobody took would look like unread bytes.
-            if state.leaving == Leaving::No && reader.begins_at().is_some_and(|begins| state.taken >= begins)
-            {
-                let _ = self.take_bells(kernel);
-            }
-            if is_last {
-                reader.close(&bell);
-            }
-            state.ring = reader.state();
-            reset
+            is_last && (reset || has_unread || self.has_to_resend(kernel))
         };
-        // A reset is told by the kernel: an end that was told by the ring would look like an orderly one.
-        if is_last && !reset {
-            let _ = self.end_output(kernel);
+        // A reset is told by the kernel: an end that was told by the ring would look like an orderly one. The
+        // kernel's end comes before a reset for a bell that is still under way.
+        if is_last && !reset && self.end_output(kernel) == Ok(false) {
+            kernel.end_output();
         }
+        let Ok(mut held) = self.lock_input() else { return reset };
+        let (state, Some(reader)) = held.parts() else { return reset };
+        reader.resume(state.ring);
+        // Bells that nobody took would look like unread bytes.
+        if state.leaving == Leaving::No && reader.begins_at().is_some_and(|begins| state.taken >= begins) {
+            let _ = self.take_bells(kernel);
+        }
+        if is_last {
+            reader.close(&Bell::new(kernel, self));
+        }
+        state.ring = reader.state();
         reset
     }
 

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::bell::BELL;
 use crate::kernel::{Kernel as _, Socket};
 
 static CHUNK: [u8; 64 << 10] = [0; 64 << 10];
@@ -12,8 +13,8 @@ fn receive(socket: &TcpStream) -> Result<usize, Errno> {
     Socket::new(socket.as_fd(), true).receive(&mut [IoSliceMut::new(&mut [0])], false)
 }
 
-/// A peer that has mapped the rings and sends nothing by its own, and this side, whose ring is full.
-fn with_silent_peer(test: impl FnOnce(TcpStream, &Stream, &Socket<'_>)) {
+/// A peer that has mapped the rings and sends nothing by its own, and this side, which sends by its ring.
+fn with_silent_peer(test: impl FnOnce(TcpStream, &Stream, &Stream, &Socket<'_>)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peers_socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let socket = listener.accept().unwrap().0;
@@ -25,11 +26,15 @@ fn with_silent_peer(test: impl FnOnce(TcpStream, &Stream, &Socket<'_>)) {
     peer.count(0);
     peer.meet(&peers_kernel);
     stream.meet(&kernel);
-    assert!(stream.has_rings());
-    while let Ok(Answer::Done(_)) = stream.send(&kernel, &[IoSlice::new(&CHUNK)]) {}
+    assert!(stream.has_rings() && stream.begin(&kernel).unwrap());
     assert!(peer.has_rings() && !peer.begin(&peers_kernel).unwrap());
-    while receive(&peers_socket) == Ok(1) {}
-    test(peers_socket, &stream, &kernel);
+    test(peers_socket, &peer, &stream, &kernel);
+}
+
+/// Fills the ring, and takes the bells.
+fn fill(peers_socket: &TcpStream, stream: &Stream, kernel: &Socket<'_>) {
+    while let Ok(Answer::Done(_)) = stream.send(kernel, &[IoSlice::new(&CHUNK)]) {}
+    while receive(peers_socket) == Ok(1) {}
 }
 
 fn await_death(is_known: impl Fn() -> bool) {
@@ -44,7 +49,8 @@ fn await_death(is_known: impl Fn() -> bool) {
 #[test]
 fn the_death_of_a_peer_that_never_used_its_ring_ends_a_wait_for_room() {
     for by_look in [false, true] {
-        with_silent_peer(|peers_socket, stream, kernel| {
+        with_silent_peer(|peers_socket, _, stream, kernel| {
+            fill(&peers_socket, stream, kernel);
             drop(peers_socket);
             await_death(|| match by_look {
                 true => stream.look(kernel, true, true).unwrap().output == Some(true),
@@ -56,7 +62,8 @@ fn the_death_of_a_peer_that_never_used_its_ring_ends_a_wait_for_room() {
 
 #[test]
 fn a_peer_that_has_ended_its_output_before_the_upgrade_reads_on() {
-    with_silent_peer(|peers_socket, stream, kernel| {
+    with_silent_peer(|peers_socket, _, stream, kernel| {
+        fill(&peers_socket, stream, kernel);
         peers_socket.shutdown(Shutdown::Write).unwrap();
         let limit = Instant::now() + Duration::from_millis(100);
         while Instant::now() < limit {
@@ -69,5 +76,18 @@ fn a_peer_that_has_ended_its_output_before_the_upgrade_reads_on() {
         // Its kernel says nothing more when it dies.
         drop(peers_socket);
         await_death(|| stream.send(kernel, &[IoSlice::new(&CHUNK)]) == Ok(Answer::Kernel));
+    });
+}
+
+/// Its kernel resets the connection for the bell, which nobody reads any more.
+#[test]
+fn a_bell_that_is_late_for_a_close_hides_no_end() {
+    with_silent_peer(|peers_socket, peer, stream, kernel| {
+        assert!(!peer.close(&Socket::new(peers_socket.as_fd(), true), false));
+        kernel.send(&[BELL]).unwrap();
+        drop(peers_socket);
+        let mut byte = [0];
+        let got = stream.receive(kernel, &mut [IoSliceMut::new(&mut byte)], false, Then::Look);
+        assert_eq!(got, Ok(Answer::Done(0)));
     });
 }
