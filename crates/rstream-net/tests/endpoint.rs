@@ -102,21 +102,22 @@ fn threads_read_and_write_at_once() {
         (Options::new().rings(5003, 601).depths(3, 3).share_memory(false), 1 << 20),
     ];
     for (seed, (options, total)) in (0..).zip(all) {
-        let ends = &pair(&options);
         thread::scope(|scope| {
-            for end in ends {
+            for end in pair(&options) {
                 scope.spawn(move || {
-                    write_all(end, total, seed);
-                    end.shutdown(Shutdown::Write).unwrap();
+                    thread::scope(|scope| {
+                        scope.spawn(|| {
+                            write_all(&end, total, seed);
+                            end.shutdown(Shutdown::Write).unwrap();
+                        });
+                        assert_eq!(read_all(&end, seed + 9), total);
+                    });
+                    let statistics = end.statistics();
+                    assert_eq!((statistics.sends.bytes, statistics.receives.bytes), (total, total));
+                    assert_eq!(kind((&end).write(b"x")), ErrorKind::BrokenPipe);
                 });
-                scope.spawn(move || assert_eq!(read_all(end, seed + 9), total));
             }
         });
-        for mut end in ends {
-            let statistics = end.statistics();
-            assert_eq!((statistics.sends.bytes, statistics.receives.bytes), (total, total));
-            assert_eq!(kind(end.write(b"x")), ErrorKind::BrokenPipe);
-        }
     }
 }
 

@@ -119,7 +119,7 @@ impl Core {
             return Ok(sent);
         }
         let total = slices.iter().map(|slice| slice.len()).sum();
-        self.call(Direction::Send, |connection| connection.send(slices, total, false))
+        self.call(Direction::Send, false, |connection| connection.send(slices, total, false))
     }
 
     /// Receives to `buffers`.
@@ -134,13 +134,13 @@ impl Core {
             }
             return Ok(length);
         }
-        self.call(Direction::Receive, |connection| connection.receive(buffers, total, true))
+        self.call(Direction::Receive, false, |connection| connection.receive(buffers, total, true))
     }
 
     /// Looks at what there is to receive.
     pub(super) fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let total = buffer.len();
-        self.call(Direction::Receive, |connection| {
+        self.call(Direction::Receive, true, |connection| {
             connection.receive(&mut [IoSliceMut::new(buffer)], total, false)
         })
     }
@@ -235,17 +235,18 @@ impl Core {
         }
     }
 
-    /// Runs a call, which waits if calls do.
+    /// Runs a call, which waits if calls do. Calls that only peek are not counted.
     fn call(
         &self,
         direction: Direction,
+        peeks: bool,
         mut attempt: impl FnMut(&mut Connection<AnyDevice>) -> Moved<usize>,
     ) -> io::Result<usize> {
         let mut state = self.state.lock();
         let mut outcome = attempt(&mut state.connection);
         let waits = !self.is_nonblocking.load(Ordering::Relaxed);
         if outcome == BLOCKED && (waits || state.is_watched) {
-            state.connection.calls(direction).count(&outcome);
+            state.count(direction, peeks, &outcome);
             outcome = spin(&mut state, direction, &mut attempt);
             if outcome == BLOCKED && waits {
                 outcome = self.sleep(&mut state, direction, &mut attempt)?;
@@ -253,7 +254,7 @@ impl Core {
                 outcome = arm(&mut state.connection, &mut attempt)?;
             }
         }
-        state.connection.calls(direction).count(&outcome);
+        state.count(direction, peeks, &outcome);
         if let Some(direct) = state.connection.direct() {
             self.direct.get_or_init(|| direct.clone());
         }
@@ -362,6 +363,12 @@ impl fmt::Debug for Core {
 impl State {
     fn is_ready_for(&self, direction: Direction) -> bool {
         self.connection.is_ready_for(direction)
+    }
+
+    fn count(&mut self, direction: Direction, peeks: bool, outcome: &Moved<usize>) {
+        if !peeks {
+            self.connection.calls(direction).count(outcome);
+        }
     }
 
     /// Ends the stream. Returns whether there is nothing more to wait for.

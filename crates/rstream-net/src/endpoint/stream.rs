@@ -24,6 +24,9 @@ pub enum Path {
 /// A byte stream over an RDMA device. Its calls are those of [`std::net::TcpStream`], with these differences: a
 /// write takes what there is room for, also if it waits, and clones have one descriptor.
 ///
+/// No thread runs behind a stream: its calls drive it, in both directions, also while they wait. What was written
+/// and could not go out at once, the end included, goes out with later calls.
+///
 /// Dropping the last clone delivers what was written and ends the stream. That waits until the peer's host has
 /// everything, at most for the [linger time](Options::linger).
 pub struct Stream {
