@@ -15,7 +15,6 @@ mod error;
 mod event_queue;
 mod fabric;
 mod info;
-mod linger;
 mod message;
 mod options;
 mod passive_endpoint;

@@ -13,12 +13,12 @@ use crate::abi::{
 };
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, iwarp};
+use rstream_session::Linger;
 
 use super::children::{Child, Children};
 use super::config::Config;
 use super::endpoint::Endpoint;
 use super::fabric::Fabric;
-use super::linger::Linger;
 use super::message::{
     self, completion_queue::CompletionQueue, counter::Counter, engine::Engine, region::Naming,
     region::Region, shared_receive::SharedReceive,
@@ -80,7 +80,7 @@ impl<D: Device> Domain<D> {
     /// Waits, as long as [`Linger`] allows, for output of closed message endpoints.
     fn linger(&self) {
         let Some(engine) = self.engine.lock().take() else { return };
-        let mut linger = Linger::since(Instant::now());
+        let mut linger = Linger::since(Instant::now(), Config::get().linger);
         while engine.lock().is_lingering() {
             if !linger.wait() {
                 break;

@@ -26,13 +26,13 @@ use crate::abi::{
 };
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, Signal, WaitSet};
-use rstream_session::{Connection, Direct, Handshake, Sizes, StreamQueuePair, user_data_room};
+use rstream_session::{Connection, Direct, Handshake, Linger, Sizes, StreamQueuePair, user_data_room};
 
 use super::children::Child;
+use super::config::Config;
 use super::domain::Domain;
 use super::error::errno_of;
 use super::event_queue::Binding;
-use super::linger::Linger;
 use super::request::Request;
 use super::{info, options, stats, wait};
 use callers::Callers;
@@ -156,7 +156,7 @@ impl<D: Device> Endpoint<D> {
     fn linger(&self) {
         let mut inner = self.inner.lock();
         inner.binding = None;
-        let mut linger = Linger::since(inner.close_stream());
+        let mut linger = Linger::since(inner.close_stream(), Config::get().linger);
         while inner.has_output() {
             drop(inner);
             let goes_on = linger.wait();

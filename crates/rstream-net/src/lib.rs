@@ -3,6 +3,8 @@
 
 mod blocking;
 mod connection;
+#[cfg(feature = "endpoint")]
+pub mod endpoint;
 mod listener;
 mod stream;
 #[cfg(feature = "tokio")]

@@ -8,7 +8,7 @@ mod listener;
 mod nap;
 mod split;
 mod stream;
-mod wakers;
+pub(crate) mod wakers;
 
 pub use listener::TcpListener;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};

@@ -307,14 +307,16 @@ impl<D: Device> Connection<D> {
     /// Those of [`CompletionQueue::arm`].
     pub fn arm(&mut self) -> verbs::Result<bool> {
         let again = self.queue_pair.cq.arm()?;
-        if again && self.direct().is_some() {
-            // Arming has taken the wake-up, and calls on a ring look at the queue pair only at times.
-            self.progress();
-        }
         // If all completions before an event were polled already, only the event signals the wait set.
         self.event_expected |= self.event_is_due();
+        let expected = self.event_expected;
+        if (again || expected) && self.direct().is_some() {
+            // Arming has taken the wake-up, and calls on a ring look at the queue pair only at times.
+            self.progress();
+            self.event_expected = false;
+        }
         let found = self.arm_rings();
-        Ok(again || self.event_expected || found)
+        Ok(again || expected || found)
     }
 
     /// The statistics of one direction, for the caller to count its calls of the connection in.

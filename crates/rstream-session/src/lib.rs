@@ -8,6 +8,7 @@
 //! | [`Handshake`] | a connection attempt: both sides exchange their parameters |
 //! | [`Connection`] | a stream: send, receive, peek, shut, close |
 //! | [`Direct`] | send and receive in shared memory, without the lock that covers a connection |
+//! | [`Linger`] | how long a close waits for the peer's host |
 //!
 //! A process whose streams may share memory with peers on its host calls [`prepare`] early: without it their
 //! messages take longer.
@@ -29,6 +30,7 @@ mod direct;
 mod error;
 mod gather;
 mod handshake;
+mod linger;
 mod parameters;
 mod queue_pair;
 mod settings;
@@ -44,6 +46,7 @@ pub use direct::{Direct, Received};
 pub use error::{Error, Result};
 pub use gather::MAX_PIECES;
 pub use handshake::{Handshake, Outcome, StartError, Started};
+pub use linger::Linger;
 pub use parameters::{BadParameters, Peer, refusal, user_data_room};
 pub use queue_pair::StreamQueuePair;
 pub use rstream_ring::{Thread, prepare};

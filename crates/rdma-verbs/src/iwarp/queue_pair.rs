@@ -240,10 +240,10 @@ impl QueuePair {
     ) -> Option<ConnectionEvent> {
         if matches!(self.phase, Phase::Connecting(_)) {
             self.advance(sets);
-            if !self.machine.may_send() {
-                // The peer's promised first FPDU has arrived; this side may send once it is taken.
-                self.drive_for(ROUNDS, false, sink, sets);
-            }
+        }
+        if self.opened.is_some() && !self.machine.may_send() {
+            // The peer's promised first FPDU has arrived; this side may send once it is taken.
+            self.drive_for(ROUNDS, false, sink, sets);
         }
         if let Some(event) = self.opened.take() {
             if self.ended.is_none() {

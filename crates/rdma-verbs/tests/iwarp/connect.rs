@@ -1,6 +1,6 @@
 //! Connection attempts that succeed, and that fail.
 
-use std::io::{Read as _, Write as _};
+use std::io::{IoSlice, Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use super::support::*;
@@ -8,7 +8,7 @@ use iwarp_wire::mpa::FrameKind;
 use rdma_verbs::iwarp::{Config, Device};
 use rdma_verbs::{
     ConnectError, ConnectOptions, ConnectionEvent, ConnectionRequest as _, Connections as _, Device as _,
-    Error, EventTarget, Listener as _,
+    Error, EventTarget, Listener as _, Payload,
 };
 
 const SHORT: Duration = Duration::from_millis(150);
@@ -428,15 +428,20 @@ fn a_queue_pair_connects_once() {
     assert!(matches!(again, Err(Error::BadState { .. })));
 }
 
+/// A request that announces a first frame.
+fn promise() -> Vec<u8> {
+    let mut promise = request(FrameKind::Request, 2, 0, b"");
+    // The first flag of the parameters of revision 2: peer-to-peer (RFC 6581, section 9).
+    promise[iwarp_wire::mpa::FRAME_HEADER] |= 0x80;
+    promise
+}
+
 #[test]
 fn established_waits_for_the_announced_first_frame() {
     let mut b = Side::new(Config::default());
     let (mut listener, wait) = listen(Config::default(), V4);
     let mut peer = Peer::dial(listener.local_address());
-    let mut promise = request(FrameKind::Request, 2, 0, b"");
-    // The first flag of the parameters of revision 2: peer-to-peer (RFC 6581, section 9).
-    promise[iwarp_wire::mpa::FRAME_HEADER] |= 0x80;
-    peer.0.write_all(&promise).unwrap();
+    peer.0.write_all(&promise()).unwrap();
     b.accept(next_request(&mut listener, &wait), b"");
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(50) {
@@ -444,4 +449,21 @@ fn established_waits_for_the_announced_first_frame() {
     }
     peer.0.write_all(&tagged(0, true, 0, 0, b"")).unwrap();
     assert_eq!(b.event(), ConnectionEvent::Established { private_data: Vec::new() });
+}
+
+/// What is posted then goes out, also if no call follows.
+#[test]
+fn an_established_side_has_taken_the_announced_first_frame() {
+    let mut b = Side::new(Config::default());
+    let (mut listener, wait) = listen(Config::default(), V4);
+    let mut peer = Peer::dial(listener.local_address());
+    // The frame is there when the reply is sent.
+    peer.0.write_all(&[promise(), tagged(0, true, 0, 0, b"")].concat()).unwrap();
+    b.accept(next_request(&mut listener, &wait), b"");
+    let established = ConnectionEvent::Established { private_data: Vec::new() };
+    assert_eq!(b.end.cq.poll_event(b.qp), Some(established));
+    b.send(1, SEND, Payload::Inline(&[IoSlice::new(b"hello")]));
+    peer.read_frame(FrameKind::Reply);
+    peer.0.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert!(peer.read_fpdu().ends_with(b"hello"));
 }

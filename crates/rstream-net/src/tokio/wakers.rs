@@ -9,7 +9,7 @@ use std::task::{Wake, Waker};
 
 /// For what a task waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(crate) enum Who {
     /// The one task that reads.
     Reader,
     /// The one task that writes.
@@ -19,7 +19,7 @@ pub(super) enum Who {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Wakers(Mutex<List>);
+pub(crate) struct Wakers(Mutex<List>);
 
 #[derive(Debug, Default)]
 struct List {
@@ -30,7 +30,7 @@ struct List {
 
 impl Wakers {
     /// To be called before the task looks for the last time.
-    pub(super) fn register(&self, who: Who, waker: &Waker) {
+    pub(crate) fn register(&self, who: Who, waker: &Waker) {
         let mut list = self.lock();
         let place = match who {
             Who::Reader => &mut list.reader,
@@ -49,7 +49,7 @@ impl Wakers {
     }
 
     /// Wakes all but the one that calls, if it is the only one of its kind.
-    pub(super) fn wake_others(&self, caller: Option<Who>) {
+    pub(crate) fn wake_others(&self, caller: Option<Who>) {
         let (reader, writer, others) = {
             let mut list = self.lock();
             let reader = if caller == Some(Who::Reader) { None } else { list.reader.take() };

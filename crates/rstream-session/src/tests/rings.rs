@@ -270,3 +270,12 @@ fn a_caller_does_not_sleep_on_an_end_that_it_was_woken_for() {
         assert!(received == Ok(Vec::new()) || wait.is_readable(), "{received:?}, and nothing wakes");
     }
 }
+
+/// A caller that finds nothing would repeat its call for ever.
+#[test]
+fn a_connection_event_is_expected_only_until_it_was_polled() {
+    let [mut first, mut second] = moved();
+    second.abort();
+    until(|| first.arm().unwrap().then_some(()));
+    until(|| (!first.arm().unwrap()).then_some(()));
+}
