@@ -218,10 +218,8 @@ fn merge(fds: &mut [pollfd], asked: &[pollfd]) -> c_int {
     count
 }
 
-/// # Safety
-/// As `ppoll`.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(
+/// `ppoll`.
+pub unsafe fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -237,8 +235,8 @@ unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+/// `poll`.
+pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: the application's arguments.
     unsafe {
@@ -251,35 +249,6 @@ unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int
         let limit = limit.as_ref().map_or(std::ptr::null(), |limit| &raw const *limit);
         real::ppoll(fds, count, limit, std::ptr::null())
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: c_int,
-    room: usize,
-) -> c_int {
-    if room / size_of::<pollfd>() < count as usize {
-        std::process::abort();
-    }
-    // SAFETY: the application's arguments.
-    unsafe { poll(fds, count, timeout) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __ppoll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    room: usize,
-) -> c_int {
-    if room / size_of::<pollfd>() < count as usize {
-        std::process::abort();
-    }
-    // SAFETY: the application's arguments.
-    unsafe { ppoll(fds, count, timeout, mask) }
 }
 
 /// The application's entries. What the kernel would refuse is none.
