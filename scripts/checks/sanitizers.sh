@@ -50,7 +50,7 @@ build_with() {
     build cargo_with "$sanitizer" build
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
     nm -D "$folder/librdma_easy.so" | grep "U __${runtime}_"
-    make_programs "$runtime" all easy CC=clang SANITIZE="$c_flags" EASY="$folder" LDFLAGS="-fno-sanitize=all \
+    make_programs "$runtime" all easy CC=clang SANITIZE="$c_flags" LIBRARIES="$folder" LDFLAGS="-fno-sanitize=all \
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
 }
 

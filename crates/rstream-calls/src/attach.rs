@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rstream_sockets::statistics::{close_left, is_left, why_left};
+use rstream_sockets::statistics::{Path, close_left, is_left, why_left};
 use rstream_sockets::{Role, Socket};
 use rustix::io::Errno;
 use rustix::net::getpeername;
@@ -77,12 +77,11 @@ pub fn path(fd: c_int) -> Result<Option<String>, Errno> {
     let Some(connection) = item.as_ref().and_then(|item| item.connection()) else {
         return why_left(fd).map(Some).ok_or(Errno::INVAL);
     };
-    let stream = &connection.stream;
-    if stream.has_rings() {
-        return Ok(None);
-    }
-    let why = if stream.is_back() { Some("back on TCP") } else { stream.reason() };
-    Ok(Some(why.unwrap_or("not yet").to_owned()))
+    Ok(match connection.stream.path() {
+        Path::SharedMemory => None,
+        Path::Undecided("") => Some("not yet".to_owned()),
+        Path::Undecided(why) | Path::Tcp(why) => Some(why.to_owned()),
+    })
 }
 
 /// Forgets a connection whose descriptor was closed unseen, and may be another file's by now.

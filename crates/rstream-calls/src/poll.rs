@@ -251,9 +251,12 @@ pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     }
 }
 
+/// More entries than a process may have descriptors, which the kernel refuses.
+const TOO_MANY: nfds_t = 1 << 24;
+
 /// The application's entries. What the kernel would refuse is none.
 unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    let count = if fds.is_null() { 0 } else { count as usize };
+    let count = if fds.is_null() || count >= TOO_MANY { 0 } else { count as usize };
     let fds = if fds.is_null() { std::ptr::NonNull::dangling().as_ptr() } else { fds };
     // SAFETY: the application promises so many entries.
     unsafe { std::slice::from_raw_parts_mut(fds, count) }
