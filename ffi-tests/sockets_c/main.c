@@ -7,6 +7,7 @@ int main(int argc, char **argv)
 {
     const struct section *sections[] = {
         &rs_calls, &rs_waiting, &rs_ending, &rs_leaving, &rs_sharing, &rs_peers, &rs_misuse,
+        &rs_unchecked,
     };
 
     if (argc == 3 && strcmp(argv[1], "--echo") == 0)

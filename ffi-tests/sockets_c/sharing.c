@@ -54,31 +54,6 @@ static void threads_use_both_directions(void)
     peer_join(&peer);
 }
 
-static void *receive_for_ever(void *argument)
-{
-    char byte;
-
-    rs_recv(*(int *)argument, &byte, 1, 0);
-    return NULL;
-}
-
-static void a_waiting_thread_is_cancelled(void)
-{
-    pthread_t thread;
-    void *returned;
-    int ends[2];
-
-    open_pair(ends);
-    CHECK_INT(pthread_create(&thread, NULL, receive_for_ever, &ends[0]), 0);
-    sleep_ms(20);
-    CHECK_INT(pthread_cancel(thread), 0);
-    CHECK_INT(pthread_join(thread, &returned), 0);
-    CHECK(returned == PTHREAD_CANCELED);
-    send_part(ends[1], 0, 1000);
-    receive_part(ends[0], 0, 1000);
-    close_pair(ends);
-}
-
 static void ignore(int signal)
 {
     (void)signal;
@@ -131,7 +106,6 @@ static void a_child_goes_on(void)
 static const struct test tests[] = {
     TEST(copies_are_attached, "a copy is attached too, and goes on alone"),
     TEST(threads_use_both_directions, "two threads use the two directions of a connection"),
-    TEST(a_waiting_thread_is_cancelled, "a thread that waits is cancelled, and the connection goes on"),
     TEST(a_signal_interrupts_a_wait, "a signal ends a call that waits"),
     TEST(a_child_goes_on, "a child and then its parent go on with a connection"),
 };

@@ -9,7 +9,8 @@
 
 #include <errno.h>
 
-extern const struct section rs_calls, rs_waiting, rs_ending, rs_leaving, rs_sharing, rs_peers, rs_misuse;
+extern const struct section rs_calls, rs_waiting, rs_ending, rs_leaving, rs_sharing;
+extern const struct section rs_peers, rs_misuse, rs_unchecked;
 
 void check_errno_at(const char *file, int line, const char *what, long long got, int error, int wanted);
 

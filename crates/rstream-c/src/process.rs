@@ -1,10 +1,8 @@
 //! How the process begins and ends, and whether it is one that `rstream-run` runs.
 
-use std::ffi::CStr;
-use std::mem::MaybeUninit;
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicPtr;
 
 use rstream_calls::real;
 
@@ -31,20 +29,16 @@ extern "C" fn end() {
     }
 }
 
-/// Whether the preload library stands in front of the C library: then it has all connections, and calls of
-/// this one reach it.
+/// Whether the preload library is loaded: then it has all connections, and calls of this one reach it.
 pub(crate) fn is_preloaded() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        let recv = real::address(c"recv", &AtomicPtr::new(null_mut()));
-        let mut found = MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: `found` has room for the answer.
-        if unsafe { libc::dladdr(recv, found.as_mut_ptr()) } == 0 {
-            return false;
-        }
-        // SAFETY: the call has succeeded, so that the answer is there. It names the file of a library, by a
-        // text that ends with a zero and stays as long as the library.
-        let file = unsafe { CStr::from_ptr(found.assume_init().dli_fname) };
-        file.to_bytes().ends_with(b"/librstream_preload.so")
-    })
+    // SAFETY: the function takes what the call gives it, and needs no data.
+    *KNOWN.get_or_init(|| unsafe { libc::dl_iterate_phdr(Some(is_preload), null_mut()) } != 0)
+}
+
+/// Not 0 for the library that is looked for, which ends the search.
+unsafe extern "C" fn is_preload(loaded: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: the caller, `dl_iterate_phdr`, describes a file that is loaded, whose name ends with a zero.
+    let name = unsafe { CStr::from_ptr((*loaded).dlpi_name) };
+    name.to_bytes().ends_with(b"/librstream_preload.so").into()
 }
