@@ -55,12 +55,11 @@ pub extern "C" fn rs_detach(fd: c_int) -> c_int {
 /// Returns 1 for shared memory, 0 for TCP; or -1 with EBADF, ENOTSOCK, EINVAL (not attached), EFAULT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rs_path(fd: c_int, text: *mut c_char, size: usize) -> c_int {
-    let preloaded = || Some("left to rstream-run".to_owned());
-    returned(or_preloaded(rstream_calls::path(fd), preloaded()).and_then(|why| {
+    returned(or_preloaded(rstream_calls::path(fd), Some("left to rstream-run")).and_then(|why| {
         if text.is_null() && size > 0 {
             return Err(Errno::FAULT);
         }
-        let shown = why.as_deref().unwrap_or("shared memory").as_bytes();
+        let shown = why.unwrap_or("shared memory").as_bytes();
         if let Some(most) = size.checked_sub(1) {
             let length = shown.len().min(most);
             // SAFETY: the place is not NULL, and the header asks for `size` bytes there, which nothing else uses.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rstream_sockets::statistics::{Path, close_left, is_left, why_left};
+use rstream_sockets::statistics::Path;
 use rstream_sockets::{Role, Socket};
 use rustix::io::Errno;
 use rustix::net::getpeername;
@@ -39,7 +39,7 @@ pub fn attach(fd: c_int) -> Result<(), Errno> {
         (_, None) => Some("the rules keep it on TCP"),
         _ => None,
     };
-    let item = insert(fd, role.unwrap_or(Role::Passive), &chosen.unwrap_or_default())?;
+    let item = insert(fd, role.unwrap_or(Role::Passive), &chosen.unwrap_or_default(), true)?;
     if let (Some(connection), Some(why)) = (item.connection(), why) {
         connection.stream.stay(why);
     }
@@ -53,13 +53,8 @@ pub fn attach(fd: c_int) -> Result<(), Errno> {
 /// [`Errno::BADF`], [`Errno::NOTSOCK`]; [`Errno::INVAL`] if it is not attached; [`Errno::OPNOTSUPP`] if the peer
 /// has not answered in time, or has too much to read: then it stays attached.
 pub fn detach(fd: c_int) -> Result<(), Errno> {
-    let item = known(fd)?;
-    let Some(connection) = item.as_ref().and_then(|item| item.connection()) else {
-        // It stayed on TCP, so that there is nothing to do.
-        let was_attached = is_left(fd);
-        close_left(fd);
-        return if was_attached { Ok(()) } else { Err(Errno::INVAL) };
-    };
+    let item = known(fd)?.ok_or(Errno::INVAL)?;
+    let connection = item.connection().ok_or(Errno::INVAL)?;
     if !connection.stay_on_tcp(fd, "it was detached") {
         return Err(Errno::OPNOTSUPP);
     }
@@ -72,15 +67,13 @@ pub fn detach(fd: c_int) -> Result<(), Errno> {
 ///
 /// # Errors
 /// [`Errno::BADF`], [`Errno::NOTSOCK`]; [`Errno::INVAL`] if it is not attached.
-pub fn path(fd: c_int) -> Result<Option<String>, Errno> {
-    let item = known(fd)?;
-    let Some(connection) = item.as_ref().and_then(|item| item.connection()) else {
-        return why_left(fd).map(Some).ok_or(Errno::INVAL);
-    };
+pub fn path(fd: c_int) -> Result<Option<&'static str>, Errno> {
+    let item = known(fd)?.ok_or(Errno::INVAL)?;
+    let connection = item.connection().ok_or(Errno::INVAL)?;
     Ok(match connection.stream.path() {
         Path::SharedMemory => None,
-        Path::Undecided("") => Some("not yet".to_owned()),
-        Path::Undecided(why) | Path::Tcp(why) => Some(why.to_owned()),
+        Path::Undecided("") => Some("not yet"),
+        Path::Undecided(why) | Path::Tcp(why) => Some(why),
     })
 }
 

@@ -22,6 +22,8 @@ use crate::{set, settings};
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     role: Role,
+    /// Whether the program has attached it, so that it may ask for the path at any time.
+    is_attached: bool,
     /// One of its descriptors.
     fd: AtomicI32,
     /// The kernel's number for the socket.
@@ -57,12 +59,17 @@ pub(crate) fn add(fd: c_int, role: Role) {
         return;
     }
     if let Some(options) = settings::choose(fd, role) {
-        let _ = insert(fd, role, &options);
+        let _ = insert(fd, role, &options, false);
     }
 }
 
 /// Watches a connection of TCP that has carried no bytes.
-pub(crate) fn insert(fd: c_int, role: Role, options: &Options) -> Result<Arc<Item>, Errno> {
+pub(crate) fn insert(
+    fd: c_int,
+    role: Role,
+    options: &Options,
+    is_attached: bool,
+) -> Result<Arc<Item>, Errno> {
     let calls = calls().or(options.after).unwrap_or(CALLS);
     // The side that connected makes itself known in the call before the one in which the other looks.
     let after = if role == Role::Active { calls } else { calls.saturating_add(1) };
@@ -72,6 +79,7 @@ pub(crate) fn insert(fd: c_int, role: Role, options: &Options) -> Result<Arc<Ite
     let connection = Connection {
         stream: stream.with_window(options.window),
         role,
+        is_attached,
         fd: AtomicI32::new(fd),
         cookie,
         patience: Patience::new(),
@@ -184,7 +192,7 @@ impl Connection {
     pub(crate) fn end_call(&self, fd: c_int) {
         self.note_use();
         // What sets know of it stays right.
-        if self.stream.is_over() && !self.is_watched.load(Ordering::Relaxed) {
+        if self.stream.is_over() && !self.is_attached && !self.is_watched.load(Ordering::Relaxed) {
             self.leave(fd);
         }
     }

@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 pub use layout::{Counter, Waits};
 pub use memory::{View, is_name_of_file};
 pub(crate) use process::forget;
-pub use process::{close_left, is_left, left, waits, why_left};
+pub use process::{close_left, is_left, left, waits};
 pub use record::Looks;
 
 pub use summary::{Summary, write_summary};

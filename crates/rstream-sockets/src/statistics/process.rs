@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 use super::layout::{KIND_CLAIMED, KIND_FREE, KIND_USED, KINDS, PATH, RECORDS, Record, Shared, Waits};
 use super::layout::{TCP, load_text};
 use super::memory::Own;
-use super::view::text;
 
 static OWN: Own = Own::none();
 /// Whether the system has refused a file.
@@ -144,14 +143,6 @@ pub(super) fn leave_record(record: &Record, descriptor: i32) {
 pub fn is_left(descriptor: i32) -> bool {
     let place = usize::try_from(descriptor).ok().and_then(|at| LEFT.get(at));
     place.is_some_and(|place| place.load(Ordering::Relaxed) != 0)
-}
-
-/// Why such a connection stays on TCP, as far as it is noted.
-pub fn why_left(descriptor: i32) -> Option<String> {
-    let place = usize::try_from(descriptor).ok().and_then(|at| LEFT.get(at))?;
-    let number = place.load(Ordering::Acquire).checked_sub(1)?;
-    let facts = OWN.get()?.records[number as usize].read()?;
-    Some(text(&facts.reason).to_owned())
 }
 
 /// The descriptors for which [`is_left`] holds.

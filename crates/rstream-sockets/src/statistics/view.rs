@@ -72,7 +72,7 @@ fn path_of(path: u64, reason: &[u8; TEXT * 8]) -> Path<'_> {
 }
 
 /// Text up to the first zero. What is no text is left out: it may go to a terminal.
-pub(super) fn text(bytes: &[u8]) -> &str {
+fn text(bytes: &[u8]) -> &str {
     let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     if text.chars().any(char::is_control) { "" } else { text }
