@@ -133,17 +133,59 @@ static void exit_closes(void)
     CHECK_INT(rs_close(fd), 0);
 }
 
-/* A descriptor that was closed by the C library, and whose number another connection has at exit. */
-static void close_past(struct peer *self, void *argument)
+static void exit_resets_for_unread_bytes(void)
+{
+    struct peer peer;
+    char byte;
+    int fd = start_echo(&peer);
+
+    receive_part(fd, 0, 1000);
+    send_part(fd, 0, 5);
+    peer_tell(&peer, 0);
+    peer_join(&peer);
+    CHECK_ERRNO(rs_recv(fd, &byte, 1, 0), ECONNRESET);
+    CHECK_INT(rs_close(fd), 0);
+}
+
+static void count_to(struct peer *self, void *argument)
 {
     int ends[2];
 
     (void)self;
+    CHECK_INT(dup2(*(int *)argument, STDERR_FILENO), STDERR_FILENO);
+    CHECK_INT(setenv("RSTREAM_SOCKETS_STATISTICS", "1", 1), 0);
     open_pair(ends);
-    CHECK_INT(close(ends[0]), 0);
-    CHECK_INT(dup2(tcp_connect(*(unsigned *)argument), ends[0]), ends[0]);
 }
 
+static void exit_says_what_was_counted(void)
+{
+    char text[4096] = {0};
+    struct peer peer;
+    int way[2];
+
+    CHECK_SYS(pipe(way));
+    peer_start(&peer, count_to, &way[1]);
+    CHECK_INT(close(way[1]), 0);
+    peer_join(&peer);
+    CHECK_SYS(read(way[0], text, sizeof text - 1));
+    if (strstr(text, "shared memory") == NULL)
+        fail_at(__FILE__, __LINE__, "the text is \"%s\"", text);
+}
+
+/* The C library closes a descriptor with unread bytes, whose number another connection gets. */
+static void close_past(struct peer *self, void *argument)
+{
+    int ends[2];
+
+    open_pair(ends);
+    send_part(ends[1], 0, 10);
+    CHECK_INT(close(ends[0]), 0);
+    CHECK_INT(dup2(tcp_connect(*(unsigned *)argument), ends[0]), ends[0]);
+    if (peer_hear(self) == 0)
+        CHECK_INT(rs_close(ends[0]), 0);
+}
+
+/* What is not attached ends as any connection: by rs_close, and by exit. */
 static void a_number_that_was_closed_past_is_left_alone(void)
 {
     struct peer peer;
@@ -151,10 +193,14 @@ static void a_number_that_was_closed_past_is_left_alone(void)
     char bytes[10];
     int listener = tcp_listen(&port), fd;
 
-    peer_start(&peer, close_past, &port);
-    fd = (int)CHECK_SYS(accept(listener, NULL, NULL));
-    peer_join(&peer);
-    CHECK_INT(recv(fd, bytes, sizeof bytes, 0), 0);
+    for (uint64_t way = 0; way < 2; way++) {
+        peer_start(&peer, close_past, &port);
+        peer_tell(&peer, way);
+        fd = (int)CHECK_SYS(accept(listener, NULL, NULL));
+        peer_join(&peer);
+        CHECK_INT(CHECK_SYS(recv(fd, bytes, sizeof bytes, 0)), 0);
+        CHECK_INT(close(fd), 0);
+    }
 }
 
 static void a_number_is_attached_anew(void)
@@ -182,7 +228,9 @@ static const struct test tests[] = {
     TEST(a_killed_peer_ends_the_stream, "the end of a killed peer wakes who waits for it"),
     TEST(what_a_killed_peer_sent_is_read, "what a killed peer has sent is read before the end"),
     TEST(exit_closes, "exit closes what is attached, in order"),
-    TEST(a_number_that_was_closed_past_is_left_alone, "exit leaves a number alone that is another connection's"),
+    TEST(exit_says_what_was_counted, "exit writes what was counted, if that is wanted"),
+    TEST(exit_resets_for_unread_bytes, "exit resets what has bytes unread"),
+    TEST(a_number_that_was_closed_past_is_left_alone, "rs_close and exit leave a number alone that is another connection's"),
     TEST(a_number_is_attached_anew, "a number that was closed by the C library can be attached anew"),
 };
 

@@ -103,6 +103,10 @@ static void sets_keep_a_detached_descriptor(void)
         CHECK_INT(CHECK_SYS(recv(fd, &byte, 1, 0)), 1);
     }
     /* The kernel's set has it as any other. */
+    CHECK_INT(CHECK_SYS(send(fd, "x", 1, 0)), 1);
+    CHECK_INT(epoll_wait(set, &event, 1, -1), 1);
+    CHECK_INT(event.data.u64, 77);
+    CHECK_INT(CHECK_SYS(recv(fd, &byte, 1, 0)), 1);
     event = (struct epoll_event){.events = EPOLLOUT, .data.u64 = 78};
     CHECK_INT(rs_epoll_ctl(set, EPOLL_CTL_MOD, fd, &event), 0);
     CHECK_INT(rs_epoll_wait(set, &event, 1, -1), 1);

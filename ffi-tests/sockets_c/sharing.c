@@ -41,15 +41,16 @@ static void *send_much(void *argument)
 
 static void threads_use_both_directions(void)
 {
-    pthread_t threads[2];
+    pthread_t thread;
     struct peer peer;
     int fd = start_peer(&peer, true, echo);
 
-    CHECK_INT(pthread_create(&threads[0], NULL, send_much, &fd), 0);
+    exchange(fd, 0, 1, 40);
+    check_path(fd, 1, "shared memory");
+    CHECK_INT(pthread_create(&thread, NULL, send_much, &fd), 0);
     for (uint64_t done = 0; done < MUCH; done += PIECE)
         receive_part(fd, done, PIECE);
-    CHECK_INT(pthread_join(threads[0], NULL), 0);
-    check_path(fd, 1, "shared memory");
+    CHECK_INT(pthread_join(thread, NULL), 0);
     CHECK_INT(rs_close(fd), 0);
     peer_join(&peer);
 }

@@ -32,6 +32,9 @@ static void poll_takes_other_descriptors_too(void)
     send_part(ends[1], 0, 1);
     CHECK_INT(rs_poll(fds, 3, -1), 1);
     CHECK_INT(fds[1].revents, POLLIN);
+    /* What comes while nobody sleeps wakes nobody. */
+    receive_part(ends[0], 0, 1);
+    send_part(ends[1], 1, 1);
     CHECK_INT(write(ways[1], "x", 1), 1);
     CHECK_INT(rs_ppoll(fds, 3, NULL, NULL), 2);
     CHECK_INT(fds[0].revents, POLLIN);

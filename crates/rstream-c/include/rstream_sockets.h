@@ -21,12 +21,14 @@
  *   - can be put into an epoll set only if rs_epoll_create1 has made the set.
  *
  * Threads: any thread may call any function at any time, also for the same descriptor, as with the C
- * library. A thread that waits in a call may be cancelled. A signal handler may send and receive; it gets
- * EAGAIN if it has interrupted a call on the same connection.
+ * library. A thread that waits in a call may be cancelled, but not while a call takes a connection back to
+ * TCP. A signal handler may send and receive; it gets EAGAIN if it has interrupted a call on the same
+ * connection.
  *
- * fork: parent and child may both use the connection, and each closes its own descriptor. An epoll set that both use
- * may miss what the other was told. A child of vfork calls nothing here. A descriptor that a new program gets by
- * exec, or another process by SCM_RIGHTS, has to be detached before; rs_sendmsg does that itself.
+ * fork: parent and child may both use the connection, and each closes its own descriptor. An epoll set that
+ * both use may miss what the other was told. A child of vfork calls nothing here. A descriptor that a new
+ * program gets by exec, or another process by SCM_RIGHTS, has to be detached before; rs_sendmsg does that
+ * itself.
  *
  * exit closes what is attached. _exit does not: a peer then sees what it sees of a process that was killed.
  *
