@@ -149,6 +149,27 @@ with_provider() {
     FI_PROVIDER_PATH=$provider FI_PROVIDER=rstream "$@"
 }
 
+# with_libraries FOLDER COMMAND...: where the libraries for C programs of that folder are found.
+with_libraries() {
+    LD_LIBRARY_PATH=$1 "${@:2}"
+}
+
+# build_examples PREFIX CRATE LIBRARY NAME: installs the library there, as the crate's README says, and builds each
+# example in C with what pkg-config tells of NAME.
+build_examples() {
+    local prefix=$1 crate=crates/$2 library=$3 name=$4 example flags
+    rm -rf "$prefix"
+    install -D -m 755 "$provider/$library" -t "$prefix/lib"
+    install -D -m 644 "$crate/include/$name.h" -t "$prefix/include"
+    install -D -m 644 "$provider/$name.pc" -t "$prefix/lib/pkgconfig"
+    read -ra flags < <(PKG_CONFIG_PATH=$prefix/lib/pkgconfig \
+        pkg-config --define-variable=prefix="$prefix" --cflags --libs "$name")
+    for example in "$crate"/examples/c/*.c; do
+        cc -std=c11 -Wall -Wextra -Werror -o "$prefix/$(basename "$example" .c)" "$example" \
+            "${flags[@]}" -Wl,-rpath,"$prefix/lib"
+    done
+}
+
 # build COMMAND...: gives way to the tests that run beside it, which have limits of time.
 build() (
     renice -n 10 -p "$BASHPID" &>/dev/null || true
@@ -207,6 +228,7 @@ source scripts/checks/vm.sh
 source scripts/checks/rdma.sh
 source scripts/checks/fuzzing.sh
 source scripts/checks/sockets.sh
+source scripts/checks/sockets-c.sh
 source scripts/checks/sockets-programs.sh
 
 # What the others use.
@@ -228,6 +250,7 @@ builds() {
     step_unless "$(lacks_miri)" miri miri
     sanitizer_steps address asan
     sanitizer_steps thread tsan
+    step_unless "$(lacks_sanitizer asan)" sockets-c-asan sockets_c_asan
     step contract-built-2.1 conformance_built2
     step_unless "$(lacks_namespaces)" bare bare
     step_unless "$(lacks_oldest_rust)" msrv msrv
@@ -258,6 +281,9 @@ waits() {
     step mpi-jobs mpi_jobs
     step sockets-model sockets_model
     step sockets-cases sockets_cases
+    step sockets-c sockets_c
+    step sockets-c-valgrind sockets_c_valgrind
+    step sockets-c-example sockets_c_example
     step sockets-programs sockets_programs
 }
 

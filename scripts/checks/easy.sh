@@ -1,14 +1,7 @@
 # The C face of rdma-verbs: its tests, and its examples as a user builds them.
 
-easy_examples=$PWD/crates/rdma-easy/examples/c
-
-# with_easy FOLDER COMMAND...: where the library of that folder is found.
-with_easy() {
-    LD_LIBRARY_PATH=$1 "${@:2}"
-}
-
 easy_gcc() {
-    with_easy "$provider" "$programs/gcc/easy" -j 4
+    with_libraries "$provider" "$programs/gcc/easy" -j 4
 }
 
 # On a kind of RDMA devices, in the virtual machine.
@@ -25,23 +18,7 @@ easy_rxe() {
 }
 
 easy_valgrind() {
-    with_easy "$provider" under_valgrind "$programs/gcc/easy" -j 2
-}
-
-# easy_build_examples FOLDER: installs the library there, as its README says, and builds each example with what
-# pkg-config tells.
-easy_build_examples() {
-    local prefix=$1 example flags
-    rm -rf "$prefix"
-    install -D -m 755 "$provider/librdma_easy.so" -t "$prefix/lib"
-    install -D -m 644 crates/rdma-easy/include/rdma_easy.h -t "$prefix/include"
-    install -D -m 644 "$provider/rdma_easy.pc" -t "$prefix/lib/pkgconfig"
-    read -ra flags < <(PKG_CONFIG_PATH=$prefix/lib/pkgconfig \
-        pkg-config --define-variable=prefix="$prefix" --cflags --libs rdma_easy)
-    for example in "$easy_examples"/*.c; do
-        cc -std=c11 -Wall -Wextra -Werror -o "$prefix/$(basename "$example" .c)" "$example" \
-            "${flags[@]}" -Wl,-rpath,"$prefix/lib"
-    done
+    with_libraries "$provider" under_valgrind "$programs/gcc/easy" -j 2
 }
 
 # easy_pair PREFIX NAME HOST: runs both sides of an example; what they say is NAME.log beside them.
@@ -63,7 +40,7 @@ easy_pair() {
 # What each example says.
 easy_examples() {
     local prefix=$programs/easy-prefix
-    easy_build_examples "$prefix"
+    build_examples "$prefix" rdma-easy librdma_easy.so rdma_easy
     "$prefix/devices" | tee /dev/stderr | tail -1 | grep -x iwarp
     echo "1 passed, 0 failed"
     diff <(easy_pair "$prefix" hello 127.0.0.1) - <<'END'

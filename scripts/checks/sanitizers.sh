@@ -38,8 +38,8 @@ cargo_with() {
     fi
     RUSTC_BOOTSTRAP=1 RUSTFLAGS="-Zsanitizer=$sanitizer $mismatch" CARGO_INCREMENTAL=0 \
         CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only \
-        cargo "$command" "${flags[@]}" -p rstream -p rdma-easy -p rdma-verbs -p rstream-protocol \
-        -p iwarp-wire \
+        cargo "$command" "${flags[@]}" -p rstream -p rdma-easy -p rstream-c -p rdma-verbs \
+        -p rstream-protocol -p iwarp-wire \
         --lib --test devices --test iwarp --test typed "${@:3}"
 }
 
@@ -50,7 +50,8 @@ build_with() {
     build cargo_with "$sanitizer" build
     nm -D "$folder/librstream_fi.so" | grep "U __${runtime}_"
     nm -D "$folder/librdma_easy.so" | grep "U __${runtime}_"
-    make_programs "$runtime" all easy CC=clang SANITIZE="$c_flags" EASY="$folder" LDFLAGS="-fno-sanitize=all \
+    nm -D "$folder/librstream_c.so" | grep "U __${runtime}_"
+    make_programs "$runtime" all easy sockets_c CC=clang SANITIZE="$c_flags" LIBRARIES="$folder" LDFLAGS="-fno-sanitize=all \
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
 }
 
@@ -66,7 +67,7 @@ contract_with() {
 # The C face of rdma-verbs, as build_with.
 easy_with() {
     build_with "$@"
-    with_easy "$sanitizer_target/$rust_host/debug" "$programs/$2/easy" -j 2
+    with_libraries "$sanitizer_target/$rust_host/debug" "$programs/$2/easy" -j 2
 }
 
 # Without the copies that race by design: ThreadSanitizer reports the C library's memcpy.
@@ -95,4 +96,11 @@ contract_asan() {
 
 easy_asan() {
     easy_with address asan 'address,undefined -fsanitize-trap=undefined'
+}
+
+# Attached connections, as build_with. The programs under rstream-run are instrumented, its library is not.
+sockets_c_asan() {
+    build_sockets_c
+    build_with address asan 'address,undefined -fsanitize-trap=undefined'
+    sockets_c_with "$sanitizer_target/$rust_host/debug" "$programs/asan/sockets_c" -j 2 "${sockets_c_checked[@]}" misuse
 }

@@ -41,6 +41,7 @@ conformance_table() {
 # The build writes the C headers from the Rust sources: what is checked in must be that.
 header() {
     local name headers=(include/rstream.h crates/rdma-easy/include/rdma_easy.h)
+    headers+=(crates/rstream-c/include/rstream_sockets.h)
     cp "${headers[@]}" "$logs"
     build cargo build --release
     for name in "${headers[@]}"; do

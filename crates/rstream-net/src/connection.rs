@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rstream_sockets::{Counts, Kernel, Patience, Role, Socket, Stream};
+use rstream_sockets::{Kernel, Patience, Role, Socket, Stream};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
@@ -48,10 +48,7 @@ impl<S: AsFd> Connection<S> {
 
     /// A connection of unknown origin. If it has carried bytes, it stays on TCP.
     pub(crate) fn of_unknown(socket: S) -> io::Result<Self> {
-        let is_new =
-            |active| Socket::new(socket.as_fd(), active).counts() == Some(Counts { sent: 0, taken: 0 });
-        // What the kernel counts begins differently on the two sides.
-        let role = [Role::Active, Role::Passive].into_iter().find(|&role| is_new(role == Role::Active));
+        let role = Socket::role_of_unused(socket.as_fd());
         let connection = Self::new(socket, role.unwrap_or(Role::Passive), CALLS)?;
         if role.is_none() {
             connection.stream.stay("it was used before");

@@ -1,5 +1,6 @@
 //! A connection goes back to TCP in the middle of its stream, whatever the other side does meanwhile: a peer
-//! under `rstream-run` hands its end to another program, or a stream of `std` is made of one end.
+//! under `rstream-run` hands its end to another program, one in C detaches it, or a stream of `std` is made of one
+//! end.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::net::Shutdown;
 use std::thread;
 use std::time::Duration;
 
-use common::{Random, check, pair, preloaded_echo, upgraded, values};
+use common::{Random, attached_echo, check, pair, preloaded_echo, upgraded, values};
 use rstream_net::{Path, TcpStream, tokio as asynchronous};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
@@ -55,6 +56,25 @@ fn a_dialogue_goes_on() {
         let end = TcpStream::connect(address).unwrap();
         assert!(exchange(&end, 0, 500_000, Duration::from_millis(pause)));
         finish(&end);
+        assert!(server.wait().unwrap().success());
+    }
+}
+
+/// A peer that has attached its end from C, and one that detaches it.
+#[test]
+fn a_dialogue_with_an_attached_peer_goes_on() {
+    for how in ["stay", "detach"] {
+        let Some((mut server, address)) = attached_echo("a_dialogue_with_an_attached_peer_goes_on", how)
+        else {
+            return;
+        };
+        let end = TcpStream::connect(address).unwrap();
+        assert!(exchange(&end, 0, 500_000, Duration::ZERO));
+        match how {
+            "detach" => finish(&end),
+            _ => assert_eq!(end.path(), Path::SharedMemory),
+        }
+        drop(end);
         assert!(server.wait().unwrap().success());
     }
 }

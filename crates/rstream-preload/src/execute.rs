@@ -8,12 +8,15 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{null, null_mut};
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use rstream_calls::errno::set_errno;
+use rstream_calls::{cookie, socket_stays_on_tcp, stays_on_tcp};
 use rustix::fs::Access;
 use rustix::io::Errno;
 
-use crate::connection::{self, Connection};
-use crate::errno::set_errno;
-use crate::{real, table};
+use crate::real;
+
+/// Why a connection goes back to TCP.
+const WHY: &str = "it was handed to another program";
 
 /// Has the connections among the standard descriptors go back to TCP. Returns whether one does not. They are
 /// known by the kernel's number for them: a child of `vfork` copies and closes descriptors without a note
@@ -24,17 +27,13 @@ use crate::{real, table};
 /// # Safety
 /// A path must be a string that ends with a zero.
 pub(crate) unsafe fn is_refused(program: *const c_char) -> bool {
-    let standard: Vec<_> = (0..3).filter_map(|fd| Some((fd, connection::cookie(fd)?))).collect();
+    let standard: Vec<_> = (0..3).filter_map(|fd| Some((fd, cookie(fd)?))).collect();
     // Who looks for a program tries one folder after the other.
     // SAFETY: the caller's promise.
     if !standard.is_empty() && !program.is_null() && is_missing(unsafe { CStr::from_ptr(program) }) {
         return false;
     }
-    let is_refused = |connection: &Connection| {
-        let found = standard.iter().find(|(_, cookie)| *cookie == connection.cookie);
-        found.is_some_and(|&(fd, _)| !connection.stay_on_tcp(fd, "it was handed to another program"))
-    };
-    !standard.is_empty() && table::all().any(|(_, item)| item.connection().is_some_and(is_refused))
+    !standard.iter().all(|&(fd, cookie)| socket_stays_on_tcp(cookie, fd, WHY))
 }
 
 fn is_missing(path: &CStr) -> bool {
@@ -85,9 +84,7 @@ unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     new: c_int,
 ) -> c_int {
-    let goes = |connection: &Connection| connection.stay_on_tcp(fd, "it was handed to another program");
-    let item = if (0..3).contains(&new) { table::get(fd) } else { None };
-    if item.as_ref().and_then(|item| item.connection()).is_some_and(|connection| !goes(connection)) {
+    if (0..3).contains(&new) && !stays_on_tcp(fd, WHY) {
         return libc::EOPNOTSUPP;
     }
     // SAFETY: the application's arguments.

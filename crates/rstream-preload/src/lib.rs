@@ -2,25 +2,14 @@
 //! once both ends are processes of one host that have this library loaded.
 //!
 //! The application's descriptor stays the kernel's TCP socket. What this library does not know is handed on
-//! unchanged, and costs one look into a table.
-#![allow(clippy::missing_safety_doc, reason = "the functions here are the C library's")]
+//! unchanged, and costs one look into a table. [`rstream_calls`] has what the functions do; here are their
+//! names, and those of functions that only matter because a program does not know of it.
 
-mod connection;
-mod descriptor;
-mod errno;
+mod calls;
+mod checked;
 mod execute;
-mod guard;
-mod inside;
-mod log;
-mod many;
-mod poll;
+mod makers;
 mod process;
 mod real;
-mod receive;
-mod select;
-mod send;
-mod set;
-mod settings;
-mod sleep;
-mod table;
+mod streams;
 mod variadic;

@@ -1,25 +1,6 @@
-//! What happens to the whole process: it begins, forks, and ends.
+//! How the process begins and ends.
 
 use std::ffi::c_int;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use rstream_sockets::Stream;
-
-use crate::table::{self, Item};
-use crate::{descriptor, inside, log, set};
-
-/// The process that uses this memory: a child of `vfork` shares it, and must not change it.
-static OWN: AtomicU32 = AtomicU32::new(0);
-
-/// Whether this process is the one whose table this is.
-pub(crate) fn is_own() -> bool {
-    OWN.load(Ordering::Relaxed) == current()
-}
-
-fn current() -> u32 {
-    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
-}
 
 /// Runs when the library is loaded.
 #[used]
@@ -32,26 +13,11 @@ static BEGIN: extern "C" fn() = begin;
 static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
-    OWN.store(current(), Ordering::Relaxed);
-    log::note_standard_error();
-    rstream_sockets::set_reporter(log::write);
-    rstream_ring::prepare();
-    // SAFETY: three functions of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+    rstream_calls::begin();
 }
 
-/// The kernel closes what is open. Bells that nobody took would look to the peer like bytes that were lost.
 extern "C" fn end() {
-    if is_own() {
-        for (fd, item) in table::all() {
-            if let Some(connection) = item.connection()
-                && connection.stream.close(&connection.socket(fd), false)
-            {
-                descriptor::reset(fd);
-            }
-        }
-        log::write_statistics();
-    }
+    rstream_calls::end();
 }
 
 /// As [`end`], for processes that leave without it.
@@ -67,33 +33,4 @@ unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
 unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     // SAFETY: no pointers.
     unsafe { _exit(status) }
-}
-
-unsafe extern "C" fn before_fork() {
-    rstream_sockets::before_fork(&mut streams(&items()));
-    inside::close();
-}
-
-unsafe extern "C" fn in_parent() {
-    inside::open();
-}
-
-unsafe extern "C" fn in_child() {
-    inside::open();
-    OWN.store(current(), Ordering::Relaxed);
-    let items = items();
-    set::forget_sleepers(items.iter().filter_map(|item| item.set()));
-    rstream_sockets::after_fork(&mut streams(&items));
-}
-
-/// What this process's descriptors mean, each once: descriptors may be copies of one another.
-fn items() -> Vec<Arc<Item>> {
-    let mut items: Vec<_> = table::all().map(|(_, item)| item).collect();
-    items.sort_by_key(Arc::as_ptr);
-    items.dedup_by_key(|item| Arc::as_ptr(item));
-    items
-}
-
-fn streams(items: &[Arc<Item>]) -> impl Iterator<Item = &Stream> {
-    items.iter().filter_map(|item| Some(&item.connection()?.stream))
 }

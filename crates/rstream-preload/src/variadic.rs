@@ -1,28 +1,27 @@
 //! Functions that take any number of arguments. Those cannot be written in Rust, so each one here leaves all
 //! arguments where they are, has a function look at the first, and goes on in the C library's.
 //!
-//! `dprintf` writes past the functions of this library: such a connection stays on TCP. `execl` is
+//! `dprintf` writes past the functions of this library, as [`streams`](crate::streams) do. `execl` is
 //! [`execv`](crate::execute).
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::AtomicPtr;
 
+use rstream_calls::errno::{keep, set_errno};
+use rstream_calls::real::address;
+use rstream_calls::stays_on_tcp;
 use rustix::io::Errno;
 
-use crate::errno::{keep, set_errno};
 use crate::execute::is_refused;
-use crate::{real, table};
+use crate::streams::WHY;
 
 /// What to call instead of the C library's function.
 type Instead = Option<extern "C" fn() -> c_int>;
 
 /// The first argument is a descriptor, to which the C library writes.
 fn write_by_descriptor(first: usize) -> Instead {
-    let fd = first as c_int;
-    let item = table::get(fd);
-    let connection = item.as_ref().and_then(|item| item.connection())?;
-    let stays = connection.stay_on_tcp(fd, "it is used by the C library's streams");
+    let stays = stays_on_tcp(first as c_int, WHY);
     (!stays).then_some(refuse as extern "C" fn() -> c_int)
 }
 
@@ -51,7 +50,7 @@ fn choose(look: impl FnOnce() -> Instead, name: &CStr, known: &AtomicPtr<c_void>
     let instead = keep(look);
     // SAFETY: as above.
     unsafe { pthread_setcancelstate(state, &raw mut state) };
-    instead.map_or_else(|| real::address(name, known).cast_const(), |instead| instead as *const c_void)
+    instead.map_or_else(|| address(name, known).cast_const(), |instead| instead as *const c_void)
 }
 
 const CANCEL_DISABLE: c_int = 1;

@@ -23,6 +23,17 @@ impl Stream {
         self.statistics.leave(descriptor);
     }
 
+    /// How its bytes travel, and why.
+    #[must_use]
+    pub fn path(&self) -> Path<'static> {
+        match self.meeting.try_lock() {
+            _ if self.is_back() => BACK,
+            Ok(meeting) => path_of(&meeting),
+            // A thread is at it.
+            Err(_) => Path::Undecided(""),
+        }
+    }
+
     /// Where looks before a sleep are counted.
     #[must_use]
     pub fn looks(&self) -> &impl Looks {

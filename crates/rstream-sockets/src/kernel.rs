@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{self, RecvFlags, SendFlags};
 
+use crate::stream::Role;
+
 /// Bytes of the stream that went through the kernel, as the kernel counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
@@ -79,6 +81,18 @@ impl<'a> Socket<'a> {
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         net::sockopt::socket_protocol(self.descriptor) == Ok(Some(net::ipproto::TCP))
+    }
+
+    /// Which end of a connection a socket is that has carried no bytes yet: what the kernel counts begins
+    /// differently on the two sides. `None`: it has carried some, or is none of a connection.
+    #[must_use]
+    pub fn role_of_unused(descriptor: BorrowedFd<'a>) -> Option<Role> {
+        let is_unused = |active| Self::new(descriptor, active).counts() == Some(Counts { sent: 0, taken: 0 });
+        let connects = || tcp_info(descriptor).is_some_and(|info| info.state == SYN_SENT);
+        if is_unused(true) || connects() {
+            return Some(Role::Active);
+        }
+        is_unused(false).then_some(Role::Passive)
     }
 
     /// Whether the kernel takes bytes.
@@ -169,6 +183,8 @@ struct TcpInfo {
 
 /// `TCP_ESTABLISHED`: neither side has ended its output.
 const ESTABLISHED: u8 = 1;
+/// `TCP_SYN_SENT`: a call of `connect` is under way.
+const SYN_SENT: u8 = 2;
 /// Bytes that were sent and not acknowledged, and bytes that were not read (`tcp(7)`).
 const SIOCOUTQ: Opcode = 0x5411;
 const SIOCINQ: Opcode = 0x541b;

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::path::Path as File;
+use std::path::{Path as File, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -213,16 +213,52 @@ while data := end.recv(65536):
 /// the connection on in mid-stream: it becomes another program, or sends the socket to one. If that is
 /// refused, it goes on and tries again later. `None`: it is not built, and the test is skipped.
 pub(crate) fn preloaded_echo(test: &str, how: &str) -> Option<(Child, SocketAddr)> {
-    let runner = File::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/rstream-run");
-    if !runner.exists() {
+    let runner = built("rstream-run", test)?;
+    Some(start_server(Command::new(runner).args(["python3", "-c", ECHO, how])))
+}
+
+const ATTACHED_ECHO: &str = "
+import ctypes, socket, sys
+rs = ctypes.CDLL(sys.argv[1])
+listener = socket.create_server(('127.0.0.1', 0))
+print(listener.getsockname()[1], flush=True)
+end = listener.accept()[0]
+assert rs.rs_attach(end.fileno()) == 0
+moved, room = 0, ctypes.create_string_buffer(65536)
+while (got := rs.rs_recv(end.fileno(), room, len(room), 0)) > 0:
+    assert rs.rs_send(end.fileno(), room, got, 0) == got
+    moved += got
+    if sys.argv[2] == 'detach' and moved >= 200000:
+        assert rs.rs_detach(end.fileno()) == 0
+        while data := end.recv(65536):
+            end.sendall(data)
+        sys.exit()
+assert got == 0 and rs.rs_close(end.detach()) == 0
+";
+
+/// The same in a process that attaches its end by `librstream_c.so`, which it loads when it runs. `how`:
+/// `detach` in mid-stream.
+pub(crate) fn attached_echo(test: &str, how: &str) -> Option<(Child, SocketAddr)> {
+    let library = built("librstream_c.so", test)?;
+    Some(start_server(Command::new("python3").args(["-c", ATTACHED_ECHO]).arg(library).arg(how)))
+}
+
+/// The path of what the release build has made. `None`: it is not built, and the test is skipped.
+fn built(name: &str, test: &str) -> Option<PathBuf> {
+    let path = File::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release").join(name);
+    if !path.exists() {
         // Past the capture of output, for scripts/test.sh counts it.
-        let text = format!("skipped {test}: target/release/rstream-run is not built\n");
+        let text = format!("skipped {test}: target/release/{name} is not built\n");
         io::stderr().write_all(text.as_bytes()).unwrap();
         return None;
     }
-    let mut command = Command::new(runner);
-    let mut server = command.args(["python3", "-c", ECHO, how]).stdout(Stdio::piped()).spawn().unwrap();
+    Some(path)
+}
+
+/// Starts a server that says its port first.
+fn start_server(command: &mut Command) -> (Child, SocketAddr) {
+    let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
-    Some((server, ([127, 0, 0, 1], port.trim().parse().unwrap()).into()))
+    (server, ([127, 0, 0, 1], port.trim().parse().unwrap()).into())
 }

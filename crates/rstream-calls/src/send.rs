@@ -147,8 +147,8 @@ unsafe fn slices<'a>(places: *const iovec, count: usize) -> Option<Vec<IoSlice<'
     (0..count).map(place).collect()
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, address: *const c_void, length: size_t) -> ssize_t {
+/// `write`.
+pub unsafe fn write(fd: c_int, address: *const c_void, length: size_t) -> ssize_t {
     // SAFETY: the application's promises, here and below.
     unsafe {
         let call = || real::write(fd, address, length);
@@ -157,8 +157,8 @@ pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, address: *const c_void, 
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn send(fd: c_int, address: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+/// `send`.
+pub unsafe fn send(fd: c_int, address: *const c_void, length: size_t, flags: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         let call = || real::send(fd, address, length, flags);
@@ -167,8 +167,8 @@ unsafe extern "C-unwind" fn send(fd: c_int, address: *const c_void, length: size
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendto(
+/// `sendto`.
+pub unsafe fn sendto(
     fd: c_int,
     address: *const c_void,
     length: size_t,
@@ -184,8 +184,8 @@ unsafe extern "C-unwind" fn sendto(
     }
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, places: *const iovec, count: c_int) -> ssize_t {
+/// `writev`.
+pub unsafe fn writev(fd: c_int, places: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         let call = || real::writev(fd, places, count);
@@ -200,8 +200,8 @@ pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, places: *const iovec, c
     }
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+/// `sendmsg`.
+pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         let call = || real::sendmsg(fd, message, flags);
@@ -293,19 +293,13 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
     returned
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+/// `sendfile`.
+pub unsafe fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         let call = || real::sendfile(to, from, offset, count);
         counted(to, count, call).unwrap_or_else(|| send_file(to, from, offset, count))
     }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: as above: `off_t` has 64 bits here.
-    unsafe { sendfile(to, from, offset, count) }
 }
 
 /// Sends all of `bytes`, also where a call does not wait: they cannot be put back where they came from.

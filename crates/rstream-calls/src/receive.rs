@@ -171,8 +171,8 @@ fn refuse(fd: c_int, call: impl Fn() -> ssize_t) -> ssize_t {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn read(fd: c_int, address: *mut c_void, length: size_t) -> ssize_t {
+/// `read`.
+pub unsafe fn read(fd: c_int, address: *mut c_void, length: size_t) -> ssize_t {
     // SAFETY: the application's promises, here and below.
     unsafe {
         let call = |_| real::read(fd, address, length);
@@ -181,27 +181,8 @@ unsafe extern "C-unwind" fn read(fd: c_int, address: *mut c_void, length: size_t
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __read_chk(
-    fd: c_int,
-    address: *mut c_void,
-    length: size_t,
-    room: size_t,
-) -> ssize_t {
-    if length > room {
-        std::process::abort();
-    }
-    // SAFETY: as above.
-    unsafe { read(fd, address, length) }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn recv(
-    fd: c_int,
-    address: *mut c_void,
-    length: size_t,
-    flags: c_int,
-) -> ssize_t {
+/// `recv`.
+pub unsafe fn recv(fd: c_int, address: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         if let Some(dropped) = discard(fd, length, flags) {
@@ -213,23 +194,8 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __recv_chk(
-    fd: c_int,
-    address: *mut c_void,
-    length: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    if length > room {
-        std::process::abort();
-    }
-    // SAFETY: as above.
-    unsafe { recv(fd, address, length, flags) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvfrom(
+/// `recvfrom`.
+pub unsafe fn recvfrom(
     fd: c_int,
     address: *mut c_void,
     length: size_t,
@@ -257,25 +223,8 @@ unsafe extern "C-unwind" fn recvfrom(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __recvfrom_chk(
-    fd: c_int,
-    address: *mut c_void,
-    length: size_t,
-    size: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    room: *mut socklen_t,
-) -> ssize_t {
-    if length > size {
-        std::process::abort();
-    }
-    // SAFETY: as above.
-    unsafe { recvfrom(fd, address, length, flags, from, room) }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, places: *const iovec, count: c_int) -> ssize_t {
+/// `readv`.
+pub unsafe fn readv(fd: c_int, places: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         let call = |_| real::readv(fd, places, count);
@@ -291,8 +240,8 @@ pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, places: *const iovec, co
     }
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+/// `recvmsg`.
+pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: as above.
     unsafe {
         if table::get(fd).is_none() || message.is_null() || (*message).msg_iovlen > MOST {

@@ -123,8 +123,8 @@ fn duration(time: &timeval) -> Result<Duration, Errno> {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn select(
+/// `select`.
+pub unsafe fn select(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,
@@ -152,8 +152,8 @@ unsafe extern "C-unwind" fn select(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pselect(
+/// `pselect`.
+pub unsafe fn pselect(
     count: c_int,
     readable: *mut fd_set,
     writable: *mut fd_set,

@@ -218,10 +218,8 @@ fn merge(fds: &mut [pollfd], asked: &[pollfd]) -> c_int {
     count
 }
 
-/// # Safety
-/// As `ppoll`.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ppoll(
+/// `ppoll`.
+pub unsafe fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -237,8 +235,8 @@ unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+/// `poll`.
+pub unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     // SAFETY: the application's arguments.
     unsafe {
@@ -253,38 +251,12 @@ unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __poll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: c_int,
-    room: usize,
-) -> c_int {
-    if room / size_of::<pollfd>() < count as usize {
-        std::process::abort();
-    }
-    // SAFETY: the application's arguments.
-    unsafe { poll(fds, count, timeout) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn __ppoll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-    room: usize,
-) -> c_int {
-    if room / size_of::<pollfd>() < count as usize {
-        std::process::abort();
-    }
-    // SAFETY: the application's arguments.
-    unsafe { ppoll(fds, count, timeout, mask) }
-}
+/// More entries than a process may have descriptors, which the kernel refuses.
+const TOO_MANY: nfds_t = 1 << 24;
 
 /// The application's entries. What the kernel would refuse is none.
 unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    let count = if fds.is_null() { 0 } else { count as usize };
+    let count = if fds.is_null() || count >= TOO_MANY { 0 } else { count as usize };
     let fds = if fds.is_null() { std::ptr::NonNull::dangling().as_ptr() } else { fds };
     // SAFETY: the application promises so many entries.
     unsafe { std::slice::from_raw_parts_mut(fds, count) }

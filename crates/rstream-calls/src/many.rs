@@ -33,8 +33,8 @@ unsafe fn each(
     done.cast_signed()
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn recvmmsg(
+/// `recvmmsg`.
+pub unsafe fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -57,13 +57,8 @@ unsafe extern "C-unwind" fn recvmmsg(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sendmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
+/// `sendmmsg`.
+pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     if !is_connection(fd) {
         // SAFETY: the application's arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -72,14 +67,8 @@ unsafe extern "C-unwind" fn sendmmsg(
     unsafe { each(messages, count, |message, _| send::sendmsg(fd, &raw const message.msg_hdr, flags)) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv2(
-    fd: c_int,
-    places: *const iovec,
-    count: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
+/// `preadv2`.
+pub unsafe fn preadv2(fd: c_int, places: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     if offset != -1 || is_too_many(count) || !is_connection(fd) {
         // SAFETY: the application's arguments.
         return unsafe { real::preadv2(fd, places, count, offset, flags) };
@@ -89,8 +78,8 @@ unsafe extern "C-unwind" fn preadv2(
     unsafe { receive::recvmsg(fd, &raw mut message, flags_of(flags)) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev2(
+/// `pwritev2`.
+pub unsafe fn pwritev2(
     fd: c_int,
     places: *const iovec,
     count: c_int,
@@ -118,28 +107,4 @@ fn message(places: *const iovec, count: c_int) -> msghdr {
 /// One flag means something to sockets too; the others are for files.
 fn flags_of(flags: c_int) -> c_int {
     if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn preadv64v2(
-    fd: c_int,
-    places: *const iovec,
-    count: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: the application's arguments. Offsets have 64 bits here.
-    unsafe { preadv2(fd, places, count, offset, flags) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pwritev64v2(
-    fd: c_int,
-    places: *const iovec,
-    count: c_int,
-    offset: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // SAFETY: as above.
-    unsafe { pwritev2(fd, places, count, offset, flags) }
 }

@@ -9,13 +9,14 @@ pub(crate) fn errno() -> Errno {
     if (1..4096).contains(&number) { Errno::from_raw_os_error(number) } else { Errno::IO }
 }
 
-pub(crate) fn set_errno(error: Errno) {
+/// Leaves an error for the caller of a function that fails.
+pub fn set_errno(error: Errno) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = error.raw_os_error() }
 }
 
 /// Leaves the C library's `errno` as it is, whatever is done meanwhile.
-pub(crate) fn keep<T>(act: impl FnOnce() -> T) -> T {
+pub fn keep<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: as above.
     let number = unsafe { *libc::__errno_location() };
     let result = act();

@@ -1,17 +1,17 @@
-//! The calls that make, copy and close descriptors, and connect them.
+//! The calls that connect, copy and close descriptors, and set and ask what belongs to them.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use libc::{mode_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{size_t, sockaddr, socklen_t, ssize_t};
 use rstream_sockets::Role;
 use rstream_sockets::statistics::{close_left, is_left, left};
 use rustix::io::Errno;
 
 use crate::errno::{errno, keep, set_errno};
-use crate::table;
-use crate::{connection, process, real, set, sleep};
+use crate::table::{self, Item};
+use crate::{connection, poll, process, real, receive, send, set, sleep};
 
 /// The descriptor is about to be closed: what it meant ends, unless another descriptor means it too.
 fn leave(fd: c_int) {
@@ -19,19 +19,26 @@ fn leave(fd: c_int) {
     if table::get(fd).is_none() || !process::is_own() {
         return;
     }
-    let Some(item) = table::put(fd, None) else { return };
-    // What uses it by itself goes on by a copy, if there is one.
-    if let Some((copy, _)) = table::all().find(|(_, other)| Arc::ptr_eq(other, &item)) {
-        item.set_descriptor(copy);
-        return;
-    }
-    if let Some(connection) = item.connection() {
+    if let Some(item) = forget(fd)
+        && let Some(connection) = item.connection()
+    {
         connection.leave_sets();
         let socket = connection.socket(fd);
         if connection.stream.close(&socket, is_reset(fd)) {
             reset(fd);
         }
     }
+}
+
+/// The descriptor means nothing from now on. Returns what it meant, unless another descriptor means it too.
+pub(crate) fn forget(fd: c_int) -> Option<Arc<Item>> {
+    let item = table::put(fd, None)?;
+    // What uses it by itself goes on by a copy, if there is one.
+    if let Some((copy, _)) = table::all().find(|(_, other)| Arc::ptr_eq(other, &item)) {
+        item.set_descriptor(copy);
+        return None;
+    }
+    Some(item)
 }
 
 /// Whether the application has asked for a reset (`SO_LINGER` with no time).
@@ -62,7 +69,7 @@ fn end_left(fd: c_int) {
 }
 
 /// The descriptor is new. What it may have meant before was closed unseen.
-fn made(fd: c_int) -> c_int {
+pub fn made(fd: c_int) -> c_int {
     end_left(fd);
     if fd >= 0 && table::get(fd).is_some() && process::is_own() {
         drop(table::put(fd, None));
@@ -78,15 +85,15 @@ fn copied(fd: c_int, copy: c_int) -> c_int {
     copy
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+/// `close`.
+pub unsafe fn close(fd: c_int) -> c_int {
     leave(fd);
     // SAFETY: no pointers.
     unsafe { real::close(fd) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+/// `close_range`.
+pub unsafe fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 && process::is_own() {
         let is_in = |fd: c_int| u32::try_from(fd).is_ok_and(|fd| (first..=last).contains(&fd));
         table::all().map(|(fd, _)| fd).chain(left()).filter(|&fd| is_in(fd)).for_each(leave);
@@ -95,20 +102,20 @@ unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> 
     unsafe { real::close_range(first, last, flags) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn closefrom(first: c_int) {
+/// `closefrom`.
+pub unsafe fn closefrom(first: c_int) {
     // SAFETY: no pointers.
     unsafe { close_range(first.max(0).cast_unsigned(), u32::MAX, 0) };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+/// `dup`.
+pub unsafe fn dup(fd: c_int) -> c_int {
     // SAFETY: no pointers.
     copied(fd, unsafe { real::dup(fd) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
+/// `dup2`.
+pub unsafe fn dup2(fd: c_int, new: c_int) -> c_int {
     if fd != new && is_open(fd) {
         leave(new);
     }
@@ -117,8 +124,8 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, new: c_int) -> c_int {
     if fd == new { copy } else { copied(fd, copy) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+/// `dup3`.
+pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
     if fd != new && flags & !libc::O_CLOEXEC == 0 && is_open(fd) {
         leave(new);
     }
@@ -131,9 +138,8 @@ fn is_open(fd: c_int) -> bool {
     unsafe { real::fcntl(fd, libc::F_GETFD, 0) >= 0 }
 }
 
-/// It takes one more argument or none, of the size of a pointer: functions that do are called alike.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+/// `fcntl`. It takes one more argument or none, of the size of a pointer: functions that do are called alike.
+pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the application's arguments.
     let answer = unsafe { real::fcntl(fd, command, argument) };
     match command {
@@ -142,14 +148,8 @@ unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) ->
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the application's arguments.
-    unsafe { fcntl(fd, command, argument) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+/// `connect`.
+pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     // SAFETY: the application's arguments.
     let connected = unsafe { real::connect(fd, address, length) };
     let is_under_way = connected == 0 || errno() == Errno::INPROGRESS;
@@ -172,19 +172,14 @@ unsafe extern "C-unwind" fn connect(fd: c_int, address: *const sockaddr, length:
     connected
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+/// `accept`.
+pub unsafe fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
     // SAFETY: the application's arguments.
     unsafe { accept4(fd, address, length, 0) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn accept4(
-    fd: c_int,
-    address: *mut sockaddr,
-    length: *mut socklen_t,
-    flags: c_int,
-) -> c_int {
+/// `accept4`.
+pub unsafe fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
     // SAFETY: the application's arguments.
     let accepted = made(unsafe { real::accept4(fd, address, length, flags) });
     if accepted >= 0 && process::is_own() {
@@ -193,8 +188,8 @@ unsafe extern "C-unwind" fn accept4(
     accepted
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+/// `shutdown`.
+pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let item = table::get(fd);
     if let Some(connection) = item.as_ref().and_then(|item| item.connection()) {
         let socket = connection.socket(fd);
@@ -211,20 +206,6 @@ unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     }
     // SAFETY: no pointers.
     unsafe { real::shutdown(fd, how) }
-}
-
-/// The C library's streams do not call the functions here: such a connection stays on TCP.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    if let Some(item) = table::get(fd)
-        && let Some(connection) = item.connection()
-        && !connection.stay_on_tcp(fd, "it is used by the C library's streams")
-    {
-        set_errno(Errno::NOTSUP);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the application's arguments.
-    unsafe { real::fdopen(fd, mode) }
 }
 
 /// Options that only the kernel can serve: a connection that uses one stays on TCP.
@@ -244,8 +225,8 @@ const ONLY_TCP: [(c_int, c_int); 13] = [
     (libc::IPPROTO_TCP, libc::TCP_INQ),
 ];
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn setsockopt(
+/// `setsockopt`.
+pub unsafe fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -270,9 +251,8 @@ unsafe extern "C-unwind" fn setsockopt(
     unsafe { real::setsockopt(fd, level, name, value, length) }
 }
 
-/// `SO_ERROR` is what the kernel has said to this library already, if so.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getsockopt(
+/// `getsockopt`. `SO_ERROR` is what the kernel has said to this library already, if so.
+pub unsafe fn getsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -293,8 +273,8 @@ unsafe extern "C-unwind" fn getsockopt(
     answer
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ioctl(fd: c_int, request: libc::Ioctl, argument: usize) -> c_int {
+/// `ioctl`.
+pub unsafe fn ioctl(fd: c_int, request: libc::Ioctl, argument: usize) -> c_int {
     let unread = table::with_connection(fd, |connection| {
         let asks = request == libc::FIONREAD;
         let unread = asks.then(|| connection.stream.unread(&connection.socket(fd)))?;
@@ -312,8 +292,8 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: libc::Ioctl, argument: usi
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn splice(
+/// `splice`.
+pub unsafe fn splice(
     from: c_int,
     from_offset: *mut i64,
     to: c_int,
@@ -341,13 +321,13 @@ unsafe extern "C-unwind" fn splice(
             // What a pipe has no room for stays unread.
             true => {
                 let there =
-                    crate::receive::recv(from, piece.as_mut_ptr().cast(), piece.len(), wait | libc::MSG_PEEK);
+                    receive::recv(from, piece.as_mut_ptr().cast(), piece.len(), wait | libc::MSG_PEEK);
                 if there <= 0 {
                     there
                 } else {
-                    let written = crate::send::write(to, piece.as_ptr().cast(), there as usize);
+                    let written = send::write(to, piece.as_ptr().cast(), there as usize);
                     if written > 0 {
-                        crate::receive::recv(from, piece.as_mut_ptr().cast(), written as usize, 0);
+                        receive::recv(from, piece.as_mut_ptr().cast(), written as usize, 0);
                     }
                     written
                 }
@@ -360,7 +340,7 @@ unsafe extern "C-unwind" fn splice(
             }
             false => {
                 let got = libc::read(from, piece.as_mut_ptr().cast(), piece.len());
-                if got <= 0 { got } else { crate::send::send_all(to, &piece[..got as usize]) }
+                if got <= 0 { got } else { send::send_all(to, &piece[..got as usize]) }
             }
         }
     };
@@ -383,69 +363,5 @@ fn await_room(fd: c_int) -> bool {
     let limit = sleep::time_limit(fd, libc::SO_SNDTIMEO);
     let mut polled = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
     set_errno(Errno::AGAIN);
-    crate::poll::wait(&mut polled, limit, std::ptr::null()) > 0
-}
-
-macro_rules! makers {
-    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
-        #[unsafe(no_mangle)]
-        unsafe extern "C-unwind" fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: the application's arguments.
-            made(unsafe { real::$name($($argument),*) })
-        }
-    )*};
-}
-
-makers! {
-    socket(domain: c_int, kind: c_int, protocol: c_int);
-    eventfd(count: u32, flags: c_int);
-    creat(path: *const c_char, mode: mode_t);
-    open(path: *const c_char, flags: c_int, mode: usize);
-    openat(folder: c_int, path: *const c_char, flags: c_int, mode: usize);
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn open64(path: *const c_char, flags: c_int, mode: usize) -> c_int {
-    // SAFETY: the application's arguments. Offsets have 64 bits here.
-    unsafe { open(path, flags, mode) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn openat64(folder: c_int, path: *const c_char, flags: c_int, mode: usize) -> c_int {
-    // SAFETY: as above.
-    unsafe { openat(folder, path, flags, mode) }
-}
-
-unsafe fn made_both(made_both: c_int, ends: *mut c_int) -> c_int {
-    if made_both == 0 {
-        // SAFETY: the kernel has written two numbers.
-        unsafe {
-            made(*ends);
-            made(*ends.add(1));
-        }
-    }
-    made_both
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn socketpair(
-    domain: c_int,
-    kind: c_int,
-    protocol: c_int,
-    ends: *mut c_int,
-) -> c_int {
-    // SAFETY: the application's arguments.
-    unsafe { made_both(real::socketpair(domain, kind, protocol, ends), ends) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pipe(ends: *mut c_int) -> c_int {
-    // SAFETY: the application's arguments.
-    unsafe { made_both(real::pipe(ends), ends) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
-    // SAFETY: the application's arguments.
-    unsafe { made_both(real::pipe2(ends, flags), ends) }
+    poll::wait(&mut polled, limit, std::ptr::null()) > 0
 }

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use rstream_sockets::settings::Options;
 use rstream_sockets::statistics::close_left;
 use rstream_sockets::{Patience, Role, Socket, Step, Stream, WayBack};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 
 use crate::guard::guard;
 use crate::inside::Inside;
+use crate::set::Set;
 use crate::table::{self, Item};
 use crate::{set, settings};
 
@@ -19,6 +22,8 @@ use crate::{set, settings};
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
     role: Role,
+    /// Whether the program has attached it, so that it may ask for the path at any time.
+    is_attached: bool,
     /// One of its descriptors.
     fd: AtomicI32,
     /// The kernel's number for the socket.
@@ -45,22 +50,36 @@ const LOOK: Duration = Duration::from_micros(20);
 /// Calls after which the two sides meet: then TCP has cost as much as the meeting does.
 const CALLS: u32 = 8;
 
-/// Watches a new connection, if it is one of TCP. `fd` was connected or accepted just now.
+/// Watches a new connection, if it is one of TCP and the rules allow it. `fd` was connected or accepted just
+/// now.
 pub(crate) fn add(fd: c_int, role: Role) {
     close_left(fd);
     // SAFETY: a number; the kernel says if it is no socket.
     if !Socket::new(unsafe { BorrowedFd::borrow_raw(fd) }, false).is_tcp() {
         return;
     }
-    let Some(options) = settings::choose(fd, role) else { return };
+    if let Some(options) = settings::choose(fd, role) {
+        let _ = insert(fd, role, &options, false);
+    }
+}
+
+/// Watches a connection of TCP that has carried no bytes.
+pub(crate) fn insert(
+    fd: c_int,
+    role: Role,
+    options: &Options,
+    is_attached: bool,
+) -> Result<Arc<Item>, Errno> {
     let calls = calls().or(options.after).unwrap_or(CALLS);
     // The side that connected makes itself known in the call before the one in which the other looks.
     let after = if role == Role::Active { calls } else { calls.saturating_add(1) };
-    let Ok(stream) = Stream::new(role, after) else { return };
-    let Some(cookie) = cookie(fd) else { return };
+    let stream = Stream::new(role, after)?;
+    // SAFETY: the caller's descriptor, which is a socket.
+    let cookie = socket_cookie(unsafe { BorrowedFd::borrow_raw(fd) })?;
     let connection = Connection {
         stream: stream.with_window(options.window),
         role,
+        is_attached,
         fd: AtomicI32::new(fd),
         cookie,
         patience: Patience::new(),
@@ -73,11 +92,27 @@ pub(crate) fn add(fd: c_int, role: Role) {
         is_back_known: AtomicBool::new(false),
     };
     connection.stream.begin_statistics(&connection.socket(fd));
-    table::put(fd, Some(Arc::new(Item::Connection(connection))));
+    let item = Arc::new(Item::Connection(connection));
+    table::put(fd, Some(Arc::clone(&item)));
+    Ok(item)
+}
+
+/// Whether the descriptor can be used without this library from now on, for this reason: it is no connection,
+/// or one that stays on TCP or goes back to it.
+pub fn stays_on_tcp(fd: c_int, why: &'static str) -> bool {
+    let item = table::get(fd);
+    item.as_ref().and_then(|item| item.connection()).is_none_or(|connection| connection.stay_on_tcp(fd, why))
+}
+
+/// As [`stays_on_tcp`], for the socket with this number, whatever descriptors are known for it. `fd` is one of
+/// them.
+pub fn socket_stays_on_tcp(cookie: u64, fd: c_int, why: &'static str) -> bool {
+    let stays = |connection: &Connection| connection.cookie != cookie || connection.stay_on_tcp(fd, why);
+    table::all().all(|(_, item)| item.connection().is_none_or(stays))
 }
 
 /// The kernel's number for a socket, which stays as long as the socket and is never used again.
-pub(crate) fn cookie(fd: c_int) -> Option<u64> {
+pub fn cookie(fd: c_int) -> Option<u64> {
     if fd < 0 {
         return None;
     }
@@ -157,7 +192,7 @@ impl Connection {
     pub(crate) fn end_call(&self, fd: c_int) {
         self.note_use();
         // What sets know of it stays right.
-        if self.stream.is_over() && !self.is_watched.load(Ordering::Relaxed) {
+        if self.stream.is_over() && !self.is_attached && !self.is_watched.load(Ordering::Relaxed) {
             self.leave(fd);
         }
     }
@@ -223,15 +258,20 @@ impl Connection {
         self.is_touched.store(false, Ordering::SeqCst);
     }
 
-    /// No set watches this descriptor any more.
+    /// No set watches this connection any more.
     pub(crate) fn leave_sets(&self) {
         let _inside = Inside::enter();
         let sets = std::mem::take(&mut *self.sets.lock().unwrap_or_else(PoisonError::into_inner));
-        for (item, fd) in &sets {
-            if let Some(set) = item.upgrade().as_ref().and_then(|item| item.set()) {
-                set.forget(*fd);
-            }
-        }
+        for_each_set(&sets, Set::forget);
+    }
+
+    /// The sets that watch it by this descriptor leave that to the kernel.
+    pub(crate) fn leave_sets_to_kernel(&self, fd: c_int) {
+        let _inside = Inside::enter();
+        let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_this = sets.extract_if(.., |(_, by)| *by == fd).collect::<Vec<_>>();
+        drop(sets);
+        for_each_set(&by_this, Set::leave_to_kernel);
     }
 
     fn tell_sets(&self) {
@@ -243,10 +283,15 @@ impl Connection {
         let _inside = Inside::enter();
         let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.is_touched.store(sets.len() == 1, Ordering::SeqCst);
-        for (item, fd) in &sets {
-            if let Some(set) = item.upgrade().as_ref().and_then(|item| item.set()) {
-                set.touch(*fd);
-            }
+        for_each_set(&sets, Set::touch);
+    }
+}
+
+/// Does `act` with each of these sets that is there still, and the descriptor by which it watches.
+fn for_each_set(sets: &[(Weak<Item>, c_int)], act: impl Fn(&Set, c_int)) {
+    for (item, fd) in sets {
+        if let Some(set) = item.upgrade().as_ref().and_then(|item| item.set()) {
+            act(set, *fd);
         }
     }
 }

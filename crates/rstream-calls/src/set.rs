@@ -29,6 +29,7 @@ use rstream_sockets::statistics::waits;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 pub(crate) use calls::introduce;
+pub use calls::{epoll_create, epoll_create1, epoll_ctl, epoll_pwait, epoll_pwait2, epoll_wait};
 use entry::{ERR, HUP, IN, ONCE, PRI, RDHUP};
 use state::State;
 
@@ -176,6 +177,11 @@ impl Set {
     /// The descriptor was closed.
     pub(crate) fn forget(&self, fd: c_int) {
         self.lock().remove(fd);
+    }
+
+    /// The descriptor is none of a connection any more: the kernel reports what the application asked for.
+    pub(crate) fn leave_to_kernel(&self, fd: c_int) {
+        self.lock().leave_to_kernel(self.descriptor(), fd);
     }
 
     /// Wakes whoever sleeps in it.

@@ -71,17 +71,8 @@ impl Set {
     }
 }
 
-/// The application's change of a set.
-///
-/// # Safety
-/// As `epoll_ctl`.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_ctl(
-    set: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: *mut epoll_event,
-) -> c_int {
+/// `epoll_ctl`.
+pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the application's arguments, here and below.
     let call = || unsafe { real::epoll_ctl(set, operation, fd, event) };
     // SAFETY: as above; only a deletion may have none.
@@ -191,19 +182,14 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_wait(
-    set: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: c_int,
-) -> c_int {
+/// `epoll_wait`.
+pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     // SAFETY: the application's arguments.
     unsafe { epoll_pwait(set, events, most, timeout, std::ptr::null()) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait(
+/// `epoll_pwait`.
+pub unsafe fn epoll_pwait(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -216,8 +202,8 @@ unsafe extern "C-unwind" fn epoll_pwait(
     unsafe { wait(set, events, most, milliseconds(timeout), mask, call) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_pwait2(
+/// `epoll_pwait2`.
+pub unsafe fn epoll_pwait2(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -234,14 +220,14 @@ unsafe extern "C-unwind" fn epoll_pwait2(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
+/// `epoll_create`.
+pub unsafe fn epoll_create(size: c_int) -> c_int {
     // SAFETY: no pointers.
     made(unsafe { real::epoll_create(size) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
+/// `epoll_create1`.
+pub unsafe fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: no pointers.
     made(unsafe { real::epoll_create1(flags) })
 }

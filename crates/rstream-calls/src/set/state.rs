@@ -70,6 +70,17 @@ impl State {
         }
     }
 
+    /// It is none of a connection any more: the kernel has the application's data too.
+    pub(super) fn leave_to_kernel(&mut self, set: c_int, fd: c_int) {
+        self.release(set, fd);
+        let Some(entry) = self.entries.remove(&fd) else { return };
+        let asked = if entry.is_off { ONCE } else { entry.asked };
+        let mut event = epoll_event { events: asked, u64: entry.data };
+        // SAFETY: `event` is valid. It fails if the descriptor was closed unseen.
+        unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
+        self.strangers.insert(fd, (entry.asked, entry.data));
+    }
+
     /// The application asks for something else of an adopted connection. A change reports what is there.
     pub(super) fn change(&mut self, set: c_int, fd: c_int, asked: u32, data: u64) {
         let Some(entry) = self.entries.get_mut(&fd) else { return };
