@@ -14,10 +14,10 @@ use slab::Slab;
 use super::End;
 use super::TrustedDevice;
 use super::device_events::Watching;
-use super::queue_pair::{Arrived, QueuePair, State};
+use super::queue_pair::{QueuePair, State};
 use super::registration::Span;
 use super::shared::SharedQueue;
-use super::slots::{NO_SLOT, Owner, SlotId, Slots};
+use super::slots::{NO_SLOT, Owner, Queue, SlotId, Slots};
 use super::waiters::Waiters;
 use crate::wait::REPORTED;
 use crate::{
@@ -145,55 +145,62 @@ impl<D: TrustedDevice> Core<D> {
     pub(super) fn reap(&mut self) -> bool {
         let count = self.cq.poll(&mut self.batch);
         self.completed += count as u64;
-        for at in 0..count {
-            let completion = self.batch[at];
-            self.complete(completion);
-        }
+        (0..count).for_each(|at| self.complete(at));
         if self.has_unposted {
             self.post_again();
         }
         count > 0
     }
 
+    /// Handles a completion of the last poll.
     #[inline]
-    fn complete(&mut self, completion: Completion) {
-        let Completion { id, status, .. } = completion;
-        let failed = status != CompletionStatus::Success;
-        if id == NO_SLOT {
-            return;
-        }
-        let id = SlotId(id);
-        let Some(slot) = self.slots.get_mut(id) else {
-            log::debug!("completion of an unknown request: {completion:?}");
-            return;
+    fn complete(&mut self, at: usize) {
+        let completion = &self.batch[at];
+        let id = SlotId(completion.id);
+        let Some(slot) = self.slots.get_mut(id) else { return without_slot(completion) };
+        let failed = completion.status != CompletionStatus::Success;
+        let (index, is_receive) = match slot.queue {
+            Queue::Send(index) => (index, false),
+            Queue::Recv(index) => (index, true),
+            Queue::Shared(index) => return self.complete_shared(index, *completion),
         };
-        if let Owner::Shared(index) = slot.owner {
-            return self.complete_shared(index, id, completion);
-        }
-        let Some(index) = slot.pair else { return };
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.outstanding -= 1;
-        if slot.is_receive {
+        if is_receive {
             pair.receives -= 1;
             pair.receivers.wake(&mut self.woken);
         }
-        match &mut slot.owner {
-            Owner::Future(waker) => {
-                slot.completion = Some(completion);
-                self.woken.extend(waker.take());
-            }
-            Owner::Nobody => drop(self.slots.remove(id)),
-            Owner::Shared(_) => {}
-            Owner::Inbox => {
-                let span = self.slots.take(id);
-                if !failed {
-                    pair.inbox.push_back(Arrived { span, completion });
+        slot.finish(completion);
+        match slot.owner {
+            Owner::Future => {
+                if let Some(waker) = slot.waker.take() {
+                    self.woken.push(waker);
                 }
             }
+            Owner::Inbox if !failed => pair.inbox.push_back(id),
+            Owner::Inbox | Owner::Nobody => drop(self.slots.take(id)),
         }
         // The connection has the reason of a failure. If this side closes, its last request may be done.
-        if failed || (pair.state == State::Closing && pair.outstanding == 0) {
+        if failed || (matches!(pair.state, State::Closing) && pair.outstanding == 0) {
             self.poll_events(index);
+        }
+    }
+
+    /// Whether all these requests of a future have completed. If not, it polls the completion queue once before
+    /// it registers the task.
+    #[inline]
+    pub(super) fn have_completed(&mut self, requests: &[SlotId], waker: &Waker) -> bool {
+        let incomplete = |slots: &Slots| requests.iter().copied().find(|&id| !slots.is_done(id));
+        if incomplete(&self.slots).is_none() {
+            return true;
+        }
+        self.reap();
+        match incomplete(&self.slots) {
+            None => true,
+            Some(id) => {
+                self.slots.register(id, waker, &mut self.woken);
+                false
+            }
         }
     }
 
@@ -207,12 +214,12 @@ impl<D: TrustedDevice> Core<D> {
     ) -> std::result::Result<SlotId, Refused> {
         let pair = &mut self.pairs[index];
         let segment = span.segment();
-        let id = self.slots.insert(Some(index), span, owner, true);
+        let id = self.slots.insert(Queue::Recv(index), span.into(), owner);
         // Some adapters take a length of 0 for 2 GiB.
         let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
         let request = RecvRequest { id: id.0, buffer };
         if let Err(error) = self.cq.post_recv(pair.qp, &[request]) {
-            return Err(Refused { span: self.slots.take(id), error });
+            return Err(Refused { span: self.slots.take(id).0.first, error });
         }
         pair.outstanding += 1;
         pair.receives += 1;
@@ -386,7 +393,8 @@ impl<D: TrustedDevice> Core<D> {
             self.take_completions();
         }
         self.cq.destroy_qp(qp);
-        self.slots.end(index, &mut self.woken);
+        let is_destroyed = |queue| matches!(queue, Queue::Send(of) | Queue::Recv(of) if of == index);
+        self.slots.end(is_destroyed, &mut self.woken);
         let mut pair = self.pairs.remove(index);
         if let Some(shared) = pair.shared {
             self.leave_shared(shared, &mut pair);
@@ -492,6 +500,14 @@ impl<D: TrustedDevice> Core<D> {
             self.expires = expires;
         }
         Ok(())
+    }
+}
+
+/// Handles the completion of a request that has no slot.
+#[cold]
+fn without_slot(completion: &Completion) {
+    if completion.id != NO_SLOT {
+        log::debug!("completion of an unknown request: {completion:?}");
     }
 }
 

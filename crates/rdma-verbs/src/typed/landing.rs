@@ -40,19 +40,18 @@ pub struct Landed {
 
 impl<D: TrustedDevice> Landing<D> {
     pub(super) fn post(handle: &Handle<D>, piece: Piece) -> Result<Self, Failed<Piece>> {
-        let registration = &piece.span(KEY).registration;
+        let spans = piece.lend(KEY);
+        let registration = &spans.first.registration;
         let (needed, granted) = (Access::LOCAL_WRITE, registration.access);
         let fits =
             if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) };
         if let Err(error) = handle.shard.owns(registration).and(fits) {
-            return Err(Failed { memory: piece, error });
+            return Err(Failed { memory: Piece::restore(spans, KEY), error });
         }
-        let (span, ()) = piece.lend(KEY);
-        let owner = || Owner::Future(None);
-        let posted = handle.with(|core| match core.post_receive(handle.index, span, owner()) {
+        let posted = handle.with(|core| match core.post_receive(handle.index, spans.first, Owner::Future) {
             // Completed receives hold their entries until they are polled.
             Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
-                core.post_receive(handle.index, span, owner())
+                core.post_receive(handle.index, span, Owner::Future)
             }
             outcome => outcome,
         });
@@ -60,7 +59,7 @@ impl<D: TrustedDevice> Landing<D> {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {
                 let error = handle.with(|core| handle.refusal(core, refused.error));
-                Err(Failed { memory: Piece::restore(refused.span, (), KEY), error })
+                Err(Failed { memory: Piece::restore(refused.span.into(), KEY), error })
             }
         }
     }
@@ -82,17 +81,13 @@ impl<D: TrustedDevice> Future for Landing<D> {
         let Self { shard, index, slot } = &mut *self;
         let Some(id) = *slot else { return Poll::Pending };
         shard.inner.with(|core| {
-            let is_pending = core.slots.get_mut(id).is_some_and(|slot| slot.completion.is_none());
-            if is_pending {
-                core.reap();
-            }
-            let Some(Completion { status, kind, length, immediate, invalidated, qp, .. }) =
-                core.slots.poll(id, context.waker(), &mut core.woken)
-            else {
+            if !core.have_completed(&[id], context.waker()) {
                 return Poll::Pending;
-            };
+            }
             *slot = None;
-            let piece = Piece::restore(core.slots.take(id), (), KEY);
+            let (spans, completion) = core.slots.take(id);
+            let piece = Piece::restore(spans, KEY);
+            let Completion { status, kind, length, immediate, invalidated, qp, .. } = completion;
             if status != CompletionStatus::Success {
                 // Its queue pair may be gone, and another one may have the index.
                 let pair = core.pairs.get(*index).filter(|pair| pair.qp == qp);

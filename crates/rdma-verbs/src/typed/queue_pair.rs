@@ -6,15 +6,9 @@ use std::time::Instant;
 
 use super::End;
 use super::registration::Span;
+use super::slots::SlotId;
 use super::waiters::Waiters;
-use crate::{Completion, ConnectionEvent, QpCapabilities, QpId, Token};
-
-/// A message that arrived.
-#[derive(Debug)]
-pub(super) struct Arrived {
-    pub(super) span: Span,
-    pub(super) completion: Completion,
-}
+use crate::{ConnectionEvent, QpCapabilities, QpId, Token};
 
 /// The connection of a queue pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +41,8 @@ pub(super) struct QueuePair {
     /// Set at the end of a connection with shared receives, of which none is flushed: how many completions
     /// the shard has polled when all that were there at the end are among them.
     pub(super) draining: Option<u64>,
-    /// Messages that arrived and were not taken.
-    pub(super) inbox: VecDeque<Arrived>,
+    /// The slots of messages that arrived and were not taken.
+    pub(super) inbox: VecDeque<SlotId>,
     /// Buffers to post as receives again, which the device did not take.
     pub(super) unposted: Vec<Span>,
     /// Unsignaled sends since the last signaled one.

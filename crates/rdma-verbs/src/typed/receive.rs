@@ -1,17 +1,16 @@
 //! Messages that arrive.
 
-use std::mem;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::endpoint::Handle;
-use super::queue_pair::Arrived;
-use super::registration::Span;
+use super::registration::{Span, Spans};
+use super::slots::SlotId;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Buf, Error, Remote, Result, Shard, TrustedDevice};
-use crate::{AnyDevice, Completion, CompletionKind, QpId, SrqId};
+use crate::{AnyDevice, Completion, CompletionKind, SrqId};
 
 /// The next message of a connection. Messages arrive in the order in which they were sent.
 ///
@@ -55,10 +54,13 @@ pub(super) fn next<D: TrustedDevice>(
     ticket: &mut Option<u64>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Received<D>>> {
-    if let Some(arrived) = arrived(handle, core) {
-        let shared = handle.pair(core).shared;
-        let shared = shared.and_then(|index| Some((index, core.shared.get(index)?.srq)));
-        return Poll::Ready(Ok(Received::new(handle, arrived, shared)));
+    if let Some(slot) = arrived(handle, core) {
+        let source = match handle.pair(core).shared.and_then(|index| Some((index, core.shared.get(index)?))) {
+            Some((index, shared)) => Source::Shared(index, shared.srq),
+            None => Source::Own(handle.index),
+        };
+        let (Spans { first: span, .. }, completion) = core.slots.take(slot);
+        return Poll::Ready(Ok(Received::new(span, completion, handle.shard.clone(), source)));
     }
     let pair = &mut core.pairs[handle.index];
     match pair.end().filter(|_| pair.is_exhausted()) {
@@ -71,7 +73,8 @@ pub(super) fn next<D: TrustedDevice>(
 }
 
 /// The oldest message that nobody has taken.
-fn arrived<D: TrustedDevice>(handle: &Handle<D>, core: &mut Core<D>) -> Option<Arrived> {
+#[inline]
+fn arrived<D: TrustedDevice>(handle: &Handle<D>, core: &mut Core<D>) -> Option<SlotId> {
     handle.pair(core).inbox.pop_front().or_else(|| {
         core.reap();
         handle.pair(core).inbox.pop_front()
@@ -92,30 +95,30 @@ impl<D: TrustedDevice> Drop for Recv<'_, D> {
 /// that this shares.
 #[derive(Debug)]
 pub struct Received<D: TrustedDevice = AnyDevice> {
-    buf: Buf,
-    /// Whether the buffer was taken by [`Received::into_buf`].
-    is_taken: bool,
+    /// `None` after [`Received::into_buf`].
+    buf: Option<Buf>,
     completion: Completion,
-    /// The capacity of the receive.
-    size: u32,
     shard: Shard<D>,
-    index: usize,
-    /// The shared queue that the receive is of.
-    shared: Option<(usize, SrqId)>,
+    source: Source,
+}
+
+/// The queue that a receive is of.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    /// That of the queue pair with this index. The completion has its id.
+    Own(usize),
+    /// The shared one with this index.
+    Shared(usize, SrqId),
 }
 
 impl<D: TrustedDevice> Received<D> {
-    fn new(handle: &Handle<D>, arrived: Arrived, shared: Option<(usize, SrqId)>) -> Self {
-        let Arrived { mut span, completion } = arrived;
-        let size = span.length;
+    fn new(mut span: Span, completion: Completion, shard: Shard<D>, source: Source) -> Self {
         span.length = match completion.kind {
-            CompletionKind::Recv => completion.length.min(size),
+            CompletionKind::Recv => completion.length.min(span.length),
             // Its bytes are in a region.
             _ => 0,
         };
-        let buf = Buf::restore(span, size, KEY);
-        let (shard, index) = (handle.shard.clone(), handle.index);
-        Self { buf, is_taken: false, completion, size, shard, index, shared }
+        Self { buf: Some(Buf::restore(span.into(), KEY)), completion, shard, source }
     }
 
     /// The number that came with a write ([`Work::write_immediate`](super::Work::write_immediate)).
@@ -147,18 +150,7 @@ impl<D: TrustedDevice> Received<D> {
     /// The buffer, which is not posted again. The connection has a receive less.
     #[must_use]
     pub fn into_buf(mut self) -> Buf {
-        self.is_taken = true;
-        self.take()
-    }
-
-    /// Takes the buffer, and leaves one without bytes.
-    fn take(&mut self) -> Buf {
-        let no_bytes = Span::shared(&self.buf.span(KEY).registration, 0, 0);
-        mem::replace(&mut self.buf, Buf::restore(no_bytes, 0, KEY))
-    }
-
-    fn qp(&self) -> QpId {
-        self.completion.qp
+        self.buf.take().expect("only this call takes it")
     }
 }
 
@@ -166,27 +158,25 @@ impl<D: TrustedDevice> Deref for Received<D> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.buf
+        self.buf.as_deref().unwrap_or_default()
     }
 }
 
 impl<D: TrustedDevice> Drop for Received<D> {
     fn drop(&mut self) {
-        if self.is_taken {
-            return;
-        }
-        let (mut span, _) = self.take().lend(KEY);
-        span.length = self.size;
+        let Some(buf) = self.buf.take() else { return };
+        let mut span = buf.lend(KEY).first;
+        span.length = span.registration.unit;
         // Its connection or its queue may be gone, and another one may have the index.
-        self.shard.inner.with(|core| match self.shared {
-            Some((index, srq)) => {
-                if core.shared.get(index).is_some_and(|shared| shared.srq == srq) {
-                    core.repost_shared(index, span);
+        self.shard.inner.with(|core| match self.source {
+            Source::Own(index) => {
+                if core.pairs.get(index).is_some_and(|pair| pair.qp == self.completion.qp) {
+                    core.repost(index, span);
                 }
             }
-            None => {
-                if core.pairs.get(self.index).is_some_and(|pair| pair.qp == self.qp()) {
-                    core.repost(self.index, span);
+            Source::Shared(index, srq) => {
+                if core.shared.get(index).is_some_and(|shared| shared.srq == srq) {
+                    core.repost_shared(index, span);
                 }
             }
         });

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::registration::{Registration, Span};
+use super::registration::{Registration, Span, Spans};
 use super::work::{Lend, sealed};
 use super::{Error, Result};
 use crate::memory::OutOfBounds;
@@ -20,7 +20,7 @@ impl Region {
     where
         P: ProtectionDomain<Mr: 'static>,
     {
-        Ok(Self(Registration::new(shard, pd, memory, access, 0)?))
+        Ok(Self(Registration::new(shard, pd, memory, access, None)?))
     }
 
     /// Deregisters it, if nothing else refers to it.
@@ -66,15 +66,15 @@ impl Region {
         if range.start > range.end || range.end > self.len() {
             return Err(error.into());
         }
-        let length = u32::try_from(range.len()).map_err(|_| error)?;
-        Ok(Piece(Span::shared(&self.0, range.start, length)))
+        let [offset, length] = [range.start, range.len()].map(u32::try_from);
+        Ok(Piece(self.0.piece(offset.map_err(|_| error)?, length.map_err(|_| error)?)))
     }
 
     /// A piece of it, as a peer has to name it.
     pub(super) fn remote_piece(&self, range: Range<usize>) -> Result<Remote> {
         // `remote` is no longer than an offset can tell.
         let Piece(span) = self.piece(range)?;
-        self.remote().piece(u32::try_from(span.offset).unwrap_or(u32::MAX), span.length)
+        self.remote().piece(u32::try_from(span.offset()).unwrap_or(u32::MAX), span.length)
     }
 
     pub(super) fn registration(&self) -> &Registration {
@@ -96,18 +96,12 @@ impl Region {
 pub struct Piece(Span);
 
 impl sealed::Lend for Piece {
-    type Rest = ();
-
-    fn span(&self, _: sealed::Key) -> &Span {
-        &self.0
+    fn lend(self, _: sealed::Key) -> Spans {
+        self.0.into()
     }
 
-    fn lend(self, _: sealed::Key) -> (Span, ()) {
-        (self.0, ())
-    }
-
-    fn restore(span: Span, (): (), _: sealed::Key) -> Self {
-        Self(span)
+    fn restore(spans: Spans, _: sealed::Key) -> Self {
+        Self(spans.first)
     }
 }
 
@@ -116,34 +110,25 @@ impl Lend for Piece {}
 /// Pieces of regions, one after the other: what one send or write has as its payload. The device has a limit
 /// for their number; reads take one [`Piece`].
 #[derive(Debug)]
-pub struct Pieces(Span);
+pub struct Pieces(Spans);
 
 impl Pieces {
     /// These pieces. `None` if there are none.
     #[must_use]
     pub fn new(pieces: impl IntoIterator<Item = Piece, IntoIter: DoubleEndedIterator>) -> Option<Self> {
-        let mut pieces = pieces.into_iter().rev().map(|Piece(span)| span);
-        let last = pieces.next()?;
-        Some(Self(pieces.fold(last, |next, mut span| {
-            span.next = Some(Box::new(next));
-            span
-        })))
+        let pieces = pieces.into_iter().rev();
+        let spans = pieces.fold(None, |next, Piece(first)| Some(Spans { first, next: next.map(Box::new) }));
+        spans.map(Self)
     }
 }
 
 impl sealed::Lend for Pieces {
-    type Rest = ();
-
-    fn span(&self, _: sealed::Key) -> &Span {
-        &self.0
+    fn lend(self, _: sealed::Key) -> Spans {
+        self.0
     }
 
-    fn lend(self, _: sealed::Key) -> (Span, ()) {
-        (self.0, ())
-    }
-
-    fn restore(span: Span, (): (), _: sealed::Key) -> Self {
-        Self(span)
+    fn restore(spans: Spans, _: sealed::Key) -> Self {
+        Self(spans)
     }
 }
 

@@ -12,8 +12,10 @@ pub(super) struct Registration {
     /// The shard in whose protection domain it is. Keys mean nothing in another one.
     pub(super) shard: u64,
     pub(super) access: Access,
-    /// The numbers of the chunks that no span holds. Empty for a region.
-    free: Mutex<Vec<u32>>,
+    /// Number of bytes that [`Span::start`] counts as one: a pool's chunk, or a byte of a region.
+    pub(super) unit: u32,
+    /// The chunks of a pool that no span holds. `None`: it is a region's memory, which has none.
+    free: Option<Mutex<Vec<u32>>>,
     local_key: u32,
     /// The address of its first byte, as the device counts.
     pub(super) address: u64,
@@ -23,21 +25,23 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Registers memory. A pool's has `chunks` chunks, a region's none.
+    /// Registers memory, which has chunks of so many bytes if it is a pool's.
     pub(super) fn new<P>(
         shard: u64,
         pd: &P,
         memory: Arc<Memory>,
         access: Access,
-        chunks: u32,
+        chunk: Option<u32>,
     ) -> Result<Arc<Self>>
     where
         P: ProtectionDomain<Mr: 'static>,
     {
         let region = Box::new(pd.register(Arc::clone(&memory), access)?);
-        let free = Mutex::new((0..chunks).rev().collect());
+        let unit = chunk.unwrap_or(1);
+        let units = u32::try_from(memory.len().checked_div(unit as usize).unwrap_or(0)).unwrap_or(u32::MAX);
+        let free = chunk.map(|_| Mutex::new((0..units).rev().collect()));
         let (local_key, address) = (region.local_key(), region.address());
-        Ok(Arc::new(Self { shard, access, free, local_key, address, memory, region }))
+        Ok(Arc::new(Self { shard, access, unit, free, local_key, address, memory, region }))
     }
 
     pub(super) fn memory(&self) -> &Memory {
@@ -50,13 +54,20 @@ impl Registration {
     }
 
     /// Takes a chunk that no span holds.
-    pub(super) fn take(&self) -> Option<u32> {
-        self.free.lock().pop()
+    pub(super) fn take(self: &Arc<Self>) -> Option<Span> {
+        let start = self.free.as_ref()?.lock().pop()?;
+        Some(Span { registration: Arc::clone(self), start, length: self.unit })
+    }
+
+    /// These bytes of a region. The caller has checked that they are within it.
+    pub(super) fn piece(self: &Arc<Self>, offset: u32, length: u32) -> Span {
+        debug_assert!(self.free.is_none(), "the bytes of a pool have owners");
+        Span { registration: Arc::clone(self), start: offset, length }
     }
 
     /// Number of chunks that no span holds.
     pub(super) fn free(&self) -> usize {
-        self.free.lock().len()
+        self.free.as_ref().map_or(0, |free| free.lock().len())
     }
 }
 
@@ -66,52 +77,59 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Bytes of registered memory, and the owner of their chunk if they are a pool's. While a request uses them,
-/// the shard has the span, so no one else does.
+/// Bytes of registered memory. Those of a pool are the beginning of one chunk, and the span owns the chunk.
+/// While a request uses them, the shard has the span, so no one else does.
 #[derive(Debug)]
 pub struct Span {
     pub(super) registration: Arc<Registration>,
-    pub(super) offset: usize,
+    /// The number of the chunk, or the offset in the region.
+    start: u32,
     pub(super) length: u32,
-    /// The chunk of a pool that goes back to it when the span is dropped.
-    chunk: Option<u32>,
-    /// What follows it in the memory of one operation.
-    pub(super) next: Option<Box<Span>>,
 }
 
 impl Span {
-    /// Bytes that other spans may contain too. The caller has checked that they are within the memory.
-    pub(super) fn shared(registration: &Arc<Registration>, offset: usize, length: u32) -> Self {
-        Self { registration: Arc::clone(registration), offset, length, chunk: None, next: None }
+    /// The offset of its first byte in the memory.
+    pub(super) fn offset(&self) -> usize {
+        self.start as usize * self.registration.unit as usize
     }
 
-    /// The whole of a chunk that the caller took. Chunks have `size` bytes.
-    pub(super) fn chunk(registration: &Arc<Registration>, chunk: u32, size: u32) -> Self {
-        let offset = chunk as usize * size as usize;
-        Self { registration: Arc::clone(registration), offset, length: size, chunk: Some(chunk), next: None }
-    }
-
-    /// It and what follows it.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Self> {
-        std::iter::successors(Some(self), |span| span.next.as_deref())
-    }
-
-    /// Number of bytes of all of it.
-    pub(super) fn total(&self) -> u64 {
-        self.all().map(|span| u64::from(span.length)).sum()
+    /// Whether it owns a chunk of a pool.
+    pub(super) fn is_chunk(&self) -> bool {
+        self.registration.free.is_some()
     }
 
     pub(super) fn segment(&self) -> Segment {
         let registration = &*self.registration;
-        let address = registration.address + self.offset as u64;
+        let address = registration.address + self.offset() as u64;
         Segment { key: registration.local_key, address, length: self.length }
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Some(chunk) = self.chunk {
-            self.registration.free.lock().push(chunk);
+        if let Some(free) = &self.registration.free {
+            free.lock().push(self.start);
         }
+    }
+}
+
+/// The memory of one operation: most have one span.
+#[derive(Debug)]
+pub struct Spans {
+    pub(super) first: Span,
+    /// What follows it.
+    pub(super) next: Option<Box<Spans>>,
+}
+
+impl Spans {
+    /// Its spans in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Span> {
+        std::iter::successors(Some(self), |spans| spans.next.as_deref()).map(|spans| &spans.first)
+    }
+}
+
+impl From<Span> for Spans {
+    fn from(first: Span) -> Self {
+        Self { first, next: None }
     }
 }

@@ -1,5 +1,6 @@
 //! Operations: what they do, the memory that moves into them and comes back, and the futures of their ends.
 
+use std::marker::PhantomData;
 use std::mem;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -9,12 +10,13 @@ use std::task::{Context, Poll};
 use self::sealed::KEY;
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::Span;
-use super::slots::{Owner, SlotId};
+use super::registration::{Span, Spans};
+use super::slots::{Owner, Queue, SlotId};
 use super::{Error, Failed, Remote, TrustedDevice};
 use crate::memory::OutOfBounds;
 use crate::{
-    Access, AnyDevice, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment, SendRequest,
+    Access, AnyDevice, Completion, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment,
+    SendRequest,
 };
 
 /// Memory that an operation can use: a [`Buf`](super::Buf), a [`Piece`](super::Piece) of a region, or several
@@ -22,16 +24,12 @@ use crate::{
 pub trait Lend: sealed::Lend {}
 
 pub(super) mod sealed {
-    use crate::typed::registration::Span;
+    use crate::typed::registration::Spans;
 
-    /// Memory as a span and the rest of its description. A user who is generic over [`Lend`](super::Lend)
-    /// could call this, but has no [`Key`].
+    /// Memory as spans. A user who is generic over [`Lend`](super::Lend) could call this, but has no [`Key`].
     pub trait Lend: Sized + Unpin {
-        /// What a span does not say.
-        type Rest: Copy + Send + Unpin;
-        fn span(&self, key: Key) -> &Span;
-        fn lend(self, key: Key) -> (Span, Self::Rest);
-        fn restore(span: Span, rest: Self::Rest, key: Key) -> Self;
+        fn lend(self, key: Key) -> Spans;
+        fn restore(spans: Spans, key: Key) -> Self;
     }
 
     /// Only the typed layer makes one.
@@ -46,7 +44,9 @@ pub(super) mod sealed {
 #[derive(Debug)]
 #[must_use = "it is done when it is posted"]
 pub struct Work<M> {
-    memory: M,
+    spans: Spans,
+    /// What they are made of.
+    memory: PhantomData<M>,
     verb: Verb,
     /// Length of the peer's memory, if the operation names some.
     room: Option<u32>,
@@ -54,34 +54,35 @@ pub struct Work<M> {
 }
 
 impl<M: Lend> Work<M> {
+    fn new(memory: M, verb: Verb, room: Option<u32>) -> Self {
+        Self { spans: memory.lend(KEY), memory: PhantomData, verb, room, is_fenced: false }
+    }
+
     /// Sends the memory as a message: it arrives in the peer's oldest receive.
     pub fn send(memory: M) -> Self {
-        let verb = Verb::Send { immediate: None, invalidate: None, solicited: false };
-        Self { memory, verb, room: None, is_fenced: false }
+        Self::new(memory, Verb::Send { immediate: None, invalidate: None, solicited: false }, None)
     }
 
     /// Like [`Work::send`], and invalidates a key of the peer.
     pub fn send_invalidate(memory: M, key: u32) -> Self {
-        let verb = Verb::Send { immediate: None, invalidate: Some(key), solicited: false };
-        Self { memory, verb, room: None, is_fenced: false }
+        Self::new(memory, Verb::Send { immediate: None, invalidate: Some(key), solicited: false }, None)
     }
 
     /// Writes the memory to the beginning of the peer's.
     pub fn write(memory: M, remote: Remote) -> Self {
         let verb = Verb::Write { remote: remote.start(), immediate: None };
-        Self { memory, verb, room: Some(remote.length), is_fenced: false }
+        Self::new(memory, verb, Some(remote.length))
     }
 
     /// Like [`Work::write`], and tells the peer, in its oldest receive, with this number.
     pub fn write_immediate(memory: M, remote: Remote, immediate: u64) -> Self {
         let verb = Verb::Write { remote: remote.start(), immediate: Some(immediate) };
-        Self { memory, verb, room: Some(remote.length), is_fenced: false }
+        Self::new(memory, verb, Some(remote.length))
     }
 
     /// Reads the beginning of the peer's memory into this memory, as much as there is room for here.
     pub fn read(memory: M, remote: Remote) -> Self {
-        let verb = Verb::Read { remote: remote.start() };
-        Self { memory, verb, room: Some(remote.length), is_fenced: false }
+        Self::new(memory, Verb::Read { remote: remote.start() }, Some(remote.length))
     }
 
     /// Has a send or write begin when all reads posted before it are done, so that it can have what they
@@ -93,18 +94,19 @@ impl<M: Lend> Work<M> {
 
     /// Checks what a device may report only by breaking the connection.
     fn check<D: TrustedDevice>(&self, handle: &Handle<D>, is_sink_public: bool) -> Result<(), Error> {
-        let spans = self.memory.span(KEY);
-        let length = spans.total();
-        if let Some(room) = self.room.filter(|&room| length > room.into()) {
-            let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
-            return Err(OutOfBounds { offset: 0, length, size }.into());
+        if let Some(room) = self.room {
+            let length: u64 = self.spans.iter().map(|span| u64::from(span.length)).sum();
+            if length > room.into() {
+                let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
+                return Err(OutOfBounds { offset: 0, length, size }.into());
+            }
         }
         let needed = match self.verb {
             Verb::Read { .. } if is_sink_public => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             Verb::Read { .. } => Access::LOCAL_WRITE,
             Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
         };
-        spans.all().try_for_each(|Span { registration, .. }| {
+        self.spans.iter().try_for_each(|Span { registration, .. }| {
             handle.shard.owns(registration)?;
             let granted = registration.access;
             if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
@@ -131,15 +133,11 @@ enum Stage<M: Lend, const N: usize> {
     Over,
 }
 
-/// Posted operations. Their connection is not part of it.
-#[derive(Clone, Copy)]
-pub(super) struct InFlight<M: Lend, const N: usize>([Posted<M::Rest>; N]);
-
-/// A posted operation: its slot, and what the span in it does not say of the memory.
-#[derive(Clone, Copy)]
-struct Posted<R> {
-    slot: SlotId,
-    rest: R,
+/// The slots of posted operations. Their connection is not part of it.
+pub(super) struct InFlight<M, const N: usize> {
+    slots: [SlotId; N],
+    /// What their spans were made of.
+    memory: PhantomData<fn() -> M>,
 }
 
 impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
@@ -164,12 +162,12 @@ enum Segments {
 }
 
 impl Segments {
-    fn of(span: &Span, verb: Verb) -> Self {
+    fn of(spans: &Spans, verb: Verb) -> Self {
         // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
         let is_needed = |segment: &Segment| segment.length > 0 || matches!(verb, Verb::Read { .. });
-        match span.next {
-            None => Some(span.segment()).filter(is_needed).map_or(Self::None, Self::One),
-            Some(_) => Self::Many(span.all().map(Span::segment).filter(is_needed).collect()),
+        match spans.next {
+            None => Some(spans.first.segment()).filter(is_needed).map_or(Self::None, Self::One),
+            Some(_) => Self::Many(spans.iter().map(Span::segment).filter(is_needed).collect()),
         }
     }
 }
@@ -195,16 +193,15 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
     ) -> Result<Self, Failed<[M; N]>> {
         let is_sink_public = !core.attributes.private_read_sinks;
         if let Err(error) = works.iter().try_for_each(|work| work.check(handle, is_sink_public)) {
-            return Err(Failed { memory: works.map(|work| work.memory), error });
+            return Err(Failed { memory: works.map(|work| M::restore(work.spans, KEY)), error });
         }
-        let lent = works.map(|Work { memory, verb, is_fenced, .. }| {
-            let (span, rest) = memory.lend(KEY);
-            let segments = Segments::of(&span, verb);
-            let slot = core.slots.insert(Some(handle.index), span, Owner::Future(None), false);
-            (Posted { slot, rest }, verb, segments, is_fenced)
+        let lent = works.map(|Work { spans, verb, is_fenced, .. }| {
+            let segments = Segments::of(&spans, verb);
+            let slot = core.slots.insert(Queue::Send(handle.index), spans, Owner::Future);
+            (slot, verb, segments, is_fenced)
         });
         let requests: [_; N] = std::array::from_fn(|at| {
-            let (Posted { slot, .. }, operation, segments, is_fenced) = &lent[at];
+            let (slot, operation, segments, is_fenced) = &lent[at];
             let payload = if *is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
             SendRequest { id: slot.0, signaled: true, operation: *operation, payload }
         });
@@ -214,55 +211,78 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
             Err(crate::Error::QueueFull { .. }) if core.reap() => core.cq.post_send(qp, &requests, false),
             outcome => outcome,
         };
+        let posted = Self { slots: lent.map(|(slot, ..)| slot), memory: PhantomData };
         if let Err(error) = outcome {
-            let memory = lent.map(|(Posted { slot, rest }, ..)| M::restore(core.slots.take(slot), rest, KEY));
+            let memory = posted.slots.map(|slot| M::restore(core.slots.take(slot).0, KEY));
             return Err(Failed { memory, error: handle.refusal(core, error) });
         }
         let pair = handle.pair(core);
         pair.outstanding += N;
         pair.unsignaled = 0;
-        Ok(Self(lent.map(|(posted, ..)| posted)))
+        Ok(posted)
     }
 
-    /// Whether all are done.
-    fn is_done<D: TrustedDevice>(&self, core: &mut Core<D>) -> bool {
-        let mut posted = self.0.iter();
-        posted.all(|posted| core.slots.get_mut(posted.slot).is_none_or(|slot| slot.completion.is_some()))
-    }
-
-    /// The outcome, which is returned once, or registers the task.
+    /// The memory, once, when all are done; otherwise registers the task. Tells why one has failed, if so.
+    #[inline]
     pub(super) fn poll<D: TrustedDevice>(
         &self,
         handle: &Handle<D>,
         core: &mut Core<D>,
         context: &mut Context<'_>,
-    ) -> Poll<Result<[M; N], Failed<[M; N]>>> {
-        if !self.is_done(core) {
-            core.reap();
+        failure: &mut Option<Error>,
+    ) -> Poll<[M; N]> {
+        if !core.have_completed(&self.slots, context.waker()) {
+            return Poll::Pending;
         }
-        let mut failure = None;
-        for Posted { slot, .. } in &self.0 {
-            match core.slots.poll(*slot, context.waker(), &mut core.woken).map(|done| done.status) {
-                None => return Poll::Pending,
-                Some(CompletionStatus::Success) => {}
-                Some(status) => _ = failure.get_or_insert(status),
+        Poll::Ready(self.slots.map(|slot| {
+            let (spans, Completion { status, .. }) = core.slots.take(slot);
+            if status != CompletionStatus::Success {
+                failure.get_or_insert_with(|| handle.failure(core, status));
             }
-        }
-        let memory = self.0.map(|Posted { slot, rest }| M::restore(core.slots.take(slot), rest, KEY));
-        Poll::Ready(match failure {
-            None => Ok(memory),
-            Some(status) => {
-                let end = handle.pair(core).end().cloned();
-                Err(Failed { memory, error: Error::Operation { status, end } })
-            }
-        })
+            M::restore(spans, KEY)
+        }))
     }
 
     /// Leaves them alone: their memory goes back to its pool when they are done.
     pub(super) fn detach<D: TrustedDevice>(&self, core: &mut Core<D>) {
-        for Posted { slot, .. } in &self.0 {
-            core.slots.abandon(*slot, &mut core.woken);
-        }
+        self.slots.iter().for_each(|&slot| core.slots.abandon(slot, &mut core.woken));
+    }
+}
+
+impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
+    /// The memory, once, when all is over; before, posts what is not posted. Tells why, if something failed.
+    ///
+    /// The failure is not part of the result, because a large result costs as much as the operation.
+    #[inline]
+    fn advance(&mut self, context: &mut Context<'_>, failure: &mut Option<Error>) -> Poll<[M; N]> {
+        let Self { handle, stage } = self;
+        handle.with(|core| {
+            let posted = match mem::replace(stage, Stage::Over) {
+                Stage::New(works) => match InFlight::post(handle, core, works) {
+                    Ok(posted) => posted,
+                    Err(Failed { memory, error }) => {
+                        *failure = Some(error);
+                        return Poll::Ready(memory);
+                    }
+                },
+                Stage::Posted(posted) => posted,
+                Stage::Over => return Poll::Pending,
+            };
+            let memory = posted.poll(handle, core, context, failure);
+            if memory.is_pending() {
+                *stage = Stage::Posted(posted);
+            }
+            memory
+        })
+    }
+}
+
+/// The output of a future.
+#[inline]
+fn output<M>(memory: M, failure: Option<Error>) -> Result<M, Failed<M>> {
+    match failure {
+        None => Ok(memory),
+        Some(error) => Err(Failed { memory, error }),
     }
 }
 
@@ -271,23 +291,9 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Future for Batch<'_, D, M, N> {
 
     /// After the outcome it stays pending.
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handle, stage } = self.get_mut();
-        handle.with(|core| {
-            let posted = match mem::replace(stage, Stage::Over) {
-                Stage::New(works) => match InFlight::post(handle, core, works) {
-                    Ok(posted) => posted,
-                    Err(failed) => return Poll::Ready(Err(failed)),
-                },
-                Stage::Posted(posted) => posted,
-                Stage::Over => return Poll::Pending,
-            };
-            let outcome = posted.poll(handle, core, context);
-            if outcome.is_pending() {
-                *stage = Stage::Posted(posted);
-            }
-            outcome
-        })
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut failure = None;
+        self.advance(context, &mut failure).map(|memory| output(memory, failure))
     }
 }
 
@@ -320,9 +326,7 @@ impl<M: Lend, D: TrustedDevice> Future for Operation<'_, M, D> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|outcome| match outcome {
-            Ok([memory]) => Ok(memory),
-            Err(Failed { memory: [memory], error }) => Err(Failed { memory, error }),
-        })
+        let mut failure = None;
+        self.0.advance(context, &mut failure).map(|[memory]| output(memory, failure))
     }
 }

@@ -322,12 +322,10 @@ impl<D: TrustedDevice> Channel<D> {
         let handle = &self.handle;
         for message in &mut self.incoming {
             let Body::Reading(posted) = &message.body else { continue };
-            let bytes = match handle.with(|core| posted.poll(handle, core, context)) {
-                Poll::Pending => return,
-                Poll::Ready(Ok([target])) => target.into_bytes(),
-                Poll::Ready(Err(failed)) => Err(failed.error),
-            };
-            match bytes {
+            let mut failure = None;
+            let memory = handle.with(|core| posted.poll(handle, core, context, &mut failure));
+            let Poll::Ready([target]) = memory else { return };
+            match failure.map_or_else(|| target.into_bytes(), Err) {
                 Ok(bytes) => {
                     message.body = Body::Read(bytes);
                     self.read = self.read.saturating_add(1);
@@ -344,12 +342,12 @@ impl<D: TrustedDevice> Channel<D> {
     fn finish_sends(&mut self, context: &mut Context<'_>) -> bool {
         let (handle, before) = (&self.handle, self.posted.len());
         while let Some((posted, ticket)) = self.posted.front() {
-            match handle.with(|core| posted.poll(handle, core, context)) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(_)) => self.sent.extend(*ticket),
-                // A failed request ends the connection, which has the reason.
-                Poll::Ready(Err(_)) => {}
+            let mut failure = None;
+            if handle.with(|core| posted.poll(handle, core, context, &mut failure)).is_pending() {
+                break;
             }
+            // A failed request ends the connection, which has the reason.
+            self.sent.extend(ticket.filter(|_| failure.is_none()));
             self.posted.pop_front();
         }
         self.posted.len() < before
