@@ -14,16 +14,16 @@ use slab::Slab;
 use super::End;
 use super::TrustedDevice;
 use super::device_events::Watching;
-use super::queue_pair::{QueuePair, State};
+use super::queue_pair::{QueuePair, Refused, State};
 use super::registration::Span;
 use super::shared::SharedQueue;
 use super::slots::{NO_SLOT, Owner, Queue, SlotId, Slots};
 use super::waiters::Waiters;
 use crate::wait::REPORTED;
 use crate::{
-    ANY_DEPTH, Buffer, Completion, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent,
-    Connections, DeviceAttributes, EventTarget, Interest, Listener, MessageQueues, QpCapabilities, QpId,
-    QueuePairs, RecvRequest, Result, Signal, Timer, Token, Transport, WaitSet,
+    ANY_DEPTH, Completion, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent, Connections,
+    DeviceAttributes, EventTarget, Interest, Listener, MessageQueues, QpCapabilities, QpId, QueuePairs,
+    Result, Signal, Timer, Token, Transport, WaitSet,
 };
 
 /// Completions that one poll of the queue takes.
@@ -205,33 +205,22 @@ impl<D: TrustedDevice> Core<D> {
     }
 
     /// Posts memory as a receive of a queue pair that exists.
-    #[inline]
     pub(super) fn post_receive(
         &mut self,
         index: usize,
         span: Span,
         owner: Owner,
     ) -> std::result::Result<SlotId, Refused> {
-        let pair = &mut self.pairs[index];
-        let segment = span.segment();
-        let id = self.slots.insert(Queue::Recv(index), span.into(), owner);
-        // Some adapters take a length of 0 for 2 GiB.
-        let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
-        let request = RecvRequest { id: id.0, buffer };
-        if let Err(error) = self.cq.post_recv(pair.qp, &[request]) {
-            return Err(Refused { span: self.slots.take(id).0.first, error });
-        }
-        pair.outstanding += 1;
-        pair.receives += 1;
-        Ok(id)
+        self.pairs[index].post_receive(&mut self.cq, &mut self.slots, index, span, owner)
     }
 
     /// Posts a buffer as a receive again, now or when the queue has room, and tells those that wait for a
-    /// change of the state. After the end of the connection it goes back to its pool.
-    pub(super) fn repost(&mut self, index: usize, span: Span) {
-        let outcome = self.post_receive(index, span, Owner::Inbox);
-        let Some(pair) = self.pairs.get_mut(index) else { return };
-        match outcome {
+    /// change of the state. After the end of the connection it goes back to its pool, also if the index is
+    /// that of another queue pair then.
+    #[inline]
+    pub(super) fn repost(&mut self, index: usize, qp: QpId, span: Span) {
+        let Some(pair) = self.pairs.get_mut(index).filter(|pair| pair.qp == qp) else { return };
+        match pair.post_receive(&mut self.cq, &mut self.slots, index, span, Owner::Inbox) {
             Ok(_) => pair.watchers.wake(&mut self.woken),
             Err(Refused { span, error: crate::Error::QueueFull { .. } }) => {
                 pair.unposted.push(span);
@@ -245,10 +234,12 @@ impl<D: TrustedDevice> Core<D> {
     fn post_again(&mut self) {
         self.has_unposted = false;
         for index in 0..self.pairs.capacity() {
+            let Some(pair) = self.pairs.get_mut(index) else { continue };
+            let qp = pair.qp;
             // A buffer that is refused again is the last one then.
-            for _ in 0..self.pairs.get(index).map_or(0, |pair| pair.unposted.len()) {
+            for _ in 0..pair.unposted.len() {
                 let span = self.pairs.get_mut(index).and_then(|pair| pair.unposted.pop());
-                span.into_iter().for_each(|span| self.repost(index, span));
+                span.into_iter().for_each(|span| self.repost(index, qp, span));
             }
         }
         self.post_shared_again();
@@ -509,10 +500,4 @@ fn without_slot(completion: &Completion) {
     if completion.id != NO_SLOT {
         log::debug!("completion of an unknown request: {completion:?}");
     }
-}
-
-/// A receive that the device did not take.
-pub(super) struct Refused {
-    pub(super) span: Span,
-    pub(super) error: crate::Error,
 }

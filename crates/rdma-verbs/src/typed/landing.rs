@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::core::Refused;
 use super::endpoint::Handle;
+use super::queue_pair::Refused;
 use super::slots::{Owner, SlotId};
 use super::work::sealed::{KEY, Lend as _};
 use super::{Error, Failed, Piece, Shard, TrustedDevice};

@@ -6,9 +6,15 @@ use std::time::Instant;
 
 use super::End;
 use super::registration::Span;
-use super::slots::SlotId;
+use super::slots::{Owner, Queue, SlotId, Slots};
 use super::waiters::Waiters;
-use crate::{ConnectionEvent, QpCapabilities, QpId, Token};
+use crate::{Buffer, ConnectionEvent, Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Token};
+
+/// A receive that the device did not take.
+pub(super) struct Refused {
+    pub(super) span: Span,
+    pub(super) error: Error,
+}
 
 /// The connection of a queue pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +84,28 @@ impl QueuePair {
             ask_again: None,
             abandoned: None,
         }
+    }
+
+    /// Posts memory as a receive. `index` is that of this queue pair.
+    #[inline]
+    pub(super) fn post_receive(
+        &mut self,
+        cq: &mut impl QueuePairs,
+        slots: &mut Slots,
+        index: usize,
+        span: Span,
+        owner: Owner,
+    ) -> Result<SlotId, Refused> {
+        let segment = span.segment();
+        let id = slots.insert(Queue::Recv(index), span.into(), owner);
+        // Some adapters take a length of 0 for 2 GiB.
+        let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
+        if let Err(error) = cq.post_recv(self.qp, &[RecvRequest { id: id.0, buffer }]) {
+            return Err(Refused { span: slots.take(id).0.first, error });
+        }
+        self.outstanding += 1;
+        self.receives += 1;
+        Ok(id)
     }
 
     /// How the connection ended, if it did.

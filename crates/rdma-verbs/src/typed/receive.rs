@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use super::core::Core;
 use super::endpoint::Handle;
 use super::registration::{Span, Spans};
-use super::slots::SlotId;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Buf, Error, Remote, Result, Shard, TrustedDevice};
 use crate::{AnyDevice, Completion, CompletionKind, SrqId};
@@ -54,15 +53,18 @@ pub(super) fn next<D: TrustedDevice>(
     ticket: &mut Option<u64>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Received<D>>> {
-    if let Some(slot) = arrived(handle, core) {
-        let source = match handle.pair(core).shared.and_then(|index| Some((index, core.shared.get(index)?))) {
+    if handle.pair(core).inbox.is_empty() {
+        core.reap();
+    }
+    let pair = &mut core.pairs[handle.index];
+    if let Some(id) = pair.inbox.pop_front() {
+        let source = match pair.shared.and_then(|index| Some((index, core.shared.get(index)?))) {
             Some((index, shared)) => Source::Shared(index, shared.srq),
             None => Source::Own(handle.index),
         };
-        let (Spans { first: span, .. }, completion) = core.slots.take(slot);
+        let (Spans { first: span, .. }, completion) = core.slots.take(id);
         return Poll::Ready(Ok(Received::new(span, completion, handle.shard.clone(), source)));
     }
-    let pair = &mut core.pairs[handle.index];
     match pair.end().filter(|_| pair.is_exhausted()) {
         Some(end) => Poll::Ready(Err(Error::Ended(end.clone()))),
         None => {
@@ -72,16 +74,8 @@ pub(super) fn next<D: TrustedDevice>(
     }
 }
 
-/// The oldest message that nobody has taken.
-#[inline]
-fn arrived<D: TrustedDevice>(handle: &Handle<D>, core: &mut Core<D>) -> Option<SlotId> {
-    handle.pair(core).inbox.pop_front().or_else(|| {
-        core.reap();
-        handle.pair(core).inbox.pop_front()
-    })
-}
-
 impl<D: TrustedDevice> Drop for Recv<'_, D> {
+    #[inline]
     fn drop(&mut self) {
         if self.ticket.is_some() {
             self.handle.with(|core| {
@@ -167,13 +161,10 @@ impl<D: TrustedDevice> Drop for Received<D> {
         let Some(buf) = self.buf.take() else { return };
         let mut span = buf.lend(KEY).first;
         span.length = span.registration.unit;
+        let (source, qp) = (self.source, self.completion.qp);
         // Its connection or its queue may be gone, and another one may have the index.
-        self.shard.inner.with(|core| match self.source {
-            Source::Own(index) => {
-                if core.pairs.get(index).is_some_and(|pair| pair.qp == self.completion.qp) {
-                    core.repost(index, span);
-                }
-            }
+        self.shard.inner.with(|core| match source {
+            Source::Own(index) => core.repost(index, qp, span),
             Source::Shared(index, srq) => {
                 if core.shared.get(index).is_some_and(|shared| shared.srq == srq) {
                     core.repost_shared(index, span);

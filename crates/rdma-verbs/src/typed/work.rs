@@ -44,7 +44,8 @@ pub(super) mod sealed {
 #[derive(Debug)]
 #[must_use = "it is done when it is posted"]
 pub struct Work<M> {
-    spans: Spans,
+    /// `None` once it is posted.
+    spans: Option<Spans>,
     /// What they are made of.
     memory: PhantomData<M>,
     verb: Verb,
@@ -55,7 +56,7 @@ pub struct Work<M> {
 
 impl<M: Lend> Work<M> {
     fn new(memory: M, verb: Verb, room: Option<u32>) -> Self {
-        Self { spans: memory.lend(KEY), memory: PhantomData, verb, room, is_fenced: false }
+        Self { spans: Some(memory.lend(KEY)), memory: PhantomData, verb, room, is_fenced: false }
     }
 
     /// Sends the memory as a message: it arrives in the peer's oldest receive.
@@ -92,10 +93,16 @@ impl<M: Lend> Work<M> {
         Self { is_fenced: true, ..self }
     }
 
+    /// The memory of an operation that is not posted.
+    pub(super) fn into_memory(self) -> M {
+        M::restore(self.spans.expect("only posting takes it"), KEY)
+    }
+
     /// Checks what a device may report only by breaking the connection.
     fn check<D: TrustedDevice>(&self, handle: &Handle<D>, is_sink_public: bool) -> Result<(), Error> {
+        let Some(spans) = &self.spans else { return Ok(()) };
         if let Some(room) = self.room {
-            let length: u64 = self.spans.iter().map(|span| u64::from(span.length)).sum();
+            let length: u64 = spans.iter().map(|span| u64::from(span.length)).sum();
             if length > room.into() {
                 let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
                 return Err(OutOfBounds { offset: 0, length, size }.into());
@@ -106,11 +113,25 @@ impl<M: Lend> Work<M> {
             Verb::Read { .. } => Access::LOCAL_WRITE,
             Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
         };
-        self.spans.iter().try_for_each(|Span { registration, .. }| {
+        spans.iter().try_for_each(|Span { registration, .. }| {
             handle.shard.owns(registration)?;
             let granted = registration.access;
             if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
         })
+    }
+
+    /// Its segments.
+    fn segments(&self) -> Segments {
+        // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
+        let is_needed = |segment: &Segment| segment.length > 0 || matches!(self.verb, Verb::Read { .. });
+        match &self.spans {
+            None => Segments::None,
+            Some(Spans { first, next: None }) => match first.segment() {
+                segment if is_needed(&segment) => Segments::One(segment),
+                _ => Segments::None,
+            },
+            Some(spans) => Segments::Many(spans.iter().map(Span::segment).filter(is_needed).collect()),
+        }
     }
 }
 
@@ -131,6 +152,17 @@ enum Stage<M: Lend, const N: usize> {
     New([Work<M>; N]),
     Posted(InFlight<M, N>),
     Over,
+}
+
+impl<M: Lend, const N: usize> Stage<M, N> {
+    /// The memory of operations that could not be posted.
+    #[cold]
+    fn take_back(&mut self) -> Poll<[M; N]> {
+        match mem::replace(self, Self::Over) {
+            Self::New(works) => Poll::Ready(works.map(Work::into_memory)),
+            Self::Posted(_) | Self::Over => Poll::Pending,
+        }
+    }
 }
 
 /// The slots of posted operations. Their connection is not part of it.
@@ -161,17 +193,6 @@ enum Segments {
     Many(Vec<Segment>),
 }
 
-impl Segments {
-    fn of(spans: &Spans, verb: Verb) -> Self {
-        // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
-        let is_needed = |segment: &Segment| segment.length > 0 || matches!(verb, Verb::Read { .. });
-        match spans.next {
-            None => Some(spans.first.segment()).filter(is_needed).map_or(Self::None, Self::One),
-            Some(_) => Self::Many(spans.iter().map(Span::segment).filter(is_needed).collect()),
-        }
-    }
-}
-
 impl Deref for Segments {
     type Target = [Segment];
 
@@ -185,41 +206,40 @@ impl Deref for Segments {
 }
 
 impl<M: Lend, const N: usize> InFlight<M, N> {
-    /// Posts operations, all or none.
+    /// Posts operations, all or none. If none, they keep their memory.
+    #[inline]
     pub(super) fn post<D: TrustedDevice>(
         handle: &Handle<D>,
         core: &mut Core<D>,
-        works: [Work<M>; N],
-    ) -> Result<Self, Failed<[M; N]>> {
+        works: &mut [Work<M>; N],
+    ) -> Result<Self, Error> {
         let is_sink_public = !core.attributes.private_read_sinks;
-        if let Err(error) = works.iter().try_for_each(|work| work.check(handle, is_sink_public)) {
-            return Err(Failed { memory: works.map(|work| M::restore(work.spans, KEY)), error });
-        }
-        let lent = works.map(|Work { spans, verb, is_fenced, .. }| {
-            let segments = Segments::of(&spans, verb);
-            let slot = core.slots.insert(Queue::Send(handle.index), spans, Owner::Future);
-            (slot, verb, segments, is_fenced)
+        works.iter().try_for_each(|work| work.check(handle, is_sink_public))?;
+        let segments: [_; N] = works.each_ref().map(Work::segments);
+        let slots = works.each_mut().map(|work| {
+            core.slots.insert(Queue::Send(handle.index), work.spans.take().expect("it is new"), Owner::Future)
         });
         let requests: [_; N] = std::array::from_fn(|at| {
-            let (slot, operation, segments, is_fenced) = &lent[at];
+            let (Work { verb, is_fenced, .. }, segments) = (&works[at], &segments[at]);
             let payload = if *is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
-            SendRequest { id: slot.0, signaled: true, operation: *operation, payload }
+            SendRequest { id: slots[at].0, signaled: true, operation: *verb, payload }
         });
         let qp = handle.pair(core).qp;
-        let outcome = match core.cq.post_send(qp, &requests, false) {
-            // Completed requests hold their entries until they are polled.
-            Err(crate::Error::QueueFull { .. }) if core.reap() => core.cq.post_send(qp, &requests, false),
-            outcome => outcome,
-        };
-        let posted = Self { slots: lent.map(|(slot, ..)| slot), memory: PhantomData };
+        let mut outcome = core.cq.post_send(qp, &requests, false);
+        // Completed requests hold their entries until they are polled.
+        if matches!(outcome, Err(crate::Error::QueueFull { .. })) && core.reap() {
+            outcome = core.cq.post_send(qp, &requests, false);
+        }
         if let Err(error) = outcome {
-            let memory = posted.slots.map(|slot| M::restore(core.slots.take(slot).0, KEY));
-            return Err(Failed { memory, error: handle.refusal(core, error) });
+            for (work, slot) in works.iter_mut().zip(slots) {
+                work.spans = Some(core.slots.take(slot).0);
+            }
+            return Err(handle.refusal(core, error));
         }
         let pair = handle.pair(core);
         pair.outstanding += N;
         pair.unsignaled = 0;
-        Ok(posted)
+        Ok(Self { slots, memory: PhantomData })
     }
 
     /// The memory, once, when all are done; otherwise registers the task. Tells why one has failed, if so.
@@ -257,20 +277,19 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
     fn advance(&mut self, context: &mut Context<'_>, failure: &mut Option<Error>) -> Poll<[M; N]> {
         let Self { handle, stage } = self;
         handle.with(|core| {
-            let posted = match mem::replace(stage, Stage::Over) {
-                Stage::New(works) => match InFlight::post(handle, core, works) {
-                    Ok(posted) => posted,
-                    Err(Failed { memory, error }) => {
+            if let Stage::New(works) = stage {
+                match InFlight::post(handle, core, works) {
+                    Ok(posted) => *stage = Stage::Posted(posted),
+                    Err(error) => {
                         *failure = Some(error);
-                        return Poll::Ready(memory);
+                        return stage.take_back();
                     }
-                },
-                Stage::Posted(posted) => posted,
-                Stage::Over => return Poll::Pending,
-            };
+                }
+            }
+            let Stage::Posted(posted) = stage else { return Poll::Pending };
             let memory = posted.poll(handle, core, context, failure);
-            if memory.is_pending() {
-                *stage = Stage::Posted(posted);
+            if memory.is_ready() {
+                *stage = Stage::Over;
             }
             memory
         })

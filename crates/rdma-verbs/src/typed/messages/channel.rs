@@ -12,7 +12,7 @@ use super::{Options, Reason, Ticket, Violation};
 use crate::typed::endpoint::Handle;
 use crate::typed::work::InFlight;
 use crate::typed::{
-    Buf, Connection, Error, Failed, Pool, Received, Region, Remote, Result, TrustedDevice, Work,
+    Buf, Connection, Error, Pool, Received, Region, Remote, Result, TrustedDevice, Work,
     out_of_range, receive,
 };
 use crate::{Access, Connections as _};
@@ -306,8 +306,8 @@ impl<D: TrustedDevice> Channel<D> {
         for message in offers.take(self.options.offers.into()) {
             let Body::Offered(memory) = message.body else { continue };
             let posted = Target::new(&handle.shard, memory.length).and_then(|target| {
-                let work = [Work::read(target, memory)];
-                handle.with(|core| Ok(InFlight::post(handle, core, work)?))
+                let mut work = [Work::read(target, memory)];
+                handle.with(|core| InFlight::post(handle, core, &mut work))
             });
             match posted {
                 Ok(posted) => message.body = Body::Reading(posted),
@@ -383,8 +383,8 @@ impl<D: TrustedDevice> Channel<D> {
         let header = Header { kind, credits, length };
         buf[..Header::LENGTH].copy_from_slice(&header.encode());
         let handle = &self.handle;
-        let posted = handle.with(|core| InFlight::post(handle, core, [Work::send(buf)]));
-        let Failed { memory: [buf], error } = match posted {
+        let mut work = [Work::send(buf)];
+        let error = match handle.with(|core| InFlight::post(handle, core, &mut work)) {
             Ok(posted) => {
                 self.flow.sent(&header);
                 self.read -= u8::from(kind == Kind::Done);
@@ -399,9 +399,10 @@ impl<D: TrustedDevice> Channel<D> {
                 self.posted.push_back((posted, ticket));
                 return Ok(());
             }
-            Err(failed) => failed,
+            Err(error) => error,
         };
         if message.is_some() {
+            let [buf] = work.map(Work::into_memory);
             self.queue.push_front(Outgoing { kind, length, buf, message });
         }
         self.stop(error)
