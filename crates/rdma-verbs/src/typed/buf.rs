@@ -24,8 +24,7 @@ impl Pool {
     {
         let bytes = u64::from(buffers) * u64::from(size);
         let bytes = usize::try_from(bytes).map_err(|_| out_of_range("pool size", bytes, 1, usize::MAX))?;
-        let registration =
-            Registration::new(shard, pd, Memory::zeroed(bytes)?, Access::LOCAL_WRITE, Some(size))?;
+        let registration = Registration::new(shard, pd, Memory::zeroed(bytes)?, Access::LOCAL_WRITE, size)?;
         Ok(Self { registration, buffers })
     }
 
@@ -34,7 +33,7 @@ impl Pool {
     /// # Errors
     /// [`Error::PoolEmpty`]
     pub fn take(&self) -> Result<Buf> {
-        let (buffers, size) = (self.buffers, self.registration.unit);
+        let (buffers, size) = (self.buffers, self.registration.chunk);
         self.registration.take().map(Buf).ok_or(Error::PoolEmpty { buffers, size })
     }
 
@@ -62,7 +61,7 @@ impl Pool {
     /// Size of a buffer in bytes.
     #[must_use]
     pub fn buffer_size(&self) -> usize {
-        self.registration.unit as usize
+        self.registration.chunk as usize
     }
 }
 
@@ -76,16 +75,17 @@ impl Buf {
     /// # Errors
     /// [`crate::Error::OutOfRange`] if it is more than the pool's buffers have; nothing changes then.
     pub fn resize(&mut self, length: usize) -> Result<()> {
-        let size = self.0.registration.unit;
+        let size = self.0.registration.chunk;
         let fits = u32::try_from(length).ok().filter(|&length| length <= size);
-        self.0.length = fits.ok_or_else(|| out_of_range("buffer length", length as u64, 0, size as usize))?;
+        self.0.segment.length =
+            fits.ok_or_else(|| out_of_range("buffer length", length as u64, 0, size as usize))?;
         Ok(())
     }
 
     /// The length that it can have.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.0.registration.unit as usize
+        self.0.registration.chunk as usize
     }
 }
 
@@ -93,12 +93,12 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let Span { registration, length, .. } = &self.0;
+        let first = self.0.registration.memory().address();
         // SAFETY: the bytes are in the memory of the registration, which lives as long as the span:
-        // `Registration::new` numbers the chunks that are within the memory, the span has the number of one,
-        // and `length` is no more than its size. They are initialized: memory begins as zeros. Nothing writes
-        // them while the result lives:
-        // - The span is the only one of its chunk: `Registration::take` gives each number out once until the
+        // `Registration::new` makes chunks that are within the memory, the span begins where one of them
+        // does, and its length is no more than a chunk's. They are initialized: memory begins as zeros.
+        // Nothing writes them while the result lives:
+        // - The span is the only one of its chunk: `Registration::take` gives each offset out once until the
         //   span's drop gives it back, and a span is never cloned.
         // - A request has the span in the shard's slots, not in a `Buf`, until the request has completed, or
         //   its queue pair or shared receive queue is destroyed. From then on a `TrustedDevice` does not use
@@ -108,8 +108,8 @@ impl Deref for Buf {
         //   region has no rights for peers.
         unsafe {
             slice::from_raw_parts(
-                registration.memory().address().as_ptr().add(self.0.offset()),
-                *length as usize,
+                first.as_ptr().add(self.0.offset() as usize),
+                self.0.segment.length as usize,
             )
         }
     }
@@ -117,14 +117,14 @@ impl Deref for Buf {
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let Span { registration, length, .. } = &self.0;
+        let first = self.0.registration.memory().address();
         // SAFETY: as in `deref`. Nothing else reads or writes the bytes while the result lives, for the
         // reasons given there and because `self` is borrowed exclusively. They do not come from a shared
         // reference to bytes: `Memory` has a pointer.
         unsafe {
             slice::from_raw_parts_mut(
-                registration.memory().address().as_ptr().add(self.0.offset()),
-                *length as usize,
+                first.as_ptr().add(self.0.offset() as usize),
+                self.0.segment.length as usize,
             )
         }
     }
@@ -132,17 +132,19 @@ impl DerefMut for Buf {
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("length", &self.0.length).field("size", &self.capacity()).finish()
+        f.debug_struct("Buf").field("length", &self.len()).field("size", &self.capacity()).finish()
     }
 }
 
 impl sealed::Lend for Buf {
+    #[inline]
     fn lend(self, _: sealed::Key) -> Spans {
         self.0.into()
     }
 
+    #[inline]
     fn restore(spans: Spans, _: sealed::Key) -> Self {
-        Self(spans.first)
+        Self(spans.into_first())
     }
 }
 

@@ -173,8 +173,8 @@ impl<D: TrustedDevice> Core<D> {
         slot.finish(completion);
         match slot.owner {
             Owner::Future => {
-                if let Some(waker) = slot.waker.take() {
-                    self.woken.push(waker);
+                if slot.waker.is_some() {
+                    self.woken.extend(slot.waker.take());
                 }
             }
             Owner::Inbox if !failed => pair.inbox.push_back(id),
@@ -186,12 +186,12 @@ impl<D: TrustedDevice> Core<D> {
         }
     }
 
-    /// Whether all these requests of a future have completed. If not, it polls the completion queue once before
-    /// it registers the task.
+    /// Whether all these requests of a future are done, which may be new. If not, it polls the completion queue
+    /// once before it registers the task.
     #[inline]
-    pub(super) fn have_completed(&mut self, requests: &[SlotId], waker: &Waker) -> bool {
+    pub(super) fn are_done(&mut self, requests: &[SlotId], are_new: bool, waker: &Waker) -> bool {
         let incomplete = |slots: &Slots| requests.iter().copied().find(|&id| !slots.is_done(id));
-        if incomplete(&self.slots).is_none() {
+        if !are_new && incomplete(&self.slots).is_none() {
             return true;
         }
         self.reap();

@@ -33,7 +33,7 @@ impl<D: TrustedDevice> Handle<D> {
     pub(super) fn post_receives(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let span = pool.take()?.lend(KEY).first;
+            let span = pool.take()?.lend(KEY).into_first();
             let posted = self.with(|core| core.post_receive(self.index, span, Owner::Inbox));
             posted.map_err(|refused| refused.error)?;
         }

@@ -48,13 +48,14 @@ impl<D: TrustedDevice> Landing<D> {
         if let Err(error) = handle.shard.owns(registration).and(fits) {
             return Err(Failed { memory: Piece::restore(spans, KEY), error });
         }
-        let posted = handle.with(|core| match core.post_receive(handle.index, spans.first, Owner::Future) {
-            // Completed receives hold their entries until they are polled.
-            Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
-                core.post_receive(handle.index, span, Owner::Future)
-            }
-            outcome => outcome,
-        });
+        let posted =
+            handle.with(|core| match core.post_receive(handle.index, spans.into_first(), Owner::Future) {
+                // Completed receives hold their entries until they are polled.
+                Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
+                    core.post_receive(handle.index, span, Owner::Future)
+                }
+                outcome => outcome,
+            });
         match posted {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {
@@ -81,7 +82,7 @@ impl<D: TrustedDevice> Future for Landing<D> {
         let Self { shard, index, slot } = &mut *self;
         let Some(id) = *slot else { return Poll::Pending };
         shard.inner.with(|core| {
-            if !core.have_completed(&[id], context.waker()) {
+            if !core.are_done(&[id], false, context.waker()) {
                 return Poll::Pending;
             }
             *slot = None;

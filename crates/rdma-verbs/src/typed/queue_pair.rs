@@ -87,7 +87,7 @@ impl QueuePair {
     }
 
     /// Posts memory as a receive. `index` is that of this queue pair.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_receive(
         &mut self,
         cq: &mut impl QueuePairs,
@@ -96,12 +96,12 @@ impl QueuePair {
         span: Span,
         owner: Owner,
     ) -> Result<SlotId, Refused> {
-        let segment = span.segment();
+        let segment = span.segment;
         let id = slots.insert(Queue::Recv(index), span.into(), owner);
         // Some adapters take a length of 0 for 2 GiB.
         let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
         if let Err(error) = cq.post_recv(self.qp, &[RecvRequest { id: id.0, buffer }]) {
-            return Err(Refused { span: slots.take(id).0.first, error });
+            return Err(Refused { span: slots.take(id).0.into_first(), error });
         }
         self.outstanding += 1;
         self.receives += 1;

@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::{Span, Spans};
+use super::registration::Span;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Buf, Error, Remote, Result, Shard, TrustedDevice};
-use crate::{AnyDevice, Completion, CompletionKind, SrqId};
+use crate::{AnyDevice, Completion, CompletionKind, QpId, SrqId};
 
 /// The next message of a connection. Messages arrive in the order in which they were sent.
 ///
@@ -60,10 +60,10 @@ pub(super) fn next<D: TrustedDevice>(
     if let Some(id) = pair.inbox.pop_front() {
         let source = match pair.shared.and_then(|index| Some((index, core.shared.get(index)?))) {
             Some((index, shared)) => Source::Shared(index, shared.srq),
-            None => Source::Own(handle.index),
+            None => Source::Own(handle.index, pair.qp),
         };
-        let (Spans { first: span, .. }, completion) = core.slots.take(id);
-        return Poll::Ready(Ok(Received::new(span, completion, handle.shard.clone(), source)));
+        let (spans, completion) = core.slots.take(id);
+        return Poll::Ready(Ok(Received::new(spans.into_first(), completion, handle.shard.clone(), source)));
     }
     match pair.end().filter(|_| pair.is_exhausted()) {
         Some(end) => Poll::Ready(Err(Error::Ended(end.clone()))),
@@ -78,10 +78,18 @@ impl<D: TrustedDevice> Drop for Recv<'_, D> {
     #[inline]
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            self.handle.with(|core| {
-                core.pairs[self.handle.index].receivers.remove(self.ticket, &mut core.woken);
-            });
+            self.stop();
         }
+    }
+}
+
+impl<D: TrustedDevice> Recv<'_, D> {
+    /// Notes that it waits no longer.
+    #[cold]
+    fn stop(&mut self) {
+        self.handle.with(|core| {
+            core.pairs[self.handle.index].receivers.remove(self.ticket, &mut core.woken);
+        });
     }
 }
 
@@ -91,46 +99,45 @@ impl<D: TrustedDevice> Drop for Recv<'_, D> {
 pub struct Received<D: TrustedDevice = AnyDevice> {
     /// `None` after [`Received::into_buf`].
     buf: Option<Buf>,
-    completion: Completion,
+    immediate: Option<u64>,
+    written: Option<u32>,
+    invalidated: Option<u32>,
     shard: Shard<D>,
     source: Source,
 }
 
-/// The queue that a receive is of.
+/// The queue that a receive is of, by its index and its id.
 #[derive(Debug, Clone, Copy)]
 enum Source {
-    /// That of the queue pair with this index. The completion has its id.
-    Own(usize),
-    /// The shared one with this index.
+    Own(usize, QpId),
     Shared(usize, SrqId),
 }
 
 impl<D: TrustedDevice> Received<D> {
     fn new(mut span: Span, completion: Completion, shard: Shard<D>, source: Source) -> Self {
-        span.length = match completion.kind {
-            CompletionKind::Recv => completion.length.min(span.length),
-            // Its bytes are in a region.
-            _ => 0,
-        };
-        Self { buf: Some(Buf::restore(span.into(), KEY)), completion, shard, source }
+        let Completion { kind, length, immediate, invalidated, .. } = completion;
+        let written = (kind == CompletionKind::RecvWrite).then_some(length);
+        // The bytes of a write are in a region.
+        span.segment.length = if written.is_none() { length.min(span.segment.length) } else { 0 };
+        Self { buf: Some(Buf::restore(span.into(), KEY)), immediate, written, invalidated, shard, source }
     }
 
     /// The number that came with a write ([`Work::write_immediate`](super::Work::write_immediate)).
     #[must_use]
     pub fn immediate(&self) -> Option<u64> {
-        self.completion.immediate
+        self.immediate
     }
 
     /// Number of bytes that the peer has written to a region, if this is what it tells.
     #[must_use]
     pub fn written(&self) -> Option<u32> {
-        (self.completion.kind == CompletionKind::RecvWrite).then_some(self.completion.length)
+        self.written
     }
 
     /// The key of this side that the message has invalidated.
     #[must_use]
     pub fn invalidated(&self) -> Option<u32> {
-        self.completion.invalidated
+        self.invalidated
     }
 
     /// The peer's memory, if the message is an [advertisement](super::Connection::advertise).
@@ -159,12 +166,12 @@ impl<D: TrustedDevice> Deref for Received<D> {
 impl<D: TrustedDevice> Drop for Received<D> {
     fn drop(&mut self) {
         let Some(buf) = self.buf.take() else { return };
-        let mut span = buf.lend(KEY).first;
-        span.length = span.registration.unit;
-        let (source, qp) = (self.source, self.completion.qp);
+        let mut span = buf.lend(KEY).into_first();
+        span.segment.length = span.registration.chunk;
+        let source = self.source;
         // Its connection or its queue may be gone, and another one may have the index.
         self.shard.inner.with(|core| match source {
-            Source::Own(index) => core.repost(index, qp, span),
+            Source::Own(index, qp) => core.repost(index, qp, span),
             Source::Shared(index, srq) => {
                 if core.shared.get(index).is_some_and(|shared| shared.srq == srq) {
                     core.repost_shared(index, span);

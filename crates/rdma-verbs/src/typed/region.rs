@@ -20,7 +20,7 @@ impl Region {
     where
         P: ProtectionDomain<Mr: 'static>,
     {
-        Ok(Self(Registration::new(shard, pd, memory, access, None)?))
+        Ok(Self(Registration::new(shard, pd, memory, access, 0)?))
     }
 
     /// Deregisters it, if nothing else refers to it.
@@ -66,15 +66,15 @@ impl Region {
         if range.start > range.end || range.end > self.len() {
             return Err(error.into());
         }
-        let [offset, length] = [range.start, range.len()].map(u32::try_from);
-        Ok(Piece(self.0.piece(offset.map_err(|_| error)?, length.map_err(|_| error)?)))
+        let length = u32::try_from(range.len()).map_err(|_| error)?;
+        Ok(Piece(self.0.piece(range.start, length)))
     }
 
     /// A piece of it, as a peer has to name it.
     pub(super) fn remote_piece(&self, range: Range<usize>) -> Result<Remote> {
         // `remote` is no longer than an offset can tell.
         let Piece(span) = self.piece(range)?;
-        self.remote().piece(u32::try_from(span.offset()).unwrap_or(u32::MAX), span.length)
+        self.remote().piece(u32::try_from(span.offset()).unwrap_or(u32::MAX), span.segment.length)
     }
 
     pub(super) fn registration(&self) -> &Registration {
@@ -101,7 +101,7 @@ impl sealed::Lend for Piece {
     }
 
     fn restore(spans: Spans, _: sealed::Key) -> Self {
-        Self(spans.first)
+        Self(spans.into_first())
     }
 }
 
@@ -115,10 +115,8 @@ pub struct Pieces(Spans);
 impl Pieces {
     /// These pieces. `None` if there are none.
     #[must_use]
-    pub fn new(pieces: impl IntoIterator<Item = Piece, IntoIter: DoubleEndedIterator>) -> Option<Self> {
-        let pieces = pieces.into_iter().rev();
-        let spans = pieces.fold(None, |next, Piece(first)| Some(Spans { first, next: next.map(Box::new) }));
-        spans.map(Self)
+    pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Option<Self> {
+        Spans::new(pieces.into_iter().map(|Piece(span)| span)).map(Self)
     }
 }
 

@@ -12,10 +12,10 @@ pub(super) struct Registration {
     /// The shard in whose protection domain it is. Keys mean nothing in another one.
     pub(super) shard: u64,
     pub(super) access: Access,
-    /// Number of bytes that [`Span::start`] counts as one: a pool's chunk, or a byte of a region.
-    pub(super) unit: u32,
-    /// The chunks of a pool that no span holds. `None`: it is a region's memory, which has none.
-    free: Option<Mutex<Vec<u32>>>,
+    /// Size of the chunks of a pool. A region has none: 0.
+    pub(super) chunk: u32,
+    /// The offsets of the chunks that no span holds.
+    free: Mutex<Vec<u64>>,
     local_key: u32,
     /// The address of its first byte, as the device counts.
     pub(super) address: u64,
@@ -25,23 +25,23 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Registers memory, which has chunks of so many bytes if it is a pool's.
+    /// Registers memory: a pool's, with chunks of `chunk` bytes, or a region's, for which that is 0.
     pub(super) fn new<P>(
         shard: u64,
         pd: &P,
         memory: Arc<Memory>,
         access: Access,
-        chunk: Option<u32>,
+        chunk: u32,
     ) -> Result<Arc<Self>>
     where
         P: ProtectionDomain<Mr: 'static>,
     {
         let region = Box::new(pd.register(Arc::clone(&memory), access)?);
-        let unit = chunk.unwrap_or(1);
-        let units = u32::try_from(memory.len().checked_div(unit as usize).unwrap_or(0)).unwrap_or(u32::MAX);
-        let free = chunk.map(|_| Mutex::new((0..units).rev().collect()));
+        let (size, length) = (u64::from(chunk), memory.len() as u64);
+        let chunks = length.checked_div(size).unwrap_or(0);
+        let free = Mutex::new((0..chunks).rev().map(|number| number * size).collect());
         let (local_key, address) = (region.local_key(), region.address());
-        Ok(Arc::new(Self { shard, access, unit, free, local_key, address, memory, region }))
+        Ok(Arc::new(Self { shard, access, chunk, free, local_key, address, memory, region }))
     }
 
     pub(super) fn memory(&self) -> &Memory {
@@ -55,19 +55,24 @@ impl Registration {
 
     /// Takes a chunk that no span holds.
     pub(super) fn take(self: &Arc<Self>) -> Option<Span> {
-        let start = self.free.as_ref()?.lock().pop()?;
-        Some(Span { registration: Arc::clone(self), start, length: self.unit })
+        let offset = self.free.lock().pop()?;
+        Some(self.span(offset, self.chunk))
     }
 
     /// These bytes of a region. The caller has checked that they are within it.
-    pub(super) fn piece(self: &Arc<Self>, offset: u32, length: u32) -> Span {
-        debug_assert!(self.free.is_none(), "the bytes of a pool have owners");
-        Span { registration: Arc::clone(self), start: offset, length }
+    pub(super) fn piece(self: &Arc<Self>, offset: usize, length: u32) -> Span {
+        debug_assert_eq!(self.chunk, 0, "the bytes of a pool have owners");
+        self.span(offset as u64, length)
+    }
+
+    fn span(self: &Arc<Self>, offset: u64, length: u32) -> Span {
+        let segment = Segment { key: self.local_key, address: self.address.wrapping_add(offset), length };
+        Span { registration: Arc::clone(self), segment }
     }
 
     /// Number of chunks that no span holds.
     pub(super) fn free(&self) -> usize {
-        self.free.as_ref().map_or(0, |free| free.lock().len())
+        self.free.lock().len()
     }
 }
 
@@ -82,54 +87,97 @@ impl fmt::Debug for Registration {
 #[derive(Debug)]
 pub struct Span {
     pub(super) registration: Arc<Registration>,
-    /// The number of the chunk, or the offset in the region.
-    start: u32,
-    pub(super) length: u32,
+    /// What the device calls them.
+    pub(super) segment: Segment,
 }
 
 impl Span {
     /// The offset of its first byte in the memory.
-    pub(super) fn offset(&self) -> usize {
-        self.start as usize * self.registration.unit as usize
+    pub(super) fn offset(&self) -> u64 {
+        self.segment.address.wrapping_sub(self.registration.address)
     }
 
     /// Whether it owns a chunk of a pool.
     pub(super) fn is_chunk(&self) -> bool {
-        self.registration.free.is_some()
-    }
-
-    pub(super) fn segment(&self) -> Segment {
-        let registration = &*self.registration;
-        let address = registration.address + self.offset() as u64;
-        Segment { key: registration.local_key, address, length: self.length }
+        self.registration.chunk > 0
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Some(free) = &self.registration.free {
-            free.lock().push(self.start);
+        if self.is_chunk() {
+            self.registration.free.lock().push(self.offset());
         }
     }
 }
 
-/// The memory of one operation: most have one span.
+/// The memory of one operation. Nearly always it is one span.
 #[derive(Debug)]
 pub struct Spans {
     pub(super) first: Span,
-    /// What follows it.
-    pub(super) next: Option<Box<Spans>>,
+    /// If there are several.
+    several: Option<Box<Several>>,
+}
+
+#[derive(Debug)]
+struct Several {
+    /// Those that follow the first one.
+    others: Vec<Span>,
+    /// The segments of all that are not empty.
+    segments: Vec<Segment>,
 }
 
 impl Spans {
-    /// Its spans in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Span> {
-        std::iter::successors(Some(self), |spans| spans.next.as_deref()).map(|spans| &spans.first)
+    /// These spans. `None` if there are none.
+    pub(super) fn new(mut spans: impl Iterator<Item = Span>) -> Option<Self> {
+        let (first, others) = (spans.next()?, Vec::from_iter(spans));
+        if others.is_empty() {
+            return Some(first.into());
+        }
+        let segments = [&first].into_iter().chain(&others).map(|span| span.segment);
+        let segments = segments.filter(|segment| segment.length > 0).collect();
+        Some(Self { first, several: Some(Box::new(Several { others, segments })) })
+    }
+
+    /// The first one. That is all, unless the memory is [`Pieces`](super::Pieces).
+    #[inline]
+    pub(super) fn into_first(self) -> Span {
+        let Self { first, several } = self;
+        // Tested here, because it is usual that there is nothing to drop.
+        several.into_iter().for_each(drop);
+        first
+    }
+
+    /// Their segments. Only the first one may be empty, if it is the only one.
+    #[inline]
+    pub(super) fn segments(&self) -> &[Segment] {
+        match &self.several {
+            None => std::slice::from_ref(&self.first.segment),
+            Some(several) => &several.segments,
+        }
+    }
+
+    /// Their number of bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.segments().iter().map(|segment| u64::from(segment.length)).sum()
+    }
+
+    /// Calls `each` with the registrations of all, until it fails.
+    #[inline]
+    pub(super) fn try_for_each<E>(
+        &self,
+        each: impl Fn(&Registration) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        each(&self.first.registration)?;
+        match &self.several {
+            None => Ok(()),
+            Some(several) => several.others.iter().try_for_each(|span| each(&span.registration)),
+        }
     }
 }
 
 impl From<Span> for Spans {
     fn from(first: Span) -> Self {
-        Self { first, next: None }
+        Self { first, several: None }
     }
 }

@@ -64,7 +64,7 @@ impl<D: TrustedDevice> SharedReceives<D> {
     pub fn post(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let span = pool.take()?.lend(KEY).first;
+            let span = pool.take()?.lend(KEY).into_first();
             self.shard.inner.with(|core| core.post_shared(self.index, span).map_err(|(_, error)| error))?;
         }
         Ok(())
@@ -146,11 +146,11 @@ impl<D: TrustedDevice> Core<D> {
     /// Posts a buffer as a receive of a shared queue. A buffer that the device did not take comes back.
     fn post_shared(&mut self, index: usize, span: Span) -> std::result::Result<(), (Span, crate::Error)> {
         let Some(shared) = self.shared.get_mut(index) else { return Ok(()) };
-        let segment = span.segment();
+        let segment = span.segment;
         let id = self.slots.insert(Queue::Shared(index), span.into(), Owner::Inbox);
         let request = RecvRequest { id: id.0, buffer: Buffer::Segment(segment) };
         if let Err(error) = self.cq.post_srq_recv(shared.srq, &[request]) {
-            return Err((self.slots.take(id).0.first, error));
+            return Err((self.slots.take(id).0.into_first(), error));
         }
         shared.posted += 1;
         Ok(())
@@ -194,7 +194,7 @@ impl<D: TrustedDevice> Core<D> {
             }
             _ => {
                 let (spans, _) = self.slots.take(id);
-                self.repost_shared(index, spans.first);
+                self.repost_shared(index, spans.into_first());
                 // The connection has the reason.
                 pair.into_iter().for_each(|pair| self.poll_events(pair));
             }
@@ -214,7 +214,7 @@ impl<D: TrustedDevice> Core<D> {
         self.draining -= usize::from(pair.draining.is_some());
         for id in pair.inbox.drain(..) {
             let (spans, _) = self.slots.take(id);
-            self.repost_shared(index, spans.first);
+            self.repost_shared(index, spans.into_first());
         }
         if let Some(shared) = self.shared.get_mut(index) {
             shared.users -= 1;

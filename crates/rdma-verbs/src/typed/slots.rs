@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use super::registration::Spans;
 use super::waiters::replace;
-use crate::Completion;
+use crate::{Completion, Segment};
 
 /// The id of requests that have no slot, because they use no memory of the shard.
 pub(super) const NO_SLOT: u64 = u64::MAX;
@@ -120,6 +120,12 @@ impl Slots {
     #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
         self.slots.get_mut(id.index()).filter(|slot| slot.serial == id.serial())
+    }
+
+    /// The segments of the memory of a slot that is still there.
+    #[inline]
+    pub(super) fn segments(&self, id: SlotId) -> &[Segment] {
+        self.slots[id.index()].memory.as_ref().map_or(&[], Spans::segments)
     }
 
     /// Whether a request is done, and its slot still there.

@@ -2,16 +2,14 @@
 
 use std::marker::PhantomData;
 use std::mem;
-use std::ops::Deref;
 use std::pin::Pin;
-use std::slice;
 use std::task::{Context, Poll};
 
 use self::sealed::KEY;
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::{Span, Spans};
-use super::slots::{Owner, Queue, SlotId};
+use super::registration::Spans;
+use super::slots::{Owner, Queue, SlotId, Slots};
 use super::{Error, Failed, Remote, TrustedDevice};
 use crate::memory::OutOfBounds;
 use crate::{
@@ -101,37 +99,32 @@ impl<M: Lend> Work<M> {
     /// Checks what a device may report only by breaking the connection.
     fn check<D: TrustedDevice>(&self, handle: &Handle<D>, is_sink_public: bool) -> Result<(), Error> {
         let Some(spans) = &self.spans else { return Ok(()) };
-        if let Some(room) = self.room {
-            let length: u64 = spans.iter().map(|span| u64::from(span.length)).sum();
-            if length > room.into() {
-                let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
-                return Err(OutOfBounds { offset: 0, length, size }.into());
-            }
+        if let Some(room) = self.room.filter(|&room| spans.length() > room.into()) {
+            let (length, size) = (usize::try_from(spans.length()).unwrap_or(usize::MAX), room as usize);
+            return Err(OutOfBounds { offset: 0, length, size }.into());
         }
         let needed = match self.verb {
             Verb::Read { .. } if is_sink_public => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
             Verb::Read { .. } => Access::LOCAL_WRITE,
             Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
         };
-        spans.iter().try_for_each(|Span { registration, .. }| {
+        spans.try_for_each(|registration| {
             handle.shard.owns(registration)?;
             let granted = registration.access;
             if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
         })
     }
 
-    /// Its segments.
-    fn segments(&self) -> Segments {
-        // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
-        let is_needed = |segment: &Segment| segment.length > 0 || matches!(self.verb, Verb::Read { .. });
-        match &self.spans {
-            None => Segments::None,
-            Some(Spans { first, next: None }) => match first.segment() {
-                segment if is_needed(&segment) => Segments::One(segment),
-                _ => Segments::None,
-            },
-            Some(spans) => Segments::Many(spans.iter().map(Span::segment).filter(is_needed).collect()),
-        }
+    /// The request of the slot that has its memory.
+    #[inline]
+    fn request<'s>(&self, id: SlotId, slots: &'s Slots) -> SendRequest<'s> {
+        let segments = match slots.segments(id) {
+            // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
+            [Segment { length: 0, .. }] if !matches!(self.verb, Verb::Read { .. }) => &[],
+            segments => segments,
+        };
+        let payload = if self.is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
+        SendRequest { id: id.0, signaled: true, operation: self.verb, payload }
     }
 }
 
@@ -186,25 +179,6 @@ impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
     }
 }
 
-/// The segments of an operation's memory.
-enum Segments {
-    None,
-    One(Segment),
-    Many(Vec<Segment>),
-}
-
-impl Deref for Segments {
-    type Target = [Segment];
-
-    fn deref(&self) -> &[Segment] {
-        match self {
-            Self::None => &[],
-            Self::One(segment) => slice::from_ref(segment),
-            Self::Many(segments) => segments,
-        }
-    }
-}
-
 impl<M: Lend, const N: usize> InFlight<M, N> {
     /// Posts operations, all or none. If none, they keep their memory.
     #[inline]
@@ -215,30 +189,32 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
     ) -> Result<Self, Error> {
         let is_sink_public = !core.attributes.private_read_sinks;
         works.iter().try_for_each(|work| work.check(handle, is_sink_public))?;
-        let segments: [_; N] = works.each_ref().map(Work::segments);
         let slots = works.each_mut().map(|work| {
-            core.slots.insert(Queue::Send(handle.index), work.spans.take().expect("it is new"), Owner::Future)
+            let spans = work.spans.take().expect("it is not posted");
+            core.slots.insert(Queue::Send(handle.index), spans, Owner::Future)
         });
-        let requests: [_; N] = std::array::from_fn(|at| {
-            let (Work { verb, is_fenced, .. }, segments) = (&works[at], &segments[at]);
-            let payload = if *is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
-            SendRequest { id: slots[at].0, signaled: true, operation: *verb, payload }
-        });
-        let qp = handle.pair(core).qp;
-        let mut outcome = core.cq.post_send(qp, &requests, false);
+        let pair = handle.pair(core);
+        pair.outstanding += N;
+        let unsignaled = mem::take(&mut pair.unsignaled);
+        let qp = pair.qp;
+        let post = |core: &mut Core<D>| {
+            let requests: [_; N] = std::array::from_fn(|at| works[at].request(slots[at], &core.slots));
+            core.cq.post_send(qp, &requests, false)
+        };
+        let mut outcome = post(core);
         // Completed requests hold their entries until they are polled.
         if matches!(outcome, Err(crate::Error::QueueFull { .. })) && core.reap() {
-            outcome = core.cq.post_send(qp, &requests, false);
+            outcome = post(core);
         }
         if let Err(error) = outcome {
+            let pair = handle.pair(core);
+            pair.outstanding -= N;
+            pair.unsignaled += unsignaled;
             for (work, slot) in works.iter_mut().zip(slots) {
                 work.spans = Some(core.slots.take(slot).0);
             }
             return Err(handle.refusal(core, error));
         }
-        let pair = handle.pair(core);
-        pair.outstanding += N;
-        pair.unsignaled = 0;
         Ok(Self { slots, memory: PhantomData })
     }
 
@@ -248,10 +224,11 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         &self,
         handle: &Handle<D>,
         core: &mut Core<D>,
+        are_new: bool,
         context: &mut Context<'_>,
         failure: &mut Option<Error>,
     ) -> Poll<[M; N]> {
-        if !core.have_completed(&self.slots, context.waker()) {
+        if !core.are_done(&self.slots, are_new, context.waker()) {
             return Poll::Pending;
         }
         Poll::Ready(self.slots.map(|slot| {
@@ -264,6 +241,7 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
     }
 
     /// Leaves them alone: their memory goes back to its pool when they are done.
+    #[cold]
     pub(super) fn detach<D: TrustedDevice>(&self, core: &mut Core<D>) {
         self.slots.iter().for_each(|&slot| core.slots.abandon(slot, &mut core.woken));
     }
@@ -277,7 +255,9 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
     fn advance(&mut self, context: &mut Context<'_>, failure: &mut Option<Error>) -> Poll<[M; N]> {
         let Self { handle, stage } = self;
         handle.with(|core| {
+            let mut are_new = false;
             if let Stage::New(works) = stage {
+                are_new = true;
                 match InFlight::post(handle, core, works) {
                     Ok(posted) => *stage = Stage::Posted(posted),
                     Err(error) => {
@@ -287,7 +267,7 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
                 }
             }
             let Stage::Posted(posted) = stage else { return Poll::Pending };
-            let memory = posted.poll(handle, core, context, failure);
+            let memory = posted.poll(handle, core, are_new, context, failure);
             if memory.is_ready() {
                 *stage = Stage::Over;
             }
@@ -317,9 +297,11 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Future for Batch<'_, D, M, N> {
 }
 
 impl<D: TrustedDevice, M: Lend, const N: usize> Drop for Batch<'_, D, M, N> {
+    #[inline]
     fn drop(&mut self) {
-        let Stage::Posted(posted) = &self.stage else { return };
-        self.handle.with(|core| posted.detach(core));
+        if let Stage::Posted(posted) = &self.stage {
+            self.handle.with(|core| posted.detach(core));
+        }
     }
 }
 

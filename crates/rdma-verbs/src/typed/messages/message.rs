@@ -70,9 +70,9 @@ impl Target {
         match self {
             Self::Buf(buf) => Ok(Bytes::Buf(buf)),
             Self::Piece(piece) => {
-                let Spans { first: span, .. } = piece.lend(KEY);
-                let mut bytes = vec![0; span.length as usize];
-                span.registration.memory().read(span.offset() as u64, &mut bytes)?;
+                let span = piece.lend(KEY).into_first();
+                let mut bytes = vec![0; span.segment.length as usize];
+                span.registration.memory().read(span.offset(), &mut bytes)?;
                 Ok(Bytes::Copy(bytes))
             }
         }
