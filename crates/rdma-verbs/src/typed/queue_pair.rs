@@ -87,6 +87,7 @@ impl QueuePair {
     }
 
     /// Posts memory as a receive. `index` is that of this queue pair.
+    // 30 instructions fewer for each message.
     #[inline(always)]
     pub(super) fn post_receive(
         &mut self,
