@@ -75,7 +75,7 @@ impl Buf {
     /// # Errors
     /// [`crate::Error::OutOfRange`] if it is more than the pool's buffers have; nothing changes then.
     pub fn resize(&mut self, length: usize) -> Result<()> {
-        let size = self.0.registration.chunk;
+        let size = self.0.chunk();
         let fits = u32::try_from(length).ok().filter(|&length| length <= size);
         self.0.segment.length =
             fits.ok_or_else(|| out_of_range("buffer length", length as u64, 0, size as usize))?;
@@ -85,7 +85,7 @@ impl Buf {
     /// The length that it can have.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.0.registration.chunk as usize
+        self.0.chunk() as usize
     }
 }
 
@@ -93,7 +93,7 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let first = self.0.registration.memory().address();
+        let Some(base) = self.0.base() else { return &[] };
         // SAFETY: the bytes are in the memory of the registration, which lives as long as the span:
         // `Registration::new` makes chunks that are within the memory, the span begins where one of them
         // does, and its length is no more than a chunk's. They are initialized: memory begins as zeros.
@@ -106,27 +106,17 @@ impl Deref for Buf {
         // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
         //   valid only in the protection domain of the shard, which is not given out either, and the
         //   region has no rights for peers.
-        unsafe {
-            slice::from_raw_parts(
-                first.as_ptr().add(self.0.offset() as usize),
-                self.0.segment.length as usize,
-            )
-        }
+        unsafe { slice::from_raw_parts(base.as_ptr(), self.0.segment.length as usize) }
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let first = self.0.registration.memory().address();
+        let Some(base) = self.0.base() else { return &mut [] };
         // SAFETY: as in `deref`. Nothing else reads or writes the bytes while the result lives, for the
         // reasons given there and because `self` is borrowed exclusively. They do not come from a shared
         // reference to bytes: `Memory` has a pointer.
-        unsafe {
-            slice::from_raw_parts_mut(
-                first.as_ptr().add(self.0.offset() as usize),
-                self.0.segment.length as usize,
-            )
-        }
+        unsafe { slice::from_raw_parts_mut(base.as_ptr(), self.0.segment.length as usize) }
     }
 }
 

@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::queue_pair::{QueuePair, State};
+use super::registration::Spans;
 use super::slots::Owner;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Connection, Error, Failed, Landing, Piece, Pool, Result, Shard, TrustedDevice};
-use crate::{AnyDevice, Connections as _, EventTarget, QpCapabilities};
+use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities};
 
 /// The ownership of a queue pair. Dropping it ends the connection in order, without waiting for that.
 pub(super) struct Handle<D: TrustedDevice> {
@@ -28,6 +29,16 @@ impl<D: TrustedDevice> Handle<D> {
     #[inline]
     pub(super) fn pair<'c>(&self, core: &'c mut Core<D>) -> &'c mut QueuePair {
         &mut core.pairs[self.index]
+    }
+
+    /// Checks that memory is of this shard, and has the rights that a request needs.
+    #[inline]
+    pub(super) fn check(&self, spans: &Spans, needed: Access) -> Result<()> {
+        spans.try_for_each(|registration| {
+            self.shard.owns(registration)?;
+            let granted = registration.access;
+            if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
+        })
     }
 
     pub(super) fn post_receives(&self, pool: &Pool, count: u32) -> Result<()> {

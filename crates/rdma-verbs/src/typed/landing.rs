@@ -41,11 +41,7 @@ pub struct Landed {
 impl<D: TrustedDevice> Landing<D> {
     pub(super) fn post(handle: &Handle<D>, piece: Piece) -> Result<Self, Failed<Piece>> {
         let spans = piece.lend(KEY);
-        let registration = &spans.first.registration;
-        let (needed, granted) = (Access::LOCAL_WRITE, registration.access);
-        let fits =
-            if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) };
-        if let Err(error) = handle.shard.owns(registration).and(fits) {
+        if let Err(error) = handle.check(&spans, Access::LOCAL_WRITE) {
             return Err(Failed { memory: Piece::restore(spans, KEY), error });
         }
         let posted =

@@ -1,12 +1,13 @@
 //! Messages that arrive.
 
+use std::mem;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::Span;
+use super::registration::{Span, Spans};
 use super::work::sealed::{KEY, Lend as _};
 use super::{Buf, Error, Remote, Result, Shard, TrustedDevice};
 use crate::{AnyDevice, Completion, CompletionKind, QpId, SrqId};
@@ -97,8 +98,8 @@ impl<D: TrustedDevice> Recv<'_, D> {
 /// that this shares.
 #[derive(Debug)]
 pub struct Received<D: TrustedDevice = AnyDevice> {
-    /// `None` after [`Received::into_buf`].
-    buf: Option<Buf>,
+    /// Without memory after [`Received::into_buf`].
+    buf: Buf,
     immediate: Option<u64>,
     written: Option<u32>,
     invalidated: Option<u32>,
@@ -119,7 +120,7 @@ impl<D: TrustedDevice> Received<D> {
         let written = (kind == CompletionKind::RecvWrite).then_some(length);
         // The bytes of a write are in a region.
         span.segment.length = if written.is_none() { length.min(span.segment.length) } else { 0 };
-        Self { buf: Some(Buf::restore(span.into(), KEY)), immediate, written, invalidated, shard, source }
+        Self { buf: Buf::restore(span.into(), KEY), immediate, written, invalidated, shard, source }
     }
 
     /// The number that came with a write ([`Work::write_immediate`](super::Work::write_immediate)).
@@ -148,10 +149,16 @@ impl<D: TrustedDevice> Received<D> {
         Remote::from_advert(self)
     }
 
+    /// Takes the buffer, and leaves one without memory.
+    #[inline]
+    fn take(&mut self) -> Buf {
+        mem::replace(&mut self.buf, Buf::restore(Spans::default(), KEY))
+    }
+
     /// The buffer, which is not posted again. The connection has a receive less.
     #[must_use]
     pub fn into_buf(mut self) -> Buf {
-        self.buf.take().expect("only this call takes it")
+        self.take()
     }
 }
 
@@ -159,15 +166,17 @@ impl<D: TrustedDevice> Deref for Received<D> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        self.buf.as_deref().unwrap_or_default()
+        &self.buf
     }
 }
 
 impl<D: TrustedDevice> Drop for Received<D> {
     fn drop(&mut self) {
-        let Some(buf) = self.buf.take() else { return };
-        let mut span = buf.lend(KEY).into_first();
-        span.segment.length = span.registration.chunk;
+        let mut span = self.take().lend(KEY).into_first();
+        span.segment.length = span.chunk();
+        if span.segment.length == 0 {
+            return;
+        }
         let source = self.source;
         // Its connection or its queue may be gone, and another one may have the index.
         self.shard.inner.with(|core| match source {

@@ -73,8 +73,9 @@ impl Region {
     /// A piece of it, as a peer has to name it.
     pub(super) fn remote_piece(&self, range: Range<usize>) -> Result<Remote> {
         // `remote` is no longer than an offset can tell.
+        let offset = u32::try_from(range.start).unwrap_or(u32::MAX);
         let Piece(span) = self.piece(range)?;
-        self.remote().piece(u32::try_from(span.offset()).unwrap_or(u32::MAX), span.segment.length)
+        self.remote().piece(offset, span.segment.length)
     }
 
     pub(super) fn registration(&self) -> &Registration {

@@ -1,10 +1,12 @@
 //! Registered memory and the pieces of it that move into operations.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::memory::OutOfBounds;
 use crate::{Access, Memory, MemoryRegion, ProtectionDomain, Result, Segment};
 
 /// Registered memory of a shard. It stays registered as long as a [`Span`] or its owner refers to it.
@@ -67,7 +69,22 @@ impl Registration {
 
     fn span(self: &Arc<Self>, offset: u64, length: u32) -> Span {
         let segment = Segment { key: self.local_key, address: self.address.wrapping_add(offset), length };
-        Span { registration: Arc::clone(self), segment }
+        Span { registration: Some(Arc::clone(self)), segment }
+    }
+
+    /// Takes back the chunk that begins with a segment, if it is a pool's.
+    #[cold]
+    fn give_back(&self, segment: &Segment) {
+        if self.chunk > 0 {
+            self.free.lock().push(self.offset(segment) as u64);
+        }
+    }
+
+    /// The offset of a segment in the memory.
+    #[inline]
+    fn offset(&self, segment: &Segment) -> usize {
+        // The offset was that of memory, so it is no longer than a `usize`.
+        segment.address.wrapping_sub(self.address) as usize
     }
 
     /// Number of chunks that no span holds.
@@ -84,35 +101,55 @@ impl fmt::Debug for Registration {
 
 /// Bytes of registered memory. Those of a pool are the beginning of one chunk, and the span owns the chunk.
 /// While a request uses them, the shard has the span, so no one else does.
+///
+/// The default is no memory: it stays where a span was taken from.
 #[derive(Debug)]
 pub struct Span {
-    pub(super) registration: Arc<Registration>,
+    pub(super) registration: Option<Arc<Registration>>,
     /// What the device calls them.
     pub(super) segment: Segment,
 }
 
 impl Span {
-    /// The offset of its first byte in the memory.
-    pub(super) fn offset(&self) -> u64 {
-        self.segment.address.wrapping_sub(self.registration.address)
+    /// Their first byte. `None` without memory.
+    #[inline]
+    pub(super) fn base(&self) -> Option<NonNull<u8>> {
+        let registration = self.registration.as_deref()?;
+        let bytes = registration.memory().address().as_ptr();
+        NonNull::new(bytes.wrapping_add(registration.offset(&self.segment)))
     }
 
-    /// Whether it owns a chunk of a pool.
-    pub(super) fn is_chunk(&self) -> bool {
-        self.registration.chunk > 0
+    /// Size of its chunk, if it owns one of a pool. Otherwise 0.
+    #[inline]
+    pub(super) fn chunk(&self) -> u32 {
+        self.registration.as_ref().map_or(0, |registration| registration.chunk)
+    }
+
+    /// Copies the bytes, as many as `target` has.
+    pub(super) fn read(&self, target: &mut [u8]) -> std::result::Result<(), OutOfBounds> {
+        let Some(registration) = &self.registration else { return Ok(()) };
+        registration.memory.read(registration.offset(&self.segment) as u64, target)
+    }
+}
+
+impl Default for Span {
+    fn default() -> Self {
+        Self { registration: None, segment: Segment { key: 0, address: 0, length: 0 } }
     }
 }
 
 impl Drop for Span {
+    #[inline]
     fn drop(&mut self) {
-        if self.is_chunk() {
-            self.registration.free.lock().push(self.offset());
+        // Most spans that are dropped were taken from.
+        if let Some(registration) = &self.registration {
+            registration.give_back(&self.segment);
         }
     }
 }
 
 /// The memory of one operation. Nearly always it is one span.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Spans {
     pub(super) first: Span,
     /// If there are several.
@@ -168,10 +205,12 @@ impl Spans {
         &self,
         each: impl Fn(&Registration) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        each(&self.first.registration)?;
+        self.first.registration.as_deref().map_or(Ok(()), &each)?;
         match &self.several {
             None => Ok(()),
-            Some(several) => several.others.iter().try_for_each(|span| each(&span.registration)),
+            Some(several) => {
+                several.others.iter().filter_map(|span| span.registration.as_deref()).try_for_each(each)
+            }
         }
     }
 }

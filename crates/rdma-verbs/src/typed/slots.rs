@@ -1,5 +1,6 @@
 //! The requests that a device has, and the memory that they use.
 
+use std::mem;
 use std::task::Waker;
 
 use super::registration::Spans;
@@ -58,8 +59,8 @@ pub(super) struct Slot {
     next: usize,
     pub(super) queue: Queue,
     pub(super) owner: Owner,
-    /// `None` if the slot is free.
-    memory: Option<Spans>,
+    is_used: bool,
+    memory: Spans,
     is_done: bool,
     /// Of a request that is done.
     completion: Completion,
@@ -97,7 +98,8 @@ impl Slots {
         }
         let slot = &mut self.slots[index];
         self.free = slot.next;
-        (slot.queue, slot.owner, slot.memory, slot.is_done) = (queue, owner, Some(memory), false);
+        (slot.queue, slot.owner, slot.memory) = (queue, owner, memory);
+        (slot.is_used, slot.is_done) = (true, false);
         SlotId::new(index, slot.serial)
     }
 
@@ -109,7 +111,8 @@ impl Slots {
             next: self.slots.len() + 1,
             queue: Queue::Send(0),
             owner: Owner::Nobody,
-            memory: None,
+            is_used: false,
+            memory: Spans::default(),
             is_done: false,
             completion: Completion::EMPTY,
             waker: None,
@@ -125,7 +128,7 @@ impl Slots {
     /// The segments of the memory of a slot that is still there.
     #[inline]
     pub(super) fn segments(&self, id: SlotId) -> &[Segment] {
-        self.slots[id.index()].memory.as_ref().map_or(&[], Spans::segments)
+        self.slots[id.index()].memory.segments()
     }
 
     /// Whether a request is done, and its slot still there.
@@ -134,20 +137,19 @@ impl Slots {
         self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.is_done)
     }
 
-    /// Frees a slot that is still there. Returns the memory, and the completion if the request is done.
-    ///
-    /// # Panics
-    /// If the slot is not there.
+    /// Frees a slot. Returns the memory, and the completion if the request is done. Nothing, if the slot is not
+    /// there any more.
     #[inline]
     pub(super) fn take(&mut self, id: SlotId) -> (Spans, Completion) {
         let free = self.free;
-        let slot = self.get_mut(id).expect("the slot of a request that nobody has taken");
+        let Some(slot) = self.get_mut(id) else { return (Spans::default(), Completion::EMPTY) };
         // Never that of `NO_SLOT`.
         slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
         slot.next = free;
-        let (memory, completion) = (slot.memory.take(), slot.completion);
+        slot.is_used = false;
+        let taken = (mem::take(&mut slot.memory), slot.completion);
         self.free = id.index();
-        (memory.expect("a slot that is not free has memory"), completion)
+        taken
     }
 
     /// Has the task of a future woken when its request is done.
@@ -174,7 +176,7 @@ impl Slots {
     pub(super) fn end(&mut self, is_destroyed: impl Fn(Queue) -> bool, woken: &mut Vec<Waker>) {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if slot.memory.is_none() || !is_destroyed(slot.queue) {
+            if !slot.is_used || !is_destroyed(slot.queue) {
                 continue;
             }
             if slot.owner == Owner::Future {

@@ -42,8 +42,8 @@ pub(super) mod sealed {
 #[derive(Debug)]
 #[must_use = "it is done when it is posted"]
 pub struct Work<M> {
-    /// `None` once it is posted.
-    spans: Option<Spans>,
+    /// Without memory once it is posted.
+    spans: Spans,
     /// What they are made of.
     memory: PhantomData<M>,
     verb: Verb,
@@ -54,7 +54,7 @@ pub struct Work<M> {
 
 impl<M: Lend> Work<M> {
     fn new(memory: M, verb: Verb, room: Option<u32>) -> Self {
-        Self { spans: Some(memory.lend(KEY)), memory: PhantomData, verb, room, is_fenced: false }
+        Self { spans: memory.lend(KEY), memory: PhantomData, verb, room, is_fenced: false }
     }
 
     /// Sends the memory as a message: it arrives in the peer's oldest receive.
@@ -93,12 +93,12 @@ impl<M: Lend> Work<M> {
 
     /// The memory of an operation that is not posted.
     pub(super) fn into_memory(self) -> M {
-        M::restore(self.spans.expect("only posting takes it"), KEY)
+        M::restore(self.spans, KEY)
     }
 
     /// Checks what a device may report only by breaking the connection.
     fn check<D: TrustedDevice>(&self, handle: &Handle<D>, is_sink_public: bool) -> Result<(), Error> {
-        let Some(spans) = &self.spans else { return Ok(()) };
+        let spans = &self.spans;
         if let Some(room) = self.room.filter(|&room| spans.length() > room.into()) {
             let (length, size) = (usize::try_from(spans.length()).unwrap_or(usize::MAX), room as usize);
             return Err(OutOfBounds { offset: 0, length, size }.into());
@@ -108,11 +108,7 @@ impl<M: Lend> Work<M> {
             Verb::Read { .. } => Access::LOCAL_WRITE,
             Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
         };
-        spans.try_for_each(|registration| {
-            handle.shard.owns(registration)?;
-            let granted = registration.access;
-            if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
-        })
+        handle.check(spans, needed)
     }
 
     /// The request of the slot that has its memory.
@@ -190,8 +186,7 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         let is_sink_public = !core.attributes.private_read_sinks;
         works.iter().try_for_each(|work| work.check(handle, is_sink_public))?;
         let slots = works.each_mut().map(|work| {
-            let spans = work.spans.take().expect("it is not posted");
-            core.slots.insert(Queue::Send(handle.index), spans, Owner::Future)
+            core.slots.insert(Queue::Send(handle.index), mem::take(&mut work.spans), Owner::Future)
         });
         let pair = handle.pair(core);
         pair.outstanding += N;
@@ -211,7 +206,7 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
             pair.outstanding -= N;
             pair.unsignaled += unsignaled;
             for (work, slot) in works.iter_mut().zip(slots) {
-                work.spans = Some(core.slots.take(slot).0);
+                work.spans = core.slots.take(slot).0;
             }
             return Err(handle.refusal(core, error));
         }

@@ -72,7 +72,7 @@ impl Target {
             Self::Piece(piece) => {
                 let span = piece.lend(KEY).into_first();
                 let mut bytes = vec![0; span.segment.length as usize];
-                span.registration.memory().read(span.offset(), &mut bytes)?;
+                span.read(&mut bytes)?;
                 Ok(Bytes::Copy(bytes))
             }
         }
@@ -88,7 +88,7 @@ impl sealed::Lend for Target {
     }
 
     fn restore(spans: Spans, key: sealed::Key) -> Self {
-        if spans.first.is_chunk() {
+        if spans.first.chunk() > 0 {
             Self::Buf(Buf::restore(spans, key))
         } else {
             Self::Piece(Piece::restore(spans, key))
