@@ -9,16 +9,16 @@
 //! `scripts/checks/instructions.sh` counts the instructions of each. Without arguments, both run and print
 //! their times.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use rdma_testkit::harness::{OPTIONS, Pair, SEND, segment};
 use rdma_testkit::rigs::IwarpRig;
-use rdma_verbs::typed::{Connection, Pool, Shard, TrustedDevice};
+use rdma_verbs::typed::{Buf, Connection, Pool, Shard, TrustedDevice};
 use rdma_verbs::{
-    Access, Buffer, Completion, CompletionKind, CompletionQueue as _, Payload, QpCapabilities, QpId,
-    QueuePairs as _, RecvRequest, Segment, SendRequest, iwarp,
+    Access, Buffer, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, Payload,
+    QpCapabilities, QpId, QueuePairs as _, RecvRequest, Segment, SendRequest, iwarp,
 };
 
 const SIZE: u32 = 64;
@@ -65,14 +65,16 @@ impl Raw<'_> {
     }
 
     fn receive(&mut self) {
-        self.await_completion(CompletionKind::Recv);
+        assert_eq!(self.await_completion(CompletionKind::Recv), SIZE);
         self.post_receive();
     }
 
-    fn await_completion(&mut self, kind: CompletionKind) {
+    /// Returns the length that it tells.
+    fn await_completion(&mut self, kind: CompletionKind) -> u32 {
         let mut batch = [Completion::EMPTY; 1];
         while self.cq.poll(&mut batch) == 0 {}
-        assert_eq!(batch[0].kind, kind);
+        assert_eq!((batch[0].kind, batch[0].status), (kind, CompletionStatus::Success));
+        batch[0].length
     }
 }
 
@@ -107,9 +109,10 @@ fn typed(rounds: u32) -> Instant {
         Shard::with_options(iwarp::Device::default(), OPTIONS).expect("the embedded device is there")
     });
     let pools = shards.each_ref().map(|shard| shard.pool(4, SIZE).expect("a pool"));
-    let [first, second] = connect(&shards, &pools);
+    let sides = connect(&shards, &pools);
+    let bufs = pools.each_ref().map(|pool| pool.take().expect("a buffer"));
     let start = Instant::now();
-    exchange_typed((&first, &pools[0]), (&second, &pools[1]), rounds);
+    exchange_typed(&sides, bufs, rounds);
     start
 }
 
@@ -150,24 +153,33 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 #[inline]
-fn spin<F: Future + Unpin>(mut future: F) -> F::Output {
+fn spin<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
     loop {
-        if let Some(output) = poll(&mut future) {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return output;
         }
     }
 }
 
-type Side<'s> = (&'s Connection<iwarp::Device>, &'s Pool);
+type Side = Connection<iwarp::Device>;
+
+fn send(side: &Side, buf: Buf) -> Buf {
+    spin(side.send(buf)).expect("a send is done")
+}
+
+fn receive(side: &Side) {
+    assert_eq!(spin(side.recv()).expect("a message").len(), SIZE as usize);
+}
 
 #[inline(never)]
-fn exchange_typed(first: Side<'_>, second: Side<'_>, rounds: u32) {
-    let mut bufs = [first, second].map(|(_, pool)| Some(pool.take().expect("a buffer")));
+fn exchange_typed([first, second]: &[Side; 2], mut bufs: [Buf; 2], rounds: u32) {
     for _ in 0..rounds {
-        for (sender, receiver, buf) in [(first, second, 0), (second, first, 1)] {
-            let buf = &mut bufs[buf];
-            *buf = buf.take().and_then(|buf| spin(sender.0.send(buf)).ok());
-            assert_eq!(spin(receiver.0.recv()).expect("a message").len(), SIZE as usize);
-        }
+        let [of_first, of_second] = bufs;
+        let of_first = send(first, of_first);
+        receive(second);
+        let of_second = send(second, of_second);
+        receive(first);
+        bufs = [of_first, of_second];
     }
 }

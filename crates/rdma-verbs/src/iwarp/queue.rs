@@ -129,9 +129,11 @@ impl CompletionQueue {
 
     /// Moves waiting completions to `out`.
     fn take_ready(&mut self, out: &mut [Completion]) -> usize {
-        let count = out.len().min(self.ready.len());
-        for (place, completion) in out.iter_mut().zip(self.ready.drain(..count)) {
+        let mut count = 0;
+        for place in out {
+            let Some(completion) = self.ready.pop_front() else { break };
             *place = completion;
+            count += 1;
         }
         count
     }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
 
-use super::registration::{Registration, Span};
+use super::registration::{Registration, Span, Spans};
 use super::work::{Lend, sealed};
 use super::{Error, Result, out_of_range};
 use crate::{Access, Memory, ProtectionDomain};
@@ -15,7 +15,6 @@ use crate::{Access, Memory, ProtectionDomain};
 pub struct Pool {
     registration: Arc<Registration>,
     buffers: u32,
-    size: u32,
 }
 
 impl Pool {
@@ -25,9 +24,8 @@ impl Pool {
     {
         let bytes = u64::from(buffers) * u64::from(size);
         let bytes = usize::try_from(bytes).map_err(|_| out_of_range("pool size", bytes, 1, usize::MAX))?;
-        let registration =
-            Registration::new(shard, pd, Memory::zeroed(bytes)?, Access::LOCAL_WRITE, buffers)?;
-        Ok(Self { registration, buffers, size })
+        let registration = Registration::new(shard, pd, Memory::zeroed(bytes)?, Access::LOCAL_WRITE, size)?;
+        Ok(Self { registration, buffers })
     }
 
     /// Takes a buffer. Its bytes are those that its last user left.
@@ -35,9 +33,8 @@ impl Pool {
     /// # Errors
     /// [`Error::PoolEmpty`]
     pub fn take(&self) -> Result<Buf> {
-        let Self { buffers, size, .. } = *self;
-        let chunk = self.registration.take().ok_or(Error::PoolEmpty { buffers, size })?;
-        Ok(Buf { span: Span::chunk(&self.registration, chunk, size), size })
+        let (buffers, size) = (self.buffers, self.registration.chunk);
+        self.registration.take().map(Buf).ok_or(Error::PoolEmpty { buffers, size })
     }
 
     /// Takes a buffer and copies `bytes` to it, which it is as long as then.
@@ -64,17 +61,13 @@ impl Pool {
     /// Size of a buffer in bytes.
     #[must_use]
     pub fn buffer_size(&self) -> usize {
-        self.size as usize
+        self.registration.chunk as usize
     }
 }
 
 /// A buffer of a [`Pool`]. It moves into an operation and comes back when the operation is done. Dropping it
 /// returns it to the pool.
-pub struct Buf {
-    span: Span,
-    /// Size of the chunk.
-    size: u32,
-}
+pub struct Buf(Span);
 
 impl Buf {
     /// Changes its length. Bytes that this adds are those that its last user left.
@@ -82,16 +75,17 @@ impl Buf {
     /// # Errors
     /// [`crate::Error::OutOfRange`] if it is more than the pool's buffers have; nothing changes then.
     pub fn resize(&mut self, length: usize) -> Result<()> {
-        let fits = u32::try_from(length).ok().filter(|&length| length <= self.size);
-        self.span.length =
-            fits.ok_or_else(|| out_of_range("buffer length", length as u64, 0, self.size as usize))?;
+        let size = self.0.chunk();
+        let fits = u32::try_from(length).ok().filter(|&length| length <= size);
+        self.0.segment.length =
+            fits.ok_or_else(|| out_of_range("buffer length", length as u64, 0, size as usize))?;
         Ok(())
     }
 
     /// The length that it can have.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.size as usize
+        self.0.chunk() as usize
     }
 }
 
@@ -99,11 +93,12 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let Span { registration, offset, length, .. } = &self.span;
+        let Some(base) = self.0.base() else { return &[] };
         // SAFETY: the bytes are in the memory of the registration, which lives as long as the span:
-        // `Pool::new` makes `buffers * size` bytes, a chunk's number is below `buffers`, and `length <=
-        // size`. They are initialized: memory begins as zeros. Nothing writes them while the result lives:
-        // - The span is the only one of its chunk: `Registration::take` gives each number out once until the
+        // `Registration::new` makes chunks that are within the memory, the span begins where one of them
+        // does, and its length is no more than a chunk's. They are initialized: memory begins as zeros.
+        // Nothing writes them while the result lives:
+        // - The span is the only one of its chunk: `Registration::take` gives each offset out once until the
         //   span's drop gives it back, and a span is never cloned.
         // - A request has the span in the shard's slots, not in a `Buf`, until the request has completed, or
         //   its queue pair or shared receive queue is destroyed. From then on a `TrustedDevice` does not use
@@ -111,43 +106,35 @@ impl Deref for Buf {
         // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
         //   valid only in the protection domain of the shard, which is not given out either, and the
         //   region has no rights for peers.
-        unsafe {
-            slice::from_raw_parts(registration.memory().address().as_ptr().add(*offset), *length as usize)
-        }
+        unsafe { slice::from_raw_parts(base.as_ptr(), self.0.segment.length as usize) }
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let Span { registration, offset, length, .. } = &self.span;
+        let Some(base) = self.0.base() else { return &mut [] };
         // SAFETY: as in `deref`. Nothing else reads or writes the bytes while the result lives, for the
         // reasons given there and because `self` is borrowed exclusively. They do not come from a shared
         // reference to bytes: `Memory` has a pointer.
-        unsafe {
-            slice::from_raw_parts_mut(registration.memory().address().as_ptr().add(*offset), *length as usize)
-        }
+        unsafe { slice::from_raw_parts_mut(base.as_ptr(), self.0.segment.length as usize) }
     }
 }
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buf").field("length", &self.span.length).field("size", &self.size).finish()
+        f.debug_struct("Buf").field("length", &self.len()).field("size", &self.capacity()).finish()
     }
 }
 
 impl sealed::Lend for Buf {
-    type Rest = u32;
-
-    fn span(&self, _: sealed::Key) -> &Span {
-        &self.span
+    #[inline]
+    fn lend(self, _: sealed::Key) -> Spans {
+        self.0.into()
     }
 
-    fn lend(self, _: sealed::Key) -> (Span, u32) {
-        (self.span, self.size)
-    }
-
-    fn restore(span: Span, size: u32, _: sealed::Key) -> Self {
-        Self { span, size }
+    #[inline]
+    fn restore(spans: Spans, _: sealed::Key) -> Self {
+        Self(spans.into_first())
     }
 }
 

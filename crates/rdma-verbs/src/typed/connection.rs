@@ -11,7 +11,8 @@ use super::slots::NO_SLOT;
 use super::work::{Batch, Lend, Operation, Work};
 use super::{Buf, End, Error, Failed, Landing, Piece, Pool, Recv, Remote, Result, TrustedDevice};
 use crate::{
-    AnyDevice, Connections as _, Operation as Verb, Payload, QpCapabilities, QueuePairs as _, SendRequest,
+    AnyDevice, CompletionStatus, Connections as _, Operation as Verb, Payload, QpCapabilities,
+    QueuePairs as _, SendRequest,
 };
 
 /// An established connection. Dropping it ends it in order, without waiting for that: what was posted before
@@ -29,6 +30,12 @@ impl<D: TrustedDevice> Handle<D> {
             (crate::Error::BadState { .. }, Some(end)) => end.clone().into(),
             (error, _) => error.into(),
         }
+    }
+
+    /// Why an operation has failed.
+    #[cold]
+    pub(super) fn failure(&self, core: &mut Core<D>, status: CompletionStatus) -> Error {
+        Error::Operation { status, end: self.pair(core).end().cloned() }
     }
 
     /// How the connection has ended, or registers the task.

@@ -14,16 +14,16 @@ use slab::Slab;
 use super::End;
 use super::TrustedDevice;
 use super::device_events::Watching;
-use super::queue_pair::{Arrived, QueuePair, State};
+use super::queue_pair::{QueuePair, Refused, State};
 use super::registration::Span;
 use super::shared::SharedQueue;
-use super::slots::{NO_SLOT, Owner, SlotId, Slots};
+use super::slots::{NO_SLOT, Owner, Queue, SlotId, Slots};
 use super::waiters::Waiters;
 use crate::wait::REPORTED;
 use crate::{
-    ANY_DEPTH, Buffer, Completion, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent,
-    Connections, DeviceAttributes, EventTarget, Interest, Listener, MessageQueues, QpCapabilities, QpId,
-    QueuePairs, RecvRequest, Result, Signal, Timer, Token, Transport, WaitSet,
+    ANY_DEPTH, Completion, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent, Connections,
+    DeviceAttributes, EventTarget, Interest, Listener, MessageQueues, QpCapabilities, QpId, QueuePairs,
+    Result, Signal, Timer, Token, Transport, WaitSet,
 };
 
 /// Completions that one poll of the queue takes.
@@ -145,86 +145,82 @@ impl<D: TrustedDevice> Core<D> {
     pub(super) fn reap(&mut self) -> bool {
         let count = self.cq.poll(&mut self.batch);
         self.completed += count as u64;
-        for at in 0..count {
-            let completion = self.batch[at];
-            self.complete(completion);
-        }
+        (0..count).for_each(|at| self.complete(at));
         if self.has_unposted {
             self.post_again();
         }
         count > 0
     }
 
+    /// Handles a completion of the last poll.
     #[inline]
-    fn complete(&mut self, completion: Completion) {
-        let Completion { id, status, .. } = completion;
-        let failed = status != CompletionStatus::Success;
-        if id == NO_SLOT {
-            return;
-        }
-        let id = SlotId(id);
-        let Some(slot) = self.slots.get_mut(id) else {
-            log::debug!("completion of an unknown request: {completion:?}");
-            return;
+    fn complete(&mut self, at: usize) {
+        let completion = &self.batch[at];
+        let id = SlotId(completion.id);
+        let Some(slot) = self.slots.get_mut(id) else { return without_slot(completion) };
+        let failed = completion.status != CompletionStatus::Success;
+        let (index, is_receive) = match slot.queue {
+            Queue::Send(index) => (index, false),
+            Queue::Recv(index) => (index, true),
+            Queue::Shared(index) => return self.complete_shared(index, *completion),
         };
-        if let Owner::Shared(index) = slot.owner {
-            return self.complete_shared(index, id, completion);
-        }
-        let Some(index) = slot.pair else { return };
         let Some(pair) = self.pairs.get_mut(index) else { return };
         pair.outstanding -= 1;
-        if slot.is_receive {
+        if is_receive {
             pair.receives -= 1;
             pair.receivers.wake(&mut self.woken);
         }
-        match &mut slot.owner {
-            Owner::Future(waker) => {
-                slot.completion = Some(completion);
-                self.woken.extend(waker.take());
-            }
-            Owner::Nobody => drop(self.slots.remove(id)),
-            Owner::Shared(_) => {}
-            Owner::Inbox => {
-                let span = self.slots.take(id);
-                if !failed {
-                    pair.inbox.push_back(Arrived { span, completion });
+        slot.finish(completion);
+        match slot.owner {
+            Owner::Future => {
+                if slot.waker.is_some() {
+                    self.woken.extend(slot.waker.take());
                 }
             }
+            Owner::Inbox if !failed => pair.inbox.push_back(id),
+            Owner::Inbox | Owner::Nobody => drop(self.slots.take(id)),
         }
         // The connection has the reason of a failure. If this side closes, its last request may be done.
-        if failed || (pair.state == State::Closing && pair.outstanding == 0) {
+        if failed || (matches!(pair.state, State::Closing) && pair.outstanding == 0) {
             self.poll_events(index);
         }
     }
 
-    /// Posts memory as a receive of a queue pair that exists.
+    /// Whether all these requests of a future are done, which may be new. If not, it polls the completion queue
+    /// once before it registers the task.
     #[inline]
+    pub(super) fn are_done(&mut self, requests: &[SlotId], are_new: bool, waker: &Waker) -> bool {
+        let incomplete = |slots: &Slots| requests.iter().copied().find(|&id| !slots.is_done(id));
+        if !are_new && incomplete(&self.slots).is_none() {
+            return true;
+        }
+        self.reap();
+        match incomplete(&self.slots) {
+            None => true,
+            Some(id) => {
+                self.slots.register(id, waker, &mut self.woken);
+                false
+            }
+        }
+    }
+
+    /// Posts memory as a receive of a queue pair that exists.
     pub(super) fn post_receive(
         &mut self,
         index: usize,
         span: Span,
         owner: Owner,
     ) -> std::result::Result<SlotId, Refused> {
-        let pair = &mut self.pairs[index];
-        let segment = span.segment();
-        let id = self.slots.insert(Some(index), span, owner, true);
-        // Some adapters take a length of 0 for 2 GiB.
-        let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
-        let request = RecvRequest { id: id.0, buffer };
-        if let Err(error) = self.cq.post_recv(pair.qp, &[request]) {
-            return Err(Refused { span: self.slots.take(id), error });
-        }
-        pair.outstanding += 1;
-        pair.receives += 1;
-        Ok(id)
+        self.pairs[index].post_receive(&mut self.cq, &mut self.slots, index, span, owner)
     }
 
     /// Posts a buffer as a receive again, now or when the queue has room, and tells those that wait for a
-    /// change of the state. After the end of the connection it goes back to its pool.
-    pub(super) fn repost(&mut self, index: usize, span: Span) {
-        let outcome = self.post_receive(index, span, Owner::Inbox);
-        let Some(pair) = self.pairs.get_mut(index) else { return };
-        match outcome {
+    /// change of the state. After the end of the connection it goes back to its pool, also if the index is
+    /// that of another queue pair then.
+    #[inline]
+    pub(super) fn repost(&mut self, index: usize, qp: QpId, span: Span) {
+        let Some(pair) = self.pairs.get_mut(index).filter(|pair| pair.qp == qp) else { return };
+        match pair.post_receive(&mut self.cq, &mut self.slots, index, span, Owner::Inbox) {
             Ok(_) => pair.watchers.wake(&mut self.woken),
             Err(Refused { span, error: crate::Error::QueueFull { .. } }) => {
                 pair.unposted.push(span);
@@ -238,10 +234,12 @@ impl<D: TrustedDevice> Core<D> {
     fn post_again(&mut self) {
         self.has_unposted = false;
         for index in 0..self.pairs.capacity() {
+            let Some(pair) = self.pairs.get_mut(index) else { continue };
+            let qp = pair.qp;
             // A buffer that is refused again is the last one then.
-            for _ in 0..self.pairs.get(index).map_or(0, |pair| pair.unposted.len()) {
+            for _ in 0..pair.unposted.len() {
                 let span = self.pairs.get_mut(index).and_then(|pair| pair.unposted.pop());
-                span.into_iter().for_each(|span| self.repost(index, span));
+                span.into_iter().for_each(|span| self.repost(index, qp, span));
             }
         }
         self.post_shared_again();
@@ -386,7 +384,8 @@ impl<D: TrustedDevice> Core<D> {
             self.take_completions();
         }
         self.cq.destroy_qp(qp);
-        self.slots.end(index, &mut self.woken);
+        let is_destroyed = |queue| matches!(queue, Queue::Send(of) | Queue::Recv(of) if of == index);
+        self.slots.end(is_destroyed, &mut self.woken);
         let mut pair = self.pairs.remove(index);
         if let Some(shared) = pair.shared {
             self.leave_shared(shared, &mut pair);
@@ -495,8 +494,10 @@ impl<D: TrustedDevice> Core<D> {
     }
 }
 
-/// A receive that the device did not take.
-pub(super) struct Refused {
-    pub(super) span: Span,
-    pub(super) error: crate::Error,
+/// Handles the completion of a request that has no slot.
+#[cold]
+fn without_slot(completion: &Completion) {
+    if completion.id != NO_SLOT {
+        log::debug!("completion of an unknown request: {completion:?}");
+    }
 }

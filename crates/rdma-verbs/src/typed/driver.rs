@@ -39,7 +39,7 @@ impl<D: TrustedDevice, R: Readiness> Driver<D, R> {
     /// # Errors
     /// Those of `readiness`.
     pub fn new(shard: &Shard<D>, readiness: impl FnOnce(Descriptor) -> io::Result<R>) -> Result<Self> {
-        let inner = Arc::clone(&shard.inner);
+        let inner = Arc::clone(&shard.inner.0);
         let descriptor = Descriptor(Arc::clone(&inner.wait));
         let readiness = readiness(descriptor).map_err(Error::io("register a descriptor with a runtime"))?;
         Ok(Self { inner, readiness })

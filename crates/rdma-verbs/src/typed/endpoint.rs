@@ -6,10 +6,11 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::queue_pair::{QueuePair, State};
+use super::registration::Spans;
 use super::slots::Owner;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Connection, Error, Failed, Landing, Piece, Pool, Result, Shard, TrustedDevice};
-use crate::{AnyDevice, Connections as _, EventTarget, QpCapabilities};
+use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities};
 
 /// The ownership of a queue pair. Dropping it ends the connection in order, without waiting for that.
 pub(super) struct Handle<D: TrustedDevice> {
@@ -30,10 +31,20 @@ impl<D: TrustedDevice> Handle<D> {
         &mut core.pairs[self.index]
     }
 
+    /// Checks that memory is of this shard, and has the rights that a request needs.
+    #[inline]
+    pub(super) fn check(&self, spans: &Spans, needed: Access) -> Result<()> {
+        spans.try_for_each(|registration| {
+            self.shard.owns(registration)?;
+            let granted = registration.access;
+            if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
+        })
+    }
+
     pub(super) fn post_receives(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let (span, _) = pool.take()?.lend(KEY);
+            let span = pool.take()?.lend(KEY).into_first();
             let posted = self.with(|core| core.post_receive(self.index, span, Owner::Inbox));
             posted.map_err(|refused| refused.error)?;
         }

@@ -3,8 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::core::Refused;
 use super::endpoint::Handle;
+use super::queue_pair::Refused;
 use super::slots::{Owner, SlotId};
 use super::work::sealed::{KEY, Lend as _};
 use super::{Error, Failed, Piece, Shard, TrustedDevice};
@@ -40,27 +40,23 @@ pub struct Landed {
 
 impl<D: TrustedDevice> Landing<D> {
     pub(super) fn post(handle: &Handle<D>, piece: Piece) -> Result<Self, Failed<Piece>> {
-        let registration = &piece.span(KEY).registration;
-        let (needed, granted) = (Access::LOCAL_WRITE, registration.access);
-        let fits =
-            if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) };
-        if let Err(error) = handle.shard.owns(registration).and(fits) {
-            return Err(Failed { memory: piece, error });
+        let spans = piece.lend(KEY);
+        if let Err(error) = handle.check(&spans, Access::LOCAL_WRITE) {
+            return Err(Failed { memory: Piece::restore(spans, KEY), error });
         }
-        let (span, ()) = piece.lend(KEY);
-        let owner = || Owner::Future(None);
-        let posted = handle.with(|core| match core.post_receive(handle.index, span, owner()) {
-            // Completed receives hold their entries until they are polled.
-            Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
-                core.post_receive(handle.index, span, owner())
-            }
-            outcome => outcome,
-        });
+        let posted =
+            handle.with(|core| match core.post_receive(handle.index, spans.into_first(), Owner::Future) {
+                // Completed receives hold their entries until they are polled.
+                Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
+                    core.post_receive(handle.index, span, Owner::Future)
+                }
+                outcome => outcome,
+            });
         match posted {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {
                 let error = handle.with(|core| handle.refusal(core, refused.error));
-                Err(Failed { memory: Piece::restore(refused.span, (), KEY), error })
+                Err(Failed { memory: Piece::restore(refused.span.into(), KEY), error })
             }
         }
     }
@@ -82,17 +78,13 @@ impl<D: TrustedDevice> Future for Landing<D> {
         let Self { shard, index, slot } = &mut *self;
         let Some(id) = *slot else { return Poll::Pending };
         shard.inner.with(|core| {
-            let is_pending = core.slots.get_mut(id).is_some_and(|slot| slot.completion.is_none());
-            if is_pending {
-                core.reap();
-            }
-            let Some(Completion { status, kind, length, immediate, invalidated, qp, .. }) =
-                core.slots.poll(id, context.waker(), &mut core.woken)
-            else {
+            if !core.are_done(&[id], false, context.waker()) {
                 return Poll::Pending;
-            };
+            }
             *slot = None;
-            let piece = Piece::restore(core.slots.take(id), (), KEY);
+            let (spans, completion) = core.slots.take(id);
+            let piece = Piece::restore(spans, KEY);
+            let Completion { status, kind, length, immediate, invalidated, qp, .. } = completion;
             if status != CompletionStatus::Success {
                 // Its queue pair may be gone, and another one may have the index.
                 let pair = core.pairs.get(*index).filter(|pair| pair.qp == qp);

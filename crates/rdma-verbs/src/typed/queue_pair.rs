@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use super::End;
 use super::registration::Span;
+use super::slots::{Owner, Queue, SlotId, Slots};
 use super::waiters::Waiters;
-use crate::{Completion, ConnectionEvent, QpCapabilities, QpId, Token};
+use crate::{Buffer, ConnectionEvent, Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Token};
 
-/// A message that arrived.
-#[derive(Debug)]
-pub(super) struct Arrived {
+/// A receive that the device did not take.
+pub(super) struct Refused {
     pub(super) span: Span,
-    pub(super) completion: Completion,
+    pub(super) error: Error,
 }
 
 /// The connection of a queue pair.
@@ -47,8 +47,8 @@ pub(super) struct QueuePair {
     /// Set at the end of a connection with shared receives, of which none is flushed: how many completions
     /// the shard has polled when all that were there at the end are among them.
     pub(super) draining: Option<u64>,
-    /// Messages that arrived and were not taken.
-    pub(super) inbox: VecDeque<Arrived>,
+    /// The slots of messages that arrived and were not taken.
+    pub(super) inbox: VecDeque<SlotId>,
     /// Buffers to post as receives again, which the device did not take.
     pub(super) unposted: Vec<Span>,
     /// Unsignaled sends since the last signaled one.
@@ -84,6 +84,29 @@ impl QueuePair {
             ask_again: None,
             abandoned: None,
         }
+    }
+
+    /// Posts memory as a receive. `index` is that of this queue pair.
+    // 30 instructions fewer for each message.
+    #[inline(always)]
+    pub(super) fn post_receive(
+        &mut self,
+        cq: &mut impl QueuePairs,
+        slots: &mut Slots,
+        index: usize,
+        span: Span,
+        owner: Owner,
+    ) -> Result<SlotId, Refused> {
+        let segment = span.segment;
+        let id = slots.insert(Queue::Recv(index), span.into(), owner);
+        // Some adapters take a length of 0 for 2 GiB.
+        let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
+        if let Err(error) = cq.post_recv(self.qp, &[RecvRequest { id: id.0, buffer }]) {
+            return Err(Refused { span: slots.take(id).0.into_first(), error });
+        }
+        self.outstanding += 1;
+        self.receives += 1;
+        Ok(id)
     }
 
     /// How the connection ended, if it did.

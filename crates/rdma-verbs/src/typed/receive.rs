@@ -7,8 +7,7 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::endpoint::Handle;
-use super::queue_pair::Arrived;
-use super::registration::Span;
+use super::registration::{Span, Spans};
 use super::work::sealed::{KEY, Lend as _};
 use super::{Buf, Error, Remote, Result, Shard, TrustedDevice};
 use crate::{AnyDevice, Completion, CompletionKind, QpId, SrqId};
@@ -55,12 +54,18 @@ pub(super) fn next<D: TrustedDevice>(
     ticket: &mut Option<u64>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Received<D>>> {
-    if let Some(arrived) = arrived(handle, core) {
-        let shared = handle.pair(core).shared;
-        let shared = shared.and_then(|index| Some((index, core.shared.get(index)?.srq)));
-        return Poll::Ready(Ok(Received::new(handle, arrived, shared)));
+    if handle.pair(core).inbox.is_empty() {
+        core.reap();
     }
     let pair = &mut core.pairs[handle.index];
+    if let Some(id) = pair.inbox.pop_front() {
+        let source = match pair.shared.and_then(|index| Some((index, core.shared.get(index)?))) {
+            Some((index, shared)) => Source::Shared(index, shared.srq),
+            None => Source::Own(handle.index, pair.qp),
+        };
+        let (spans, completion) = core.slots.take(id);
+        return Poll::Ready(Ok(Received::new(spans.into_first(), completion, handle.shard.clone(), source)));
+    }
     match pair.end().filter(|_| pair.is_exhausted()) {
         Some(end) => Poll::Ready(Err(Error::Ended(end.clone()))),
         None => {
@@ -70,21 +75,22 @@ pub(super) fn next<D: TrustedDevice>(
     }
 }
 
-/// The oldest message that nobody has taken.
-fn arrived<D: TrustedDevice>(handle: &Handle<D>, core: &mut Core<D>) -> Option<Arrived> {
-    handle.pair(core).inbox.pop_front().or_else(|| {
-        core.reap();
-        handle.pair(core).inbox.pop_front()
-    })
-}
-
 impl<D: TrustedDevice> Drop for Recv<'_, D> {
+    #[inline]
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            self.handle.with(|core| {
-                core.pairs[self.handle.index].receivers.remove(self.ticket, &mut core.woken);
-            });
+            self.stop();
         }
+    }
+}
+
+impl<D: TrustedDevice> Recv<'_, D> {
+    /// Notes that it waits no longer.
+    #[cold]
+    fn stop(&mut self) {
+        self.handle.with(|core| {
+            core.pairs[self.handle.index].receivers.remove(self.ticket, &mut core.woken);
+        });
     }
 }
 
@@ -92,48 +98,47 @@ impl<D: TrustedDevice> Drop for Recv<'_, D> {
 /// that this shares.
 #[derive(Debug)]
 pub struct Received<D: TrustedDevice = AnyDevice> {
+    /// Without memory after [`Received::into_buf`].
     buf: Buf,
-    /// Whether the buffer was taken by [`Received::into_buf`].
-    is_taken: bool,
-    completion: Completion,
-    /// The capacity of the receive.
-    size: u32,
+    immediate: Option<u64>,
+    written: Option<u32>,
+    invalidated: Option<u32>,
     shard: Shard<D>,
-    index: usize,
-    /// The shared queue that the receive is of.
-    shared: Option<(usize, SrqId)>,
+    source: Source,
+}
+
+/// The queue that a receive is of, by its index and its id.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Own(usize, QpId),
+    Shared(usize, SrqId),
 }
 
 impl<D: TrustedDevice> Received<D> {
-    fn new(handle: &Handle<D>, arrived: Arrived, shared: Option<(usize, SrqId)>) -> Self {
-        let Arrived { mut span, completion } = arrived;
-        let size = span.length;
-        span.length = match completion.kind {
-            CompletionKind::Recv => completion.length.min(size),
-            // Its bytes are in a region.
-            _ => 0,
-        };
-        let buf = Buf::restore(span, size, KEY);
-        let (shard, index) = (handle.shard.clone(), handle.index);
-        Self { buf, is_taken: false, completion, size, shard, index, shared }
+    fn new(mut span: Span, completion: Completion, shard: Shard<D>, source: Source) -> Self {
+        let Completion { kind, length, immediate, invalidated, .. } = completion;
+        let written = (kind == CompletionKind::RecvWrite).then_some(length);
+        // The bytes of a write are in a region.
+        span.segment.length = if written.is_none() { length.min(span.segment.length) } else { 0 };
+        Self { buf: Buf::restore(span.into(), KEY), immediate, written, invalidated, shard, source }
     }
 
     /// The number that came with a write ([`Work::write_immediate`](super::Work::write_immediate)).
     #[must_use]
     pub fn immediate(&self) -> Option<u64> {
-        self.completion.immediate
+        self.immediate
     }
 
     /// Number of bytes that the peer has written to a region, if this is what it tells.
     #[must_use]
     pub fn written(&self) -> Option<u32> {
-        (self.completion.kind == CompletionKind::RecvWrite).then_some(self.completion.length)
+        self.written
     }
 
     /// The key of this side that the message has invalidated.
     #[must_use]
     pub fn invalidated(&self) -> Option<u32> {
-        self.completion.invalidated
+        self.invalidated
     }
 
     /// The peer's memory, if the message is an [advertisement](super::Connection::advertise).
@@ -144,21 +149,16 @@ impl<D: TrustedDevice> Received<D> {
         Remote::from_advert(self)
     }
 
+    /// Takes the buffer, and leaves one without memory.
+    #[inline]
+    fn take(&mut self) -> Buf {
+        mem::replace(&mut self.buf, Buf::restore(Spans::default(), KEY))
+    }
+
     /// The buffer, which is not posted again. The connection has a receive less.
     #[must_use]
     pub fn into_buf(mut self) -> Buf {
-        self.is_taken = true;
         self.take()
-    }
-
-    /// Takes the buffer, and leaves one without bytes.
-    fn take(&mut self) -> Buf {
-        let no_bytes = Span::shared(&self.buf.span(KEY).registration, 0, 0);
-        mem::replace(&mut self.buf, Buf::restore(no_bytes, 0, KEY))
-    }
-
-    fn qp(&self) -> QpId {
-        self.completion.qp
     }
 }
 
@@ -172,21 +172,18 @@ impl<D: TrustedDevice> Deref for Received<D> {
 
 impl<D: TrustedDevice> Drop for Received<D> {
     fn drop(&mut self) {
-        if self.is_taken {
+        let mut span = self.take().lend(KEY).into_first();
+        span.segment.length = span.chunk();
+        if span.segment.length == 0 {
             return;
         }
-        let (mut span, _) = self.take().lend(KEY);
-        span.length = self.size;
+        let source = self.source;
         // Its connection or its queue may be gone, and another one may have the index.
-        self.shard.inner.with(|core| match self.shared {
-            Some((index, srq)) => {
+        self.shard.inner.with(|core| match source {
+            Source::Own(index, qp) => core.repost(index, qp, span),
+            Source::Shared(index, srq) => {
                 if core.shared.get(index).is_some_and(|shared| shared.srq == srq) {
                     core.repost_shared(index, span);
-                }
-            }
-            None => {
-                if core.pairs.get(self.index).is_some_and(|pair| pair.qp == self.qp()) {
-                    core.repost(self.index, span);
                 }
             }
         });

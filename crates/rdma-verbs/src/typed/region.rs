@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::registration::{Registration, Span};
+use super::registration::{Registration, Span, Spans};
 use super::work::{Lend, sealed};
 use super::{Error, Result};
 use crate::memory::OutOfBounds;
@@ -67,14 +67,15 @@ impl Region {
             return Err(error.into());
         }
         let length = u32::try_from(range.len()).map_err(|_| error)?;
-        Ok(Piece(Span::shared(&self.0, range.start, length)))
+        Ok(Piece(self.0.piece(range.start, length)))
     }
 
     /// A piece of it, as a peer has to name it.
     pub(super) fn remote_piece(&self, range: Range<usize>) -> Result<Remote> {
         // `remote` is no longer than an offset can tell.
+        let offset = u32::try_from(range.start).unwrap_or(u32::MAX);
         let Piece(span) = self.piece(range)?;
-        self.remote().piece(u32::try_from(span.offset).unwrap_or(u32::MAX), span.length)
+        self.remote().piece(offset, span.segment.length)
     }
 
     pub(super) fn registration(&self) -> &Registration {
@@ -96,18 +97,12 @@ impl Region {
 pub struct Piece(Span);
 
 impl sealed::Lend for Piece {
-    type Rest = ();
-
-    fn span(&self, _: sealed::Key) -> &Span {
-        &self.0
+    fn lend(self, _: sealed::Key) -> Spans {
+        self.0.into()
     }
 
-    fn lend(self, _: sealed::Key) -> (Span, ()) {
-        (self.0, ())
-    }
-
-    fn restore(span: Span, (): (), _: sealed::Key) -> Self {
-        Self(span)
+    fn restore(spans: Spans, _: sealed::Key) -> Self {
+        Self(spans.into_first())
     }
 }
 
@@ -116,34 +111,23 @@ impl Lend for Piece {}
 /// Pieces of regions, one after the other: what one send or write has as its payload. The device has a limit
 /// for their number; reads take one [`Piece`].
 #[derive(Debug)]
-pub struct Pieces(Span);
+pub struct Pieces(Spans);
 
 impl Pieces {
     /// These pieces. `None` if there are none.
     #[must_use]
-    pub fn new(pieces: impl IntoIterator<Item = Piece, IntoIter: DoubleEndedIterator>) -> Option<Self> {
-        let mut pieces = pieces.into_iter().rev().map(|Piece(span)| span);
-        let last = pieces.next()?;
-        Some(Self(pieces.fold(last, |next, mut span| {
-            span.next = Some(Box::new(next));
-            span
-        })))
+    pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Option<Self> {
+        Spans::new(pieces.into_iter().map(|Piece(span)| span)).map(Self)
     }
 }
 
 impl sealed::Lend for Pieces {
-    type Rest = ();
-
-    fn span(&self, _: sealed::Key) -> &Span {
-        &self.0
+    fn lend(self, _: sealed::Key) -> Spans {
+        self.0
     }
 
-    fn lend(self, _: sealed::Key) -> (Span, ()) {
-        (self.0, ())
-    }
-
-    fn restore(span: Span, (): (), _: sealed::Key) -> Self {
-        Self(span)
+    fn restore(spans: Spans, _: sealed::Key) -> Self {
+        Self(spans)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -24,8 +25,11 @@ use crate::{Access, AnyDevice, ConnectOptions, DeviceInfo, Memory, QpCapabilitie
 /// Something has to drive it: a [driver](super::Driver) in an async runtime, or a thread in one of the
 /// blocking calls (`wait`, [`Shard::block_on`]). Any number of them may do so at once.
 pub struct Shard<D: TrustedDevice = AnyDevice> {
-    pub(super) inner: Arc<Inner<D>>,
+    pub(super) inner: Arc<Handles<D>>,
 }
+
+/// What the clones of a shard share. It ends with the last of them, and the drivers may end then.
+pub(super) struct Handles<D: TrustedDevice>(pub(super) Arc<Inner<D>>);
 
 /// What the clones of a shard and its drivers share.
 pub(super) struct Inner<D: TrustedDevice> {
@@ -34,8 +38,8 @@ pub(super) struct Inner<D: TrustedDevice> {
     pub(super) wait: Arc<WaitSet>,
     /// Distinguishes the shards of the process.
     pub(super) id: u64,
-    /// Number of `Shard` values.
-    handles: AtomicUsize,
+    /// Whether every `Shard` is dropped.
+    is_released: AtomicBool,
 }
 
 /// What is used where the caller does not choose.
@@ -79,8 +83,8 @@ impl<D: TrustedDevice> Shard<D> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let core = Core::new(device, options)?;
         let (wait, id) = (Arc::clone(&core.wait), NEXT.fetch_add(1, Ordering::Relaxed));
-        let handles = AtomicUsize::new(1);
-        Ok(Self { inner: Arc::new(Inner { core: Mutex::new(core), wait, id, handles }) })
+        let inner = Inner { core: Mutex::new(core), wait, id, is_released: AtomicBool::new(false) };
+        Ok(Self { inner: Arc::new(Handles(Arc::new(inner))) })
     }
 
     /// A pool of `buffers` buffers of `size` bytes for messages, and for the local side of writes and reads.
@@ -203,19 +207,7 @@ impl<D: TrustedDevice> Inner<D> {
     /// Runs `body` on the state, and then wakes the tasks that it has found to wake.
     #[inline]
     pub(super) fn with<R>(&self, body: impl FnOnce(&mut Core<D>) -> R) -> R {
-        let mut core = self.core.lock();
-        let result = body(&mut core);
-        if !core.woken.is_empty() {
-            Self::wake(core);
-        }
-        result
-    }
-
-    #[cold]
-    fn wake(mut core: MutexGuard<'_, Core<D>>) {
-        while let Some(waker) = core.woken.pop() {
-            MutexGuard::unlocked(&mut core, || waker.wake());
-        }
+        body(&mut Locked(self.core.lock()).0)
     }
 
     pub(super) fn turn(&self) -> Result<Turn> {
@@ -224,23 +216,50 @@ impl<D: TrustedDevice> Inner<D> {
 
     /// Whether every `Shard` is dropped, and nothing is left to do for what was made of them.
     pub(super) fn is_done(&self) -> bool {
-        self.handles.load(Ordering::Acquire) == 0 && self.with(|core| core.is_done())
+        self.is_released.load(Ordering::Acquire) && self.with(|core| core.is_done())
+    }
+}
+
+/// The state while it is locked. The lock is released at its end, and the tasks to wake are woken.
+struct Locked<'s, D: TrustedDevice>(MutexGuard<'s, Core<D>>);
+
+impl<D: TrustedDevice> Locked<'_, D> {
+    #[cold]
+    fn wake(&mut self) {
+        while let Some(waker) = self.0.woken.pop() {
+            MutexGuard::unlocked(&mut self.0, || waker.wake());
+        }
+    }
+}
+
+impl<D: TrustedDevice> Drop for Locked<'_, D> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.0.woken.is_empty() {
+            self.wake();
+        }
     }
 }
 
 impl<D: TrustedDevice> Clone for Shard<D> {
     fn clone(&self) -> Self {
-        self.inner.handles.fetch_add(1, Ordering::Relaxed);
         Self { inner: Arc::clone(&self.inner) }
     }
 }
 
-impl<D: TrustedDevice> Drop for Shard<D> {
+impl<D: TrustedDevice> Deref for Handles<D> {
+    type Target = Inner<D>;
+
+    #[inline]
+    fn deref(&self) -> &Inner<D> {
+        &self.0
+    }
+}
+
+impl<D: TrustedDevice> Drop for Handles<D> {
     fn drop(&mut self) {
-        if self.inner.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // A driver may end now.
-            self.inner.with(|core| core.kick.set(true));
-        }
+        self.is_released.store(true, Ordering::Release);
+        self.with(|core| core.kick.set(true));
     }
 }
 

@@ -4,9 +4,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::core::Core;
-use super::queue_pair::{Arrived, QueuePair};
+use super::queue_pair::QueuePair;
 use super::registration::Span;
-use super::slots::{Owner, SlotId};
+use super::slots::{Owner, Queue, SlotId};
 use super::waiters::Waiters;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Endpoint, Pool, Result, Shard, TrustedDevice};
@@ -64,7 +64,7 @@ impl<D: TrustedDevice> SharedReceives<D> {
     pub fn post(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let (span, _) = pool.take()?.lend(KEY);
+            let span = pool.take()?.lend(KEY).into_first();
             self.shard.inner.with(|core| core.post_shared(self.index, span).map_err(|(_, error)| error))?;
         }
         Ok(())
@@ -146,11 +146,11 @@ impl<D: TrustedDevice> Core<D> {
     /// Posts a buffer as a receive of a shared queue. A buffer that the device did not take comes back.
     fn post_shared(&mut self, index: usize, span: Span) -> std::result::Result<(), (Span, crate::Error)> {
         let Some(shared) = self.shared.get_mut(index) else { return Ok(()) };
-        let segment = span.segment();
-        let id = self.slots.insert(None, span, Owner::Shared(index), true);
+        let segment = span.segment;
+        let id = self.slots.insert(Queue::Shared(index), span.into(), Owner::Inbox);
         let request = RecvRequest { id: id.0, buffer: Buffer::Segment(segment) };
         if let Err(error) = self.cq.post_srq_recv(shared.srq, &[request]) {
-            return Err((self.slots.take(id), error));
+            return Err((self.slots.take(id).0.into_first(), error));
         }
         shared.posted += 1;
         Ok(())
@@ -177,8 +177,8 @@ impl<D: TrustedDevice> Core<D> {
     }
 
     /// Handles the completion of a shared receive: its message is one of the completion's queue pair.
-    pub(super) fn complete_shared(&mut self, index: usize, id: SlotId, completion: Completion) {
-        let span = self.slots.take(id);
+    pub(super) fn complete_shared(&mut self, index: usize, completion: Completion) {
+        let id = SlotId(completion.id);
         if let Some(shared) = self.shared.get_mut(index) {
             shared.posted -= 1;
             shared.waiters.wake(&mut self.woken);
@@ -186,11 +186,15 @@ impl<D: TrustedDevice> Core<D> {
         let pair = self.sharing.get(&completion.qp).copied();
         match pair.and_then(|pair| self.pairs.get_mut(pair)) {
             Some(pair) if completion.status == CompletionStatus::Success => {
-                pair.inbox.push_back(Arrived { span, completion });
+                if let Some(slot) = self.slots.get_mut(id) {
+                    slot.finish(&completion);
+                    pair.inbox.push_back(id);
+                }
                 pair.receivers.wake(&mut self.woken);
             }
             _ => {
-                self.repost_shared(index, span);
+                let (spans, _) = self.slots.take(id);
+                self.repost_shared(index, spans.into_first());
                 // The connection has the reason.
                 pair.into_iter().for_each(|pair| self.poll_events(pair));
             }
@@ -208,8 +212,9 @@ impl<D: TrustedDevice> Core<D> {
     pub(super) fn leave_shared(&mut self, index: usize, pair: &mut QueuePair) {
         self.sharing.remove(&pair.qp);
         self.draining -= usize::from(pair.draining.is_some());
-        for Arrived { span, .. } in pair.inbox.drain(..) {
-            self.repost_shared(index, span);
+        for id in pair.inbox.drain(..) {
+            let (spans, _) = self.slots.take(id);
+            self.repost_shared(index, spans.into_first());
         }
         if let Some(shared) = self.shared.get_mut(index) {
             shared.users -= 1;
@@ -223,7 +228,7 @@ impl<D: TrustedDevice> Core<D> {
         let is_unused = |shared: &&SharedQueue| shared.is_dropped && shared.users == 0;
         let Some(shared) = self.shared.get(index).filter(is_unused) else { return };
         if self.cq.destroy_srq(shared.srq).is_ok() {
-            self.slots.end_shared(index);
+            self.slots.end(|queue| queue == Queue::Shared(index), &mut self.woken);
             self.shared.remove(index);
         }
     }

@@ -3,11 +3,9 @@
 use std::mem;
 use std::task::Waker;
 
-use slab::Slab;
-
-use super::registration::Span;
+use super::registration::Spans;
 use super::waiters::replace;
-use crate::Completion;
+use crate::{Completion, Segment};
 
 /// The id of requests that have no slot, because they use no memory of the shard.
 pub(super) const NO_SLOT: u64 = u64::MAX;
@@ -18,6 +16,10 @@ pub(super) const NO_SLOT: u64 = u64::MAX;
 pub(super) struct SlotId(pub(super) u64);
 
 impl SlotId {
+    fn new(index: usize, serial: u32) -> Self {
+        Self(u64::from(serial) << u32::BITS | index as u64)
+    }
+
     fn index(self) -> usize {
         self.0 as u32 as usize
     }
@@ -27,38 +29,59 @@ impl SlotId {
     }
 }
 
-/// What happens to the memory when the request has completed.
-#[derive(Debug)]
-pub(super) enum Owner {
-    /// A future takes it. The waker is that of the task that waits for it.
-    Future(Option<Waker>),
-    /// The future was dropped: it goes back to its pool.
-    Nobody,
-    /// It is a receive whose message goes to the inbox.
-    Inbox,
-    /// It is a receive of the shared queue with this index: its completion has the queue pair.
+/// The queue that has a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// The send queue of the queue pair with this index.
+    Send(usize),
+    /// The receive queue of that queue pair.
+    Recv(usize),
+    /// The shared receive queue with this index: the completion has the queue pair.
     Shared(usize),
+}
+
+/// Who takes the memory when the request has completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A future.
+    Future,
+    /// Nobody, because the future was dropped: it goes back to its pool.
+    Nobody,
+    /// Who takes the message out of the inbox of its queue pair.
+    Inbox,
 }
 
 /// A request and its memory.
 #[derive(Debug)]
 pub(super) struct Slot {
     serial: u32,
-    /// The index of its queue pair, if it has one.
-    pub(super) pair: Option<usize>,
-    pub(super) span: Span,
+    /// The slot that was freed before this one, if this one is free.
+    next: usize,
+    pub(super) queue: Queue,
     pub(super) owner: Owner,
-    /// Whether it is a receive.
-    pub(super) is_receive: bool,
-    /// Set when the request of a future has completed.
-    pub(super) completion: Option<Completion>,
+    is_used: bool,
+    memory: Spans,
+    is_done: bool,
+    /// Of a request that is done.
+    completion: Completion,
+    /// The task that waits for the completion.
+    pub(super) waker: Option<Waker>,
 }
 
-/// The slots of a shard.
+impl Slot {
+    /// Keeps the completion of its request for the owner.
+    #[inline]
+    pub(super) fn finish(&mut self, completion: &Completion) {
+        (self.is_done, self.completion) = (true, *completion);
+    }
+}
+
+/// The slots of a shard. They are filled and freed in place, because most of them are used for a message only.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    slots: Slab<Slot>,
-    serial: u32,
+    slots: Vec<Slot>,
+    /// The slot that was freed last. If none is free, the number of slots.
+    free: usize,
 }
 
 impl Slots {
@@ -68,80 +91,104 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn insert(
-        &mut self,
-        pair: Option<usize>,
-        span: Span,
-        owner: Owner,
-        is_receive: bool,
-    ) -> SlotId {
-        // Never that of `NO_SLOT`.
-        self.serial = self.serial.wrapping_add(1) & (u32::MAX >> 1);
-        let slot = Slot { serial: self.serial, pair, span, owner, is_receive, completion: None };
-        let index = self.slots.insert(slot);
-        SlotId(u64::from(self.serial) << u32::BITS | index as u64)
+    pub(super) fn insert(&mut self, queue: Queue, memory: Spans, owner: Owner) -> SlotId {
+        let index = self.free;
+        if index == self.slots.len() {
+            self.grow();
+        }
+        let slot = &mut self.slots[index];
+        self.free = slot.next;
+        (slot.queue, slot.owner, slot.memory) = (queue, owner, memory);
+        (slot.is_used, slot.is_done) = (true, false);
+        SlotId::new(index, slot.serial)
     }
 
+    /// Adds a free slot.
+    #[cold]
+    fn grow(&mut self) {
+        self.slots.push(Slot {
+            serial: 0,
+            next: self.slots.len() + 1,
+            queue: Queue::Send(0),
+            owner: Owner::Nobody,
+            is_used: false,
+            memory: Spans::default(),
+            is_done: false,
+            completion: Completion::EMPTY,
+            waker: None,
+        });
+    }
+
+    /// The slot of a request, if it is still there.
     #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
         self.slots.get_mut(id.index()).filter(|slot| slot.serial == id.serial())
     }
 
-    /// Removes the slot of a request that has completed, if it is still there.
+    /// The segments of the memory of a slot that is still there.
     #[inline]
-    pub(super) fn remove(&mut self, id: SlotId) -> Option<Slot> {
-        self.get_mut(id)?;
-        self.slots.try_remove(id.index())
+    pub(super) fn segments(&self, id: SlotId) -> &[Segment] {
+        self.slots[id.index()].memory.segments()
     }
 
-    /// Removes a slot that its future alone removes, and returns the memory.
+    /// Whether a request is done, and its slot still there.
     #[inline]
-    pub(super) fn take(&mut self, id: SlotId) -> Span {
-        self.slots.remove(id.index()).span
+    pub(super) fn is_done(&self, id: SlotId) -> bool {
+        self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.is_done)
     }
 
-    /// The completion of a future's request, or registers the waker of the future's task.
+    /// Frees a slot. Returns the memory, and the completion if the request is done. Nothing, if the slot is not
+    /// there any more.
     #[inline]
-    pub(super) fn poll(&mut self, id: SlotId, waker: &Waker, woken: &mut Vec<Waker>) -> Option<Completion> {
-        let slot = self.get_mut(id)?;
-        if slot.completion.is_none()
-            && let Owner::Future(known) = &mut slot.owner
-        {
-            match known {
-                Some(known) => replace(known, waker, woken),
-                None => *known = Some(waker.clone()),
-            }
+    pub(super) fn take(&mut self, id: SlotId) -> (Spans, Completion) {
+        let free = self.free;
+        let Some(slot) = self.get_mut(id) else { return (Spans::default(), Completion::EMPTY) };
+        // Never that of `NO_SLOT`.
+        slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
+        slot.next = free;
+        slot.is_used = false;
+        let taken = (mem::take(&mut slot.memory), slot.completion);
+        self.free = id.index();
+        taken
+    }
+
+    /// Has the task of a future woken when its request is done.
+    pub(super) fn register(&mut self, id: SlotId, waker: &Waker, woken: &mut Vec<Waker>) {
+        let Some(slot) = self.get_mut(id) else { return };
+        match &mut slot.waker {
+            Some(known) => replace(known, waker, woken),
+            none => *none = Some(waker.clone()),
         }
-        slot.completion
     }
 
-    /// Drops the interest of a future in its request: its memory goes back when the request has completed.
+    /// Drops the interest of a future in its request: its memory goes back when the request is done.
     pub(super) fn abandon(&mut self, id: SlotId, woken: &mut Vec<Waker>) {
         let Some(slot) = self.get_mut(id) else { return };
-        if slot.completion.is_some() {
-            self.remove(id);
-        } else if let Owner::Future(Some(waker)) = mem::replace(&mut slot.owner, Owner::Nobody) {
-            woken.push(waker);
+        slot.owner = Owner::Nobody;
+        woken.extend(slot.waker.take());
+        if slot.is_done {
+            self.take(id);
         }
     }
 
-    /// Ends the requests of a queue pair that is destroyed. Their memory goes back to its pools. What futures
-    /// own they get as flushed.
-    pub(super) fn end(&mut self, pair: usize, woken: &mut Vec<Waker>) {
-        self.slots.retain(|_, slot| match &mut slot.owner {
-            _ if slot.pair != Some(pair) => true,
-            Owner::Future(waker) => {
-                // Its status is that it was flushed.
-                slot.completion.get_or_insert(Completion::EMPTY);
-                woken.extend(waker.take());
-                true
+    /// Ends the requests of queues that are destroyed. Their memory goes back to its pools. What futures own
+    /// they get as flushed.
+    pub(super) fn end(&mut self, is_destroyed: impl Fn(Queue) -> bool, woken: &mut Vec<Waker>) {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if !slot.is_used || !is_destroyed(slot.queue) {
+                continue;
             }
-            Owner::Nobody | Owner::Inbox | Owner::Shared(_) => false,
-        });
-    }
-
-    /// Ends the receives of a shared queue that is destroyed. Their memory goes back to its pools.
-    pub(super) fn end_shared(&mut self, index: usize) {
-        self.slots.retain(|_, slot| !matches!(slot.owner, Owner::Shared(of) if of == index));
+            if slot.owner == Owner::Future {
+                if !slot.is_done {
+                    // Its status is that it was flushed.
+                    slot.finish(&Completion::EMPTY);
+                }
+                woken.extend(slot.waker.take());
+            } else {
+                let id = SlotId::new(index, slot.serial);
+                self.take(id);
+            }
+        }
     }
 }

@@ -1,20 +1,20 @@
 //! Operations: what they do, the memory that moves into them and comes back, and the futures of their ends.
 
+use std::marker::PhantomData;
 use std::mem;
-use std::ops::Deref;
 use std::pin::Pin;
-use std::slice;
 use std::task::{Context, Poll};
 
 use self::sealed::KEY;
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::Span;
-use super::slots::{Owner, SlotId};
+use super::registration::Spans;
+use super::slots::{Owner, Queue, SlotId, Slots};
 use super::{Error, Failed, Remote, TrustedDevice};
 use crate::memory::OutOfBounds;
 use crate::{
-    Access, AnyDevice, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment, SendRequest,
+    Access, AnyDevice, Completion, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment,
+    SendRequest,
 };
 
 /// Memory that an operation can use: a [`Buf`](super::Buf), a [`Piece`](super::Piece) of a region, or several
@@ -22,16 +22,12 @@ use crate::{
 pub trait Lend: sealed::Lend {}
 
 pub(super) mod sealed {
-    use crate::typed::registration::Span;
+    use crate::typed::registration::Spans;
 
-    /// Memory as a span and the rest of its description. A user who is generic over [`Lend`](super::Lend)
-    /// could call this, but has no [`Key`].
+    /// Memory as spans. A user who is generic over [`Lend`](super::Lend) could call this, but has no [`Key`].
     pub trait Lend: Sized + Unpin {
-        /// What a span does not say.
-        type Rest: Copy + Send + Unpin;
-        fn span(&self, key: Key) -> &Span;
-        fn lend(self, key: Key) -> (Span, Self::Rest);
-        fn restore(span: Span, rest: Self::Rest, key: Key) -> Self;
+        fn lend(self, key: Key) -> Spans;
+        fn restore(spans: Spans, key: Key) -> Self;
     }
 
     /// Only the typed layer makes one.
@@ -46,7 +42,10 @@ pub(super) mod sealed {
 #[derive(Debug)]
 #[must_use = "it is done when it is posted"]
 pub struct Work<M> {
-    memory: M,
+    /// Without memory once it is posted.
+    spans: Spans,
+    /// What they are made of.
+    memory: PhantomData<M>,
     verb: Verb,
     /// Length of the peer's memory, if the operation names some.
     room: Option<u32>,
@@ -54,34 +53,35 @@ pub struct Work<M> {
 }
 
 impl<M: Lend> Work<M> {
+    fn new(memory: M, verb: Verb, room: Option<u32>) -> Self {
+        Self { spans: memory.lend(KEY), memory: PhantomData, verb, room, is_fenced: false }
+    }
+
     /// Sends the memory as a message: it arrives in the peer's oldest receive.
     pub fn send(memory: M) -> Self {
-        let verb = Verb::Send { immediate: None, invalidate: None, solicited: false };
-        Self { memory, verb, room: None, is_fenced: false }
+        Self::new(memory, Verb::Send { immediate: None, invalidate: None, solicited: false }, None)
     }
 
     /// Like [`Work::send`], and invalidates a key of the peer.
     pub fn send_invalidate(memory: M, key: u32) -> Self {
-        let verb = Verb::Send { immediate: None, invalidate: Some(key), solicited: false };
-        Self { memory, verb, room: None, is_fenced: false }
+        Self::new(memory, Verb::Send { immediate: None, invalidate: Some(key), solicited: false }, None)
     }
 
     /// Writes the memory to the beginning of the peer's.
     pub fn write(memory: M, remote: Remote) -> Self {
         let verb = Verb::Write { remote: remote.start(), immediate: None };
-        Self { memory, verb, room: Some(remote.length), is_fenced: false }
+        Self::new(memory, verb, Some(remote.length))
     }
 
     /// Like [`Work::write`], and tells the peer, in its oldest receive, with this number.
     pub fn write_immediate(memory: M, remote: Remote, immediate: u64) -> Self {
         let verb = Verb::Write { remote: remote.start(), immediate: Some(immediate) };
-        Self { memory, verb, room: Some(remote.length), is_fenced: false }
+        Self::new(memory, verb, Some(remote.length))
     }
 
     /// Reads the beginning of the peer's memory into this memory, as much as there is room for here.
     pub fn read(memory: M, remote: Remote) -> Self {
-        let verb = Verb::Read { remote: remote.start() };
-        Self { memory, verb, room: Some(remote.length), is_fenced: false }
+        Self::new(memory, Verb::Read { remote: remote.start() }, Some(remote.length))
     }
 
     /// Has a send or write begin when all reads posted before it are done, so that it can have what they
@@ -91,12 +91,16 @@ impl<M: Lend> Work<M> {
         Self { is_fenced: true, ..self }
     }
 
+    /// The memory of an operation that is not posted.
+    pub(super) fn into_memory(self) -> M {
+        M::restore(self.spans, KEY)
+    }
+
     /// Checks what a device may report only by breaking the connection.
     fn check<D: TrustedDevice>(&self, handle: &Handle<D>, is_sink_public: bool) -> Result<(), Error> {
-        let spans = self.memory.span(KEY);
-        let length = spans.total();
-        if let Some(room) = self.room.filter(|&room| length > room.into()) {
-            let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
+        let spans = &self.spans;
+        if let Some(room) = self.room.filter(|&room| spans.length() > room.into()) {
+            let (length, size) = (usize::try_from(spans.length()).unwrap_or(usize::MAX), room as usize);
             return Err(OutOfBounds { offset: 0, length, size }.into());
         }
         let needed = match self.verb {
@@ -104,11 +108,19 @@ impl<M: Lend> Work<M> {
             Verb::Read { .. } => Access::LOCAL_WRITE,
             Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
         };
-        spans.all().try_for_each(|Span { registration, .. }| {
-            handle.shard.owns(registration)?;
-            let granted = registration.access;
-            if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
-        })
+        handle.check(spans, needed)
+    }
+
+    /// The request of the slot that has its memory.
+    #[inline]
+    fn request<'s>(&self, id: SlotId, slots: &'s Slots) -> SendRequest<'s> {
+        let segments = match slots.segments(id) {
+            // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
+            [Segment { length: 0, .. }] if !matches!(self.verb, Verb::Read { .. }) => &[],
+            segments => segments,
+        };
+        let payload = if self.is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
+        SendRequest { id: id.0, signaled: true, operation: self.verb, payload }
     }
 }
 
@@ -131,15 +143,22 @@ enum Stage<M: Lend, const N: usize> {
     Over,
 }
 
-/// Posted operations. Their connection is not part of it.
-#[derive(Clone, Copy)]
-pub(super) struct InFlight<M: Lend, const N: usize>([Posted<M::Rest>; N]);
+impl<M: Lend, const N: usize> Stage<M, N> {
+    /// The memory of operations that could not be posted.
+    #[cold]
+    fn take_back(&mut self) -> Poll<[M; N]> {
+        match mem::replace(self, Self::Over) {
+            Self::New(works) => Poll::Ready(works.map(Work::into_memory)),
+            Self::Posted(_) | Self::Over => Poll::Pending,
+        }
+    }
+}
 
-/// A posted operation: its slot, and what the span in it does not say of the memory.
-#[derive(Clone, Copy)]
-struct Posted<R> {
-    slot: SlotId,
-    rest: R,
+/// The slots of posted operations. Their connection is not part of it.
+pub(super) struct InFlight<M, const N: usize> {
+    slots: [SlotId; N],
+    /// What their spans were made of.
+    memory: PhantomData<fn() -> M>,
 }
 
 impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
@@ -156,113 +175,108 @@ impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
     }
 }
 
-/// The segments of an operation's memory.
-enum Segments {
-    None,
-    One(Segment),
-    Many(Vec<Segment>),
-}
-
-impl Segments {
-    fn of(span: &Span, verb: Verb) -> Self {
-        // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
-        let is_needed = |segment: &Segment| segment.length > 0 || matches!(verb, Verb::Read { .. });
-        match span.next {
-            None => Some(span.segment()).filter(is_needed).map_or(Self::None, Self::One),
-            Some(_) => Self::Many(span.all().map(Span::segment).filter(is_needed).collect()),
-        }
-    }
-}
-
-impl Deref for Segments {
-    type Target = [Segment];
-
-    fn deref(&self) -> &[Segment] {
-        match self {
-            Self::None => &[],
-            Self::One(segment) => slice::from_ref(segment),
-            Self::Many(segments) => segments,
-        }
-    }
-}
-
 impl<M: Lend, const N: usize> InFlight<M, N> {
-    /// Posts operations, all or none.
+    /// Posts operations, all or none. If none, they keep their memory.
+    #[inline]
     pub(super) fn post<D: TrustedDevice>(
         handle: &Handle<D>,
         core: &mut Core<D>,
-        works: [Work<M>; N],
-    ) -> Result<Self, Failed<[M; N]>> {
+        works: &mut [Work<M>; N],
+    ) -> Result<Self, Error> {
         let is_sink_public = !core.attributes.private_read_sinks;
-        if let Err(error) = works.iter().try_for_each(|work| work.check(handle, is_sink_public)) {
-            return Err(Failed { memory: works.map(|work| work.memory), error });
-        }
-        let lent = works.map(|Work { memory, verb, is_fenced, .. }| {
-            let (span, rest) = memory.lend(KEY);
-            let segments = Segments::of(&span, verb);
-            let slot = core.slots.insert(Some(handle.index), span, Owner::Future(None), false);
-            (Posted { slot, rest }, verb, segments, is_fenced)
+        works.iter().try_for_each(|work| work.check(handle, is_sink_public))?;
+        let slots = works.each_mut().map(|work| {
+            core.slots.insert(Queue::Send(handle.index), mem::take(&mut work.spans), Owner::Future)
         });
-        let requests: [_; N] = std::array::from_fn(|at| {
-            let (Posted { slot, .. }, operation, segments, is_fenced) = &lent[at];
-            let payload = if *is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
-            SendRequest { id: slot.0, signaled: true, operation: *operation, payload }
-        });
-        let qp = handle.pair(core).qp;
-        let outcome = match core.cq.post_send(qp, &requests, false) {
-            // Completed requests hold their entries until they are polled.
-            Err(crate::Error::QueueFull { .. }) if core.reap() => core.cq.post_send(qp, &requests, false),
-            outcome => outcome,
-        };
-        if let Err(error) = outcome {
-            let memory = lent.map(|(Posted { slot, rest }, ..)| M::restore(core.slots.take(slot), rest, KEY));
-            return Err(Failed { memory, error: handle.refusal(core, error) });
-        }
         let pair = handle.pair(core);
         pair.outstanding += N;
-        pair.unsignaled = 0;
-        Ok(Self(lent.map(|(posted, ..)| posted)))
+        let unsignaled = mem::take(&mut pair.unsignaled);
+        let qp = pair.qp;
+        let post = |core: &mut Core<D>| {
+            let requests: [_; N] = std::array::from_fn(|at| works[at].request(slots[at], &core.slots));
+            core.cq.post_send(qp, &requests, false)
+        };
+        let mut outcome = post(core);
+        // Completed requests hold their entries until they are polled.
+        if matches!(outcome, Err(crate::Error::QueueFull { .. })) && core.reap() {
+            outcome = post(core);
+        }
+        if let Err(error) = outcome {
+            let pair = handle.pair(core);
+            pair.outstanding -= N;
+            pair.unsignaled += unsignaled;
+            for (work, slot) in works.iter_mut().zip(slots) {
+                work.spans = core.slots.take(slot).0;
+            }
+            return Err(handle.refusal(core, error));
+        }
+        Ok(Self { slots, memory: PhantomData })
     }
 
-    /// Whether all are done.
-    fn is_done<D: TrustedDevice>(&self, core: &mut Core<D>) -> bool {
-        let mut posted = self.0.iter();
-        posted.all(|posted| core.slots.get_mut(posted.slot).is_none_or(|slot| slot.completion.is_some()))
-    }
-
-    /// The outcome, which is returned once, or registers the task.
+    /// The memory, once, when all are done; otherwise registers the task. Tells why one has failed, if so.
+    #[inline]
     pub(super) fn poll<D: TrustedDevice>(
         &self,
         handle: &Handle<D>,
         core: &mut Core<D>,
+        are_new: bool,
         context: &mut Context<'_>,
-    ) -> Poll<Result<[M; N], Failed<[M; N]>>> {
-        if !self.is_done(core) {
-            core.reap();
+        failure: &mut Option<Error>,
+    ) -> Poll<[M; N]> {
+        if !core.are_done(&self.slots, are_new, context.waker()) {
+            return Poll::Pending;
         }
-        let mut failure = None;
-        for Posted { slot, .. } in &self.0 {
-            match core.slots.poll(*slot, context.waker(), &mut core.woken).map(|done| done.status) {
-                None => return Poll::Pending,
-                Some(CompletionStatus::Success) => {}
-                Some(status) => _ = failure.get_or_insert(status),
+        Poll::Ready(self.slots.map(|slot| {
+            let (spans, Completion { status, .. }) = core.slots.take(slot);
+            if status != CompletionStatus::Success {
+                failure.get_or_insert_with(|| handle.failure(core, status));
             }
-        }
-        let memory = self.0.map(|Posted { slot, rest }| M::restore(core.slots.take(slot), rest, KEY));
-        Poll::Ready(match failure {
-            None => Ok(memory),
-            Some(status) => {
-                let end = handle.pair(core).end().cloned();
-                Err(Failed { memory, error: Error::Operation { status, end } })
-            }
-        })
+            M::restore(spans, KEY)
+        }))
     }
 
     /// Leaves them alone: their memory goes back to its pool when they are done.
+    #[cold]
     pub(super) fn detach<D: TrustedDevice>(&self, core: &mut Core<D>) {
-        for Posted { slot, .. } in &self.0 {
-            core.slots.abandon(*slot, &mut core.woken);
-        }
+        self.slots.iter().for_each(|&slot| core.slots.abandon(slot, &mut core.woken));
+    }
+}
+
+impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
+    /// The memory, once, when all is over; before, posts what is not posted. Tells why, if something failed.
+    ///
+    /// The failure is not part of the result, because a large result costs as much as the operation.
+    #[inline]
+    fn advance(&mut self, context: &mut Context<'_>, failure: &mut Option<Error>) -> Poll<[M; N]> {
+        let Self { handle, stage } = self;
+        handle.with(|core| {
+            let mut are_new = false;
+            if let Stage::New(works) = stage {
+                are_new = true;
+                match InFlight::post(handle, core, works) {
+                    Ok(posted) => *stage = Stage::Posted(posted),
+                    Err(error) => {
+                        *failure = Some(error);
+                        return stage.take_back();
+                    }
+                }
+            }
+            let Stage::Posted(posted) = stage else { return Poll::Pending };
+            let memory = posted.poll(handle, core, are_new, context, failure);
+            if memory.is_ready() {
+                *stage = Stage::Over;
+            }
+            memory
+        })
+    }
+}
+
+/// The output of a future.
+#[inline]
+fn output<M>(memory: M, failure: Option<Error>) -> Result<M, Failed<M>> {
+    match failure {
+        None => Ok(memory),
+        Some(error) => Err(Failed { memory, error }),
     }
 }
 
@@ -271,30 +285,18 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Future for Batch<'_, D, M, N> {
 
     /// After the outcome it stays pending.
     #[inline]
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { handle, stage } = self.get_mut();
-        handle.with(|core| {
-            let posted = match mem::replace(stage, Stage::Over) {
-                Stage::New(works) => match InFlight::post(handle, core, works) {
-                    Ok(posted) => posted,
-                    Err(failed) => return Poll::Ready(Err(failed)),
-                },
-                Stage::Posted(posted) => posted,
-                Stage::Over => return Poll::Pending,
-            };
-            let outcome = posted.poll(handle, core, context);
-            if outcome.is_pending() {
-                *stage = Stage::Posted(posted);
-            }
-            outcome
-        })
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut failure = None;
+        self.advance(context, &mut failure).map(|memory| output(memory, failure))
     }
 }
 
 impl<D: TrustedDevice, M: Lend, const N: usize> Drop for Batch<'_, D, M, N> {
+    #[inline]
     fn drop(&mut self) {
-        let Stage::Posted(posted) = &self.stage else { return };
-        self.handle.with(|core| posted.detach(core));
+        if let Stage::Posted(posted) = &self.stage {
+            self.handle.with(|core| posted.detach(core));
+        }
     }
 }
 
@@ -320,9 +322,7 @@ impl<M: Lend, D: TrustedDevice> Future for Operation<'_, M, D> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context).map(|outcome| match outcome {
-            Ok([memory]) => Ok(memory),
-            Err(Failed { memory: [memory], error }) => Err(Failed { memory, error }),
-        })
+        let mut failure = None;
+        self.0.advance(context, &mut failure).map(|[memory]| output(memory, failure))
     }
 }

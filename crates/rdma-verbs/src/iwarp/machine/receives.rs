@@ -212,11 +212,10 @@ impl Run {
     /// The longest run at the beginning of `requests`.
     fn begin(requests: &[RecvRequest<'_>]) -> Option<Self> {
         let first = Receive::new(requests.first()?);
-        let follows =
-            |&(count, request): &(u32, &RecvRequest<'_>)| Receive::new(request) == first.after(count);
-        let count = (0..).zip(requests).position(|at| !follows(&at)).unwrap_or(requests.len());
-        // It is at most the depth of the queue.
-        Some(Self { first, count: count as u32 })
+        let follows = |(count, request): (u32, &RecvRequest<'_>)| Receive::new(request) == first.after(count);
+        let others = (1..).zip(&requests[1..]).take_while(|&at| follows(at)).count();
+        // They are at most the depth of the queue.
+        Some(Self { first, count: 1 + others as u32 })
     }
 
     /// Checks the buffers of `requests`, which are those of this run. If they are segments, they are

@@ -119,22 +119,29 @@ impl Transmitter {
         if !more && self.has_output(reads) {
             self.pump(reads, regions, port);
         }
+        let is_free = self.work.is_empty() && !reads.is_midway();
+        let is_ready = is_free && self.open && !more && self.stream.staged() == 0;
         let plain = requests.iter().all(|request| self.is_taken_at_once(request));
-        let queued = !plain || !self.work.is_empty() || reads.is_midway();
-        if !queued && self.open && !more && self.stream.staged() == 0 {
+        if is_ready && plain {
             self.send_now(requests, port);
+        } else if let ([request], true) = (requests, is_ready && !reads.is_serving())
+            && let Some(segments) = self.short_segments(request, reads)
+        {
+            self.send_short(request, segments, reads, regions, port);
         } else {
             self.check_staging(requests)?;
-            if queued {
-                self.queue(requests, reads);
-            } else {
+            if plain && is_free {
                 self.stage(requests);
+            } else {
+                self.queue(requests, reads);
             }
             if !more {
                 self.pump(reads, regions, port);
             }
         }
-        self.complete(reads, port.sink);
+        if !self.pending.is_empty() {
+            self.complete(reads, port.sink);
+        }
         match self.stream.fault() {
             None => Ok(()),
             Some(Violation::LocalPlace) => Err(Error::io("read a place")(Errno::FAULT)),
@@ -302,12 +309,76 @@ impl Transmitter {
 
     /// Sends requests straight from the caller's memory.
     fn send_now<W: Wire, S: Sink>(&mut self, requests: &[SendRequest<'_>], port: &mut Port<'_, W, S>) {
+        let Some((last, earlier)) = requests.split_last() else { return };
         let mut batch = Batch::new(&mut self.stream, port.wire, port.scratch);
-        for request in requests {
+        for request in earlier {
             self.encoder.request(request, &mut batch);
             self.pending.push_back(Pending { report: Report::of(request), end: batch.position() });
         }
+        self.encoder.request(last, &mut batch);
         batch.finish();
+        self.sent(last, port.sink);
+    }
+
+    /// Completes a request that is a send or write, and the last one in the stream, as soon as all is taken.
+    #[inline]
+    fn sent(&mut self, request: &SendRequest<'_>, sink: &mut impl Sink) {
+        let pending = Pending { report: Report::of(request), end: self.stream.produced() };
+        // Usually that is now.
+        if self.pending.is_empty() && pending.end <= self.stream.taken() {
+            self.report(&pending, sink);
+        } else {
+            self.pending.push_back(pending);
+        }
+    }
+
+    /// Reports the success of a request.
+    #[inline]
+    fn report(&mut self, done: &Pending, sink: &mut impl Sink) {
+        if done.report.signaled {
+            sink.push(done.report.completion(self.qp, CompletionStatus::Success));
+        }
+        self.completed = done.end;
+    }
+
+    /// The segments of a send or write that one segment of DDP can carry, if nothing has to precede it.
+    fn short_segments<'a>(&self, request: &SendRequest<'a>, reads: &Reads) -> Option<&'a [Segment]> {
+        let segments = match request.payload {
+            Payload::Segments(segments) => segments,
+            Payload::Fenced(segments) if reads.are_done() => segments,
+            Payload::Fenced(_) | Payload::Inline(_) | Payload::Places(_) => return None,
+        };
+        let length = request.payload.len() as u64;
+        let is_short = self.encoder.portion(length) as u64 == length;
+        Some(segments).filter(|_| is_short && !matches!(request.operation, Operation::Read { .. }))
+    }
+
+    /// Sends a message of [`Transmitter::short_segments`], without queuing it.
+    fn send_short<W: Wire, S: Sink>(
+        &mut self,
+        request: &SendRequest<'_>,
+        segments: &[Segment],
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        port: &mut Port<'_, W, S>,
+    ) {
+        let Ok(mut message) = self.message(request) else { return };
+        let mut segments = segments.iter().filter(|segment| segment.length > 0);
+        let mut used = 0;
+        let mut chunk = Chunk::new(port.scratch);
+        let sent = message.advance(&self.encoder, &mut chunk, |target| {
+            let Some(&Segment { key, address, length }) = segments.next() else { return 0 };
+            used = key;
+            let Some(region) = regions.find(key) else { return 0 };
+            encode::copy(region.memory(), region.offset(address), &mut target[..length as usize])
+        });
+        if sent.is_none() {
+            // Another thread has deregistered the memory since it was checked.
+            self.fault = Some(Violation::LocalKey(used));
+            return self.queue(std::slice::from_ref(request), reads);
+        }
+        self.stream.send(chunk.bytes(), port.wire);
+        self.sent(request, port.sink);
     }
 
     /// Stages requests.
@@ -326,18 +397,24 @@ impl Transmitter {
                 self.encoder.request(request, &mut self.encoded);
                 Body::Encoded { left: self.encoded.len() - before, started: false }
             } else {
-                self.streamed(request, reads)
+                match self.message(request) {
+                    Ok(message) => {
+                        self.sources.add(request.payload);
+                        Body::Message(message)
+                    }
+                    Err(remote) => read(request.payload, remote, reads),
+                }
             };
             let is_fenced = matches!(request.payload, Payload::Fenced(_));
             self.work.push_back(Work { report: Report::of(request), is_fenced, body });
         }
     }
 
-    fn streamed(&mut self, request: &SendRequest<'_>, reads: &mut Reads) -> Body {
+    /// The message of a send or write, or the source of a read.
+    fn message(&mut self, request: &SendRequest<'_>) -> std::result::Result<Streamed, RemoteAddress> {
         let mut length = request.payload.len() as u64;
         let (mut leading, mut trailing) = (None, None);
         let model = match request.operation {
-            Operation::Read { remote } => return read(request.payload, remote, reads),
             Operation::Write { remote, immediate } => {
                 trailing = immediate.map(|data| (self.encoder.immediate_of_write(), data));
                 BufferModel::Tagged(remote)
@@ -350,19 +427,10 @@ impl Transmitter {
             Operation::Send { invalidate, solicited, .. } => {
                 BufferModel::Untagged(self.encoder.message(invalidate, solicited))
             }
+            Operation::Read { remote } => return Err(remote),
         };
-        let in_places = match request.payload {
-            Payload::Places(places) => {
-                self.sources.places.extend(places.iter().filter(|place| !place.is_empty()));
-                true
-            }
-            Payload::Segments(segments) | Payload::Fenced(segments) => {
-                self.sources.segments.extend(segments.iter().filter(|segment| segment.length > 0));
-                false
-            }
-            Payload::Inline(_) => false,
-        };
-        Body::Message(Streamed {
+        let in_places = matches!(request.payload, Payload::Places(_));
+        Ok(Streamed {
             model,
             in_places,
             leading_immediate: leading,
@@ -492,7 +560,20 @@ impl Transmitter {
                 self.encoder.read_request(request, chunk);
                 true
             }
-            Body::Message(message) => message.advance(&self.encoder, &mut self.sources, chunk, regions)?,
+            Body::Message(message) => {
+                let (in_places, sources) = (message.in_places, &mut self.sources);
+                let fill = |target: &mut [u8]| {
+                    if in_places {
+                        sources.copy_places(target)
+                    } else {
+                        sources.copy_segments(regions, target)
+                    }
+                };
+                let advanced = message.advance(&self.encoder, chunk, fill);
+                advanced.ok_or_else(|| {
+                    Violation::LocalKey(self.sources.segments.front().map_or(0, |segment| segment.key))
+                })?
+            }
         };
         if finished {
             let (report, end) = (work.report, self.stream.produced() + chunk.bytes().len() as u64);
@@ -506,18 +587,15 @@ impl Transmitter {
     /// [RFC 5040 5.2.2-3, 5.5-2, 5.5-5, 5.5-6, 5.5-9, 5.5-11].
     fn complete(&mut self, reads: &mut Reads, sink: &mut impl Sink) {
         let taken = self.stream.taken();
-        while let Some(oldest) = self.pending.front() {
-            let done = match oldest.report.kind {
+        while let Some(&oldest) = self.pending.front() {
+            let is_done = match oldest.report.kind {
                 CompletionKind::Read => reads.take_completed(),
                 _ => oldest.end <= taken,
             };
-            if !done {
+            if !is_done {
                 break;
             }
-            if oldest.report.signaled {
-                sink.push(oldest.report.completion(self.qp, CompletionStatus::Success));
-            }
-            self.completed = oldest.end;
+            self.report(&oldest, sink);
             self.pending.pop_front();
         }
     }

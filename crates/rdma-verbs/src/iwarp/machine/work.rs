@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use super::encode::{self, Chunk, Encoder, Gather, Head, Message};
 use super::stream::{Batch, Output, Stream, Wire};
-use super::violation::Violation;
 use crate::iwarp::region::RegionCache;
 use crate::{
-    Completion, CompletionKind, CompletionStatus, Operation, Place, QpId, RemoteAddress, Segment, SendRequest,
+    Completion, CompletionKind, CompletionStatus, Operation, Payload, Place, QpId, RemoteAddress, Segment,
+    SendRequest,
 };
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest};
 
@@ -80,7 +80,7 @@ pub(super) enum BufferModel {
 }
 
 /// A request whose bytes are all in the stream, and that is not complete.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
     pub(super) report: Report,
     /// Position of the stream after its last byte.
@@ -116,28 +116,25 @@ impl Report {
 }
 
 impl Streamed {
-    /// Adds a segment. Returns whether the message is complete [RFC 5040 5.1-4]
+    /// Adds a segment, whose payload `fill` copies as [`Chunk::segment`] says. Returns whether the message is
+    /// complete; `None`: the payload could not be copied [RFC 5040 5.1-4]
     /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.3-2].
     pub(super) fn advance(
         &mut self,
         encoder: &Encoder,
-        sources: &mut Sources,
         chunk: &mut Chunk<'_>,
-        regions: &mut RegionCache,
-    ) -> std::result::Result<bool, Violation> {
+        fill: impl FnMut(&mut [u8]) -> usize,
+    ) -> Option<bool> {
         let (portion, last) = self.portion(encoder, chunk.room());
         let (head, payload) = self.head(portion, last);
-        let complete = chunk.segment(encoder, &head, payload, |target| {
-            if self.in_places { sources.copy_places(target) } else { sources.copy_segments(regions, target) }
-        });
-        if !complete {
-            return Err(Violation::LocalKey(sources.segments.front().map_or(0, |segment| segment.key)));
+        if !chunk.segment(encoder, &head, payload, fill) {
+            return None;
         }
         self.sent += portion as u64;
         if last {
             self.finish(encoder, chunk);
         }
-        Ok(last)
+        Some(last)
     }
 
     /// Sends a segment straight from its places, and a short rest of the message with it. Returns whether the
@@ -208,9 +205,22 @@ impl Streamed {
 }
 
 impl Sources {
+    /// Adds the memory of a message.
+    pub(super) fn add(&mut self, payload: Payload<'_>) {
+        match payload {
+            Payload::Places(places) => {
+                self.places.extend(places.iter().filter(|place| !place.is_empty()));
+            }
+            Payload::Segments(segments) | Payload::Fenced(segments) => {
+                self.segments.extend(segments.iter().filter(|segment| segment.length > 0));
+            }
+            Payload::Inline(_) => {}
+        }
+    }
+
     /// Copies the next bytes of registered memory and removes them. Returns their number; 0: the memory is no
     /// longer registered.
-    fn copy_segments(&mut self, regions: &mut RegionCache, target: &mut [u8]) -> usize {
+    pub(super) fn copy_segments(&mut self, regions: &mut RegionCache, target: &mut [u8]) -> usize {
         let Some(segment) = self.segments.front_mut() else { return 0 };
         let Some(region) = regions.find(segment.key) else { return 0 };
         // Both lengths fit in `u32`, because that of a segment does.
@@ -225,7 +235,7 @@ impl Sources {
     }
 
     /// Copies the next bytes of places and removes them. Returns their number.
-    fn copy_places(&mut self, target: &mut [u8]) -> usize {
+    pub(super) fn copy_places(&mut self, target: &mut [u8]) -> usize {
         let Some(place) = self.places.front() else { return 0 };
         let count = target.len().min(place.len());
         target[..count].copy_from_slice(&place.bytes()[..count]);

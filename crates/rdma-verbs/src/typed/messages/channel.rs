@@ -12,8 +12,8 @@ use super::{Options, Reason, Ticket, Violation};
 use crate::typed::endpoint::Handle;
 use crate::typed::work::InFlight;
 use crate::typed::{
-    Buf, Connection, Error, Failed, Pool, Received, Region, Remote, Result, TrustedDevice, Work,
-    out_of_range, receive,
+    Buf, Connection, Error, Pool, Received, Region, Remote, Result, TrustedDevice, Work, out_of_range,
+    receive,
 };
 use crate::{Access, Connections as _};
 
@@ -306,8 +306,8 @@ impl<D: TrustedDevice> Channel<D> {
         for message in offers.take(self.options.offers.into()) {
             let Body::Offered(memory) = message.body else { continue };
             let posted = Target::new(&handle.shard, memory.length).and_then(|target| {
-                let work = [Work::read(target, memory)];
-                handle.with(|core| Ok(InFlight::post(handle, core, work)?))
+                let mut work = [Work::read(target, memory)];
+                handle.with(|core| InFlight::post(handle, core, &mut work))
             });
             match posted {
                 Ok(posted) => message.body = Body::Reading(posted),
@@ -322,12 +322,10 @@ impl<D: TrustedDevice> Channel<D> {
         let handle = &self.handle;
         for message in &mut self.incoming {
             let Body::Reading(posted) = &message.body else { continue };
-            let bytes = match handle.with(|core| posted.poll(handle, core, context)) {
-                Poll::Pending => return,
-                Poll::Ready(Ok([target])) => target.into_bytes(),
-                Poll::Ready(Err(failed)) => Err(failed.error),
-            };
-            match bytes {
+            let mut failure = None;
+            let memory = handle.with(|core| posted.poll(handle, core, false, context, &mut failure));
+            let Poll::Ready([target]) = memory else { return };
+            match failure.map_or_else(|| target.into_bytes(), Err) {
                 Ok(bytes) => {
                     message.body = Body::Read(bytes);
                     self.read = self.read.saturating_add(1);
@@ -344,12 +342,12 @@ impl<D: TrustedDevice> Channel<D> {
     fn finish_sends(&mut self, context: &mut Context<'_>) -> bool {
         let (handle, before) = (&self.handle, self.posted.len());
         while let Some((posted, ticket)) = self.posted.front() {
-            match handle.with(|core| posted.poll(handle, core, context)) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(_)) => self.sent.extend(*ticket),
-                // A failed request ends the connection, which has the reason.
-                Poll::Ready(Err(_)) => {}
+            let mut failure = None;
+            if handle.with(|core| posted.poll(handle, core, false, context, &mut failure)).is_pending() {
+                break;
             }
+            // A failed request ends the connection, which has the reason.
+            self.sent.extend(ticket.filter(|_| failure.is_none()));
             self.posted.pop_front();
         }
         self.posted.len() < before
@@ -385,8 +383,8 @@ impl<D: TrustedDevice> Channel<D> {
         let header = Header { kind, credits, length };
         buf[..Header::LENGTH].copy_from_slice(&header.encode());
         let handle = &self.handle;
-        let posted = handle.with(|core| InFlight::post(handle, core, [Work::send(buf)]));
-        let Failed { memory: [buf], error } = match posted {
+        let mut work = [Work::send(buf)];
+        let error = match handle.with(|core| InFlight::post(handle, core, &mut work)) {
             Ok(posted) => {
                 self.flow.sent(&header);
                 self.read -= u8::from(kind == Kind::Done);
@@ -401,9 +399,10 @@ impl<D: TrustedDevice> Channel<D> {
                 self.posted.push_back((posted, ticket));
                 return Ok(());
             }
-            Err(failed) => failed,
+            Err(error) => error,
         };
         if message.is_some() {
+            let [buf] = work.map(Work::into_memory);
             self.queue.push_front(Outgoing { kind, length, buf, message });
         }
         self.stop(error)

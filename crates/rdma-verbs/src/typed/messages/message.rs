@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::wire::Header;
-use crate::typed::registration::Span;
+use crate::typed::registration::Spans;
 use crate::typed::work::Lend;
 use crate::typed::work::sealed::{self, KEY, Lend as _};
 use crate::typed::{Buf, Piece, Received, Result, Shard, TrustedDevice};
@@ -70,9 +70,9 @@ impl Target {
         match self {
             Self::Buf(buf) => Ok(Bytes::Buf(buf)),
             Self::Piece(piece) => {
-                let Span { registration, offset, length, .. } = piece.span(KEY);
-                let mut bytes = vec![0; *length as usize];
-                registration.memory().read(*offset as u64, &mut bytes)?;
+                let span = piece.lend(KEY).into_first();
+                let mut bytes = vec![0; span.segment.length as usize];
+                span.read(&mut bytes)?;
                 Ok(Bytes::Copy(bytes))
             }
         }
@@ -80,30 +80,18 @@ impl Target {
 }
 
 impl sealed::Lend for Target {
-    /// The size of a `Buf`.
-    type Rest = Option<u32>;
-
-    fn span(&self, key: sealed::Key) -> &Span {
+    fn lend(self, key: sealed::Key) -> Spans {
         match self {
-            Self::Buf(buf) => buf.span(key),
-            Self::Piece(piece) => piece.span(key),
+            Self::Buf(buf) => buf.lend(key),
+            Self::Piece(piece) => piece.lend(key),
         }
     }
 
-    fn lend(self, key: sealed::Key) -> (Span, Option<u32>) {
-        match self {
-            Self::Buf(buf) => {
-                let (span, size) = buf.lend(key);
-                (span, Some(size))
-            }
-            Self::Piece(piece) => (piece.lend(key).0, None),
-        }
-    }
-
-    fn restore(span: Span, size: Option<u32>, key: sealed::Key) -> Self {
-        match size {
-            Some(size) => Self::Buf(Buf::restore(span, size, key)),
-            None => Self::Piece(Piece::restore(span, (), key)),
+    fn restore(spans: Spans, key: sealed::Key) -> Self {
+        if spans.first.chunk() > 0 {
+            Self::Buf(Buf::restore(spans, key))
+        } else {
+            Self::Piece(Piece::restore(spans, key))
         }
     }
 }
