@@ -240,11 +240,16 @@ impl Connection {
         }
     }
 
-    /// Its set looks at it again.
+    /// A set looks at it again. If it is the only one, the peer need not ring.
     pub(crate) fn warm(&self) {
-        let _inside = Inside::enter();
-        let sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
-        self.is_touched.store(sets.len() == 1, Ordering::SeqCst);
+        let is_only_one = {
+            let _inside = Inside::enter();
+            self.sets.lock().unwrap_or_else(PoisonError::into_inner).len() == 1
+        };
+        self.is_touched.store(is_only_one, Ordering::SeqCst);
+        if is_only_one {
+            self.stream.disarm();
+        }
     }
 
     /// Takes the bells that ended a wait, and tells all sets: they were meant for each.

@@ -9,6 +9,7 @@ use rstream_sockets::Role;
 use rstream_sockets::statistics::{close_left, is_left, left};
 use rustix::io::Errno;
 
+use crate::connection::Connection;
 use crate::errno::{errno, keep, set_errno};
 use crate::table::{self, Item};
 use crate::{connection, poll, process, real, receive, send, set, sleep};
@@ -72,7 +73,8 @@ fn end_left(fd: c_int) {
 pub fn made(fd: c_int) -> c_int {
     end_left(fd);
     if fd >= 0 && table::get(fd).is_some() && process::is_own() {
-        drop(table::put(fd, None));
+        let ended = forget(fd);
+        ended.as_ref().and_then(|item| item.connection()).into_iter().for_each(Connection::leave_sets);
     }
     fd
 }

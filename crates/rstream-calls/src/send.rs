@@ -8,7 +8,7 @@ use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use rstream_sockets::Answer;
 use rustix::io::Errno;
 
-use crate::connection::{self, Connection};
+use crate::connection::Connection;
 use crate::errno::{bytes, errno, keep, outcome, set_errno};
 use crate::guard::guard;
 use crate::sleep::{Deadline, Waiter};
@@ -252,8 +252,9 @@ unsafe fn hands_over(message: &msghdr) -> bool {
 
 /// Sends a part of a file: what a read of it gives, a piece at a time.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    if connection::cookie(from).is_some() {
-        // The kernel takes none of a socket.
+    // SAFETY: no pointers.
+    if keep(|| unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }) < 0 {
+        // The kernel takes none of a socket or a pipe, and here what was read could not be put back.
         set_errno(Errno::INVAL);
         return -1;
     }

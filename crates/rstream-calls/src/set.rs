@@ -38,7 +38,7 @@ use crate::inside::Inside;
 use crate::poll::NAP;
 use crate::real;
 
-/// Of the waits that find work in rings, one in so many asks the kernel too: other descriptors must not
+/// Of the waits, one in so many asks the kernel too if it finds work in rings: other descriptors must not
 /// starve.
 const FAIR: u32 = 8;
 /// Sleeps after which a connection on which nothing has happened is cold.
@@ -51,10 +51,10 @@ static SLEEPERS: AtomicU32 = AtomicU32::new(0);
 
 /// The address of a descriptor's place here is its key: no data of the application is such an address.
 /// Nothing is ever stored here.
-static KEYS: [AtomicU8; KEY_COUNT] = [const { AtomicU8::new(0) }; KEY_COUNT];
+static KEYS: [AtomicU8; KEY_COUNT + 1] = [const { AtomicU8::new(0) }; KEY_COUNT + 1];
 const KEY_COUNT: usize = 1 << 20;
-/// The place of nudges: that of no connection, since it is that of standard input.
-const NUDGE: c_int = 0;
+/// The place of nudges, which is no descriptor's.
+const NUDGE: c_int = KEY_COUNT as c_int;
 
 fn key(fd: c_int) -> u64 {
     (&raw const KEYS) as u64 + fd as u64
@@ -81,7 +81,7 @@ pub(crate) struct Set {
     /// Wakes them when what they wait for was found by another thread.
     nudge: OnceLock<Option<OwnedFd>>,
     patience: Patience,
-    /// Waits that found work in rings.
+    /// Waits so far.
     waits: AtomicU32,
 }
 
@@ -254,7 +254,6 @@ impl Set {
             let Some(entry) = state.entries.get_mut(&fd).filter(|entry| !entry.is_touched) else { continue };
             if let Some(connection) = entry.item.connection() {
                 connection.warm();
-                connection.stream.disarm();
             }
             (entry.is_touched, entry.idle) = (true, entry.idle + 1);
             state.touched.push(fd);
@@ -351,12 +350,18 @@ impl Set {
     fn wait(&self, events: &mut Events, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            let found = self.collect(events, 0);
-            if found == events.len() || found > 0 && !self.is_kernels_turn() {
+            // In its turn the kernel has a place, however much the rings have.
+            let is_kernels_turn = self.is_kernels_turn();
+            let places = events.len() - usize::from(is_kernels_turn);
+            let found = self.collect(&mut events[..places], 0);
+            if found > 0 && !is_kernels_turn {
                 return found as c_int;
             }
-            if found > 0 || timeout == Some(Duration::ZERO) {
-                return self.add_kernels(events, found, mask);
+            if found > 0 || places == 0 || timeout == Some(Duration::ZERO) {
+                let total = self.add_kernels(events, found, mask);
+                if total != 0 || timeout == Some(Duration::ZERO) {
+                    return total;
+                }
             }
             let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if self.looks_in_vain(left()) {

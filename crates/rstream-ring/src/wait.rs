@@ -38,6 +38,11 @@ impl WaitWord {
         heavy()
     }
 
+    /// For the side that waits: whether the peer has not answered what it asked.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == ASLEEP
+    }
+
     /// For the side that waits: from now on it polls, until it asks again. The peer must have prepared.
     pub(crate) fn poll(&self) {
         self.0.store(POLLING, Ordering::Relaxed);

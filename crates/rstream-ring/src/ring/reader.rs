@@ -225,6 +225,12 @@ impl Reader {
         }
     }
 
+    /// Whether the peer still has to notify for what [`arm`](crate::arm) asked for.
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.ring.direction().reader_waits.0.is_asking()
+    }
+
     /// `wanted` bytes that can be read, or all there are. An error comes after the bytes before it.
     fn look_for(&mut self, wanted: usize) -> Result<usize> {
         let looked = if self.known() < wanted { self.look() } else { Ok(()) };

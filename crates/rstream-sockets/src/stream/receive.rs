@@ -172,7 +172,7 @@ impl Stream {
                 if state.finished {
                     return Ok(Answer::Done(0));
                 }
-                if then == Then::Look || then == Then::Return && spins(state, reader) {
+                if then == Then::Look || then == Then::Return && !self.is_led() && spins(state, reader) {
                     return Ok(Answer::Wait);
                 }
                 // What the kernel says counts once everything that the peer wrote before was read.
@@ -183,7 +183,7 @@ impl Stream {
             if then == Then::Sleep {
                 (state.empty, state.spins) = (0, false);
             }
-            if state.spins {
+            if state.spins && !self.is_led() {
                 return Ok(Answer::Wait);
             }
             state.armed = true;

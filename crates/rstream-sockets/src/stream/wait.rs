@@ -116,9 +116,10 @@ impl Stream {
     }
 
     /// Takes back what [`Stream::look`] armed: this side looks by itself again, and the peer need not ring
-    /// when it writes.
+    /// when it writes, unless another thread sleeps.
     pub fn disarm(&self) {
         if let Ok(mut held) = self.lock_input()
+            && !self.is_led()
             && let (state, Some(reader)) = held.parts()
         {
             reader.resume(state.ring);
@@ -163,12 +164,20 @@ impl Stream {
         if !self.lead() {
             return Ok(Wait::Behind(turn));
         }
-        // Whoever took bells in between took those for this thread too.
-        if self.words().turn.load(Ordering::Acquire) != turn {
+        let is_relied_on = self.relies_on_bell(turn, output);
+        if is_relied_on != Ok(true) {
             self.woken();
-            return Ok(Wait::Again);
         }
-        Ok(Wait::Kernel)
+        Ok(if is_relied_on? { Wait::Kernel } else { Wait::Again })
+    }
+
+    /// Whether a bell ends the sleep of the thread that leads. Whoever took bells since `turn` took those for
+    /// this thread too, and whoever told the peer not to ring when it writes did not know of it. Both have the
+    /// input's lock and ask for the leader, so none does so any more.
+    fn relies_on_bell(&self, turn: u32, output: bool) -> Result<bool, Errno> {
+        let mut held = self.lock_input()?;
+        let is_asked = output || held.parts().1.is_none_or(|reader| reader.is_armed());
+        Ok(is_asked && self.words().turn.load(Ordering::Acquire) == turn)
     }
 
     /// Whether the peer's bells reach this side's sleepers: everything else that the kernel had was taken,
