@@ -54,7 +54,7 @@ impl<S: AsFd> Connection<S> {
         let role = [Role::Active, Role::Passive].into_iter().find(|&role| is_new(role == Role::Active));
         let connection = Self::new(socket, role.unwrap_or(Role::Passive), CALLS)?;
         if role.is_none() {
-            connection.stream.stay("it was used before");
+            connection.stream.stay(&connection.kernel(), "it was used before");
         }
         Ok(connection)
     }

@@ -81,6 +81,13 @@ impl<'a> Socket<'a> {
         net::sockopt::socket_protocol(self.descriptor) == Ok(Some(net::ipproto::TCP))
     }
 
+    /// Whether a call would report an error, and whether the connection is gone in both directions, as
+    /// `poll` says it unasked.
+    #[must_use]
+    pub fn failures(&self) -> PollFlags {
+        look(self.descriptor, PollFlags::empty())
+    }
+
     /// Whether the kernel takes bytes.
     #[must_use]
     pub fn has_room(&self) -> bool {
