@@ -257,6 +257,7 @@ waits() {
     step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
     step sockets-model sockets_model
+    step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases
     step sockets-programs sockets_programs
 }
