@@ -400,13 +400,3 @@ int capture_errors(void)
     close(ends[1]);
     return ends[0];
 }
-
-uint64_t throw_below(struct dice *dice, uint64_t bound)
-{
-    uint64_t z = dice->state += 0x9e3779b97f4a7c15;
-
-    /* Splitmix64. */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return (z ^ z >> 31) % bound;
-}

@@ -25,6 +25,7 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 
+#include "dice.h"
 #include "rstream.h"
 
 /* The oldest API version that the provider supports. Newer libraries accept it. */
@@ -288,14 +289,5 @@ int tcp_accept(int fd);
 /* Reads until the other end closes or resets the connection. Returns -1 if that does not happen within
  * `ms`. */
 ssize_t tcp_read_to_end(int fd, void *data, size_t size, int ms);
-
-/* ---- random numbers ------------------------------------------------------------------------- */
-
-struct dice {
-    uint64_t state;
-};
-
-/* A number from 0 to bound - 1. */
-uint64_t throw_below(struct dice *dice, uint64_t bound);
 
 #endif

@@ -280,6 +280,7 @@ waits() {
     step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
     step sockets-model sockets_model
+    step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases
     step sockets-c sockets_c
     step sockets-c-valgrind sockets_c_valgrind

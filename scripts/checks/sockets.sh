@@ -39,6 +39,18 @@ sockets_model() {
     done
 }
 
+# Random calls of two processes, whose transcripts over TCP and with the library have to be equal.
+sockets_transcripts() {
+    local transcripts=$programs/sockets/transcripts seeds=${long:+4000} compiler
+    seeds=${seeds:-400}
+    build_sockets
+    for compiler in clang gcc; do
+        "$compiler" -O2 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread -o "$transcripts" \
+            ffi-tests/sockets/transcripts/*.c
+    done
+    "$transcripts" "$provider/librstream_preload.so" 0 "$seeds"
+}
+
 # Named tests: each call, each way to wait, each end. Over TCP, and upgraded.
 sockets_cases() {
     local cases=$programs/sockets/cases after

@@ -41,7 +41,7 @@ pub fn attach(fd: c_int) -> Result<(), Errno> {
     };
     let item = insert(fd, role.unwrap_or(Role::Passive), &chosen.unwrap_or_default(), true)?;
     if let (Some(connection), Some(why)) = (item.connection(), why) {
-        connection.stream.stay(why);
+        connection.stream.stay(&connection.socket(fd), why);
     }
     set::introduce(fd);
     Ok(())

@@ -222,10 +222,10 @@ impl Connection {
     /// Has the kernel serve it: what is to be done with it is for this reason beyond the rings. It stays on
     /// TCP, or goes back to it if the peer answers in time. Returns whether it does.
     pub(crate) fn stay_on_tcp(&self, fd: c_int, why: &'static str) -> bool {
-        if self.stream.stay(why) {
+        let socket = self.socket(fd);
+        if self.stream.stay(&socket, why) {
             return true;
         }
-        let socket = self.socket(fd);
         let mut way = WayBack::default();
         loop {
             match guard(|| way.step(&self.stream, &socket)) {

@@ -14,8 +14,13 @@ use crate::errno::{errno, keep, set_errno};
 use crate::table::{self, Item};
 use crate::{connection, poll, process, real, receive, send, set, sleep};
 
-/// The descriptor is about to be closed: what it meant ends, unless another descriptor means it too.
+/// The descriptor is about to be closed: what it meant ends, unless another descriptor means it too. A `close`
+/// that succeeds leaves the last call's error as it is.
 fn leave(fd: c_int) {
+    keep(|| leave_any(fd));
+}
+
+fn leave_any(fd: c_int) {
     end_left(fd);
     if table::get(fd).is_none() || !process::is_own() {
         return;
@@ -265,14 +270,31 @@ pub unsafe fn getsockopt(
     let answer = unsafe { real::getsockopt(fd, level, name, value, length) };
     if (answer, level, name) == (0, libc::SOL_SOCKET, libc::SO_ERROR)
         && let Some(item) = table::get(fd)
-        && let Some(error) = item.connection().and_then(|connection| connection.stream.take_error())
+        && let Some(connection) = item.connection()
         // SAFETY: the kernel has written the length, and an error if there is room for it.
         && unsafe { *length } as usize == size_of::<c_int>()
     {
+        let value = value.cast::<c_int>();
         // SAFETY: as above.
-        unsafe { value.cast::<c_int>().write_unaligned(error.raw_os_error()) };
+        let told = unsafe { value.read_unaligned() };
+        if told != 0 {
+            connection.stream.note_told(Errno::from_raw_os_error(told));
+        }
+        if let Some(error) = connection.stream.take_error() {
+            // SAFETY: as above.
+            unsafe { value.write_unaligned(error.raw_os_error()) };
+        }
     }
     answer
+}
+
+/// Takes the error of a connection that no call has reported yet.
+pub(crate) fn pending_error(fd: c_int) -> Option<Errno> {
+    let mut error = 0;
+    let mut length = size_of::<c_int>() as socklen_t;
+    // SAFETY: at most `length` bytes are written to `error`, which has as many.
+    unsafe { getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut length) };
+    (error != 0).then(|| Errno::from_raw_os_error(error))
 }
 
 /// `ioctl`.
@@ -308,9 +330,9 @@ pub unsafe fn splice(
         let item = table::get(fd);
         item.as_ref()
             .and_then(|item| item.connection())
-            .is_some_and(|connection| !connection.stream.stay("splice"))
+            .is_some_and(|connection| !connection.stream.stay(&connection.socket(fd), "splice"))
     };
-    if !upgraded(from) && !upgraded(to) {
+    if length == 0 || !upgraded(from) && !upgraded(to) {
         // SAFETY: the application's arguments.
         return unsafe { real::splice(from, from_offset, to, to_offset, length, flags) };
     }

@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_uint};
 
 use libc::{iovec, mmsghdr, msghdr, off_t, ssize_t, timespec};
 
+use crate::descriptor::pending_error;
+use crate::errno::set_errno;
 use crate::send::is_too_many;
 use crate::{real, receive, send, table};
 
@@ -11,11 +13,12 @@ fn is_connection(fd: c_int) -> bool {
     table::get(fd).is_some_and(|item| item.connection().is_some())
 }
 
-/// One message after the other. `one` moves one, and says how many bytes.
+/// One message after the other. `one` moves one, and says how many bytes. `is_last`: it was the last one.
 unsafe fn each(
     messages: *mut mmsghdr,
     count: c_uint,
     mut one: impl FnMut(&mut mmsghdr, bool) -> ssize_t,
+    is_last: impl Fn(&mmsghdr) -> bool,
 ) -> c_int {
     let mut done = 0;
     while done < count {
@@ -26,7 +29,7 @@ unsafe fn each(
         };
         message.msg_len = moved;
         done += 1;
-        if moved == 0 {
+        if is_last(message) {
             break;
         }
     }
@@ -45,15 +48,23 @@ pub unsafe fn recvmmsg(
         // SAFETY: the application's arguments.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
+    // An error comes before what was received before it.
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = pending_error(fd)
+    {
+        set_errno(error);
+        return -1;
+    }
     let flags = flags & !libc::MSG_WAITFORONE;
     // The kernel looks at the time after each message, so that it is at hand for the second at the earliest.
     // The others are taken if they are there.
     // SAFETY: the application's messages.
     unsafe {
-        each(messages, count, |message, first| {
+        let one = |message: &mut mmsghdr, first| {
             let flags = if first { flags } else { flags | libc::MSG_DONTWAIT };
             receive::recvmsg(fd, &raw mut message.msg_hdr, flags)
-        })
+        };
+        each(messages, count, one, |_| false)
     }
 }
 
@@ -63,8 +74,12 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
         // SAFETY: the application's arguments.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
+    // One that is sent in part is the last.
+    let is_cut = |message: &mmsghdr| (message.msg_len as usize) < length(&message.msg_hdr);
     // SAFETY: the application's messages.
-    unsafe { each(messages, count, |message, _| send::sendmsg(fd, &raw const message.msg_hdr, flags)) }
+    unsafe {
+        each(messages, count, |message, _| send::sendmsg(fd, &raw const message.msg_hdr, flags), is_cut)
+    }
 }
 
 /// `preadv2`.
@@ -93,6 +108,12 @@ pub unsafe fn pwritev2(
     let message = message(places, count);
     // SAFETY: as above.
     unsafe { send::sendmsg(fd, &raw const message, flags_of(flags)) }
+}
+
+/// The bytes of a message that was sent.
+fn length(message: &msghdr) -> usize {
+    // SAFETY: the application promises so many entries, which the call that sent them has read.
+    (0..message.msg_iovlen).map(|at| unsafe { (*message.msg_iov.add(at)).iov_len }).sum()
 }
 
 /// These places, as a message without anything else.

@@ -107,6 +107,9 @@ fn answer(connection: &Connection, polled: &pollfd, arm: bool) -> i16 {
     if ready.hung_up {
         found |= libc::POLLHUP;
     }
+    if ready.failed {
+        found |= libc::POLLERR;
+    }
     found
 }
 

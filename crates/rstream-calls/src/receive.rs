@@ -51,6 +51,12 @@ fn receive_on(
                     Err(error) => Err(error),
                 }
             }
+            // As in the kernel, a call for no bytes waits until there is one.
+            Ok(Answer::Done(_)) if wanted == 0 => {
+                let mut byte = [0];
+                let byte = &mut [IoSliceMut::new(&mut byte)];
+                return receive_on(connection, fd, byte, flags | libc::MSG_PEEK, call).map(|_| 0);
+            }
             Ok(Answer::Done(length)) => Ok(length),
             Ok(Answer::Wait) => match then {
                 Then::Return => Err(Errno::AGAIN),
@@ -176,6 +182,10 @@ pub unsafe fn read(fd: c_int, address: *mut c_void, length: size_t) -> ssize_t {
     // SAFETY: the application's promises, here and below.
     unsafe {
         let call = |_| real::read(fd, address, length);
+        // Of no bytes it does not wait, other than `recv`.
+        if length == 0 {
+            return call(0);
+        }
         let Some(buffer) = buffer(address, length) else { return refuse(fd, || call(0)) };
         intercept(fd, &mut [buffer], 0, call).unwrap_or_else(|| call(0))
     }
@@ -234,7 +244,8 @@ pub unsafe fn readv(fd: c_int, places: *const iovec, count: c_int) -> ssize_t {
         let buffers = buffers(places, usize::try_from(count).unwrap_or(0));
         let Some(buffers) = buffers else { return refuse(fd, || call(0)) };
         let mut buffers = ManuallyDrop::new(buffers);
-        let received = intercept(fd, &mut buffers, 0, call);
+        let is_empty = buffers.iter().all(|buffer| buffer.is_empty());
+        let received = if is_empty { None } else { intercept(fd, &mut buffers, 0, call) };
         drop(ManuallyDrop::into_inner(buffers));
         received.unwrap_or_else(|| call(0))
     }

@@ -20,7 +20,7 @@ const NAP: Duration = Duration::from_micros(500);
 /// Has the kernel serve the connection.
 pub(crate) fn go_back(connection: &Connection) -> io::Result<()> {
     let (stream, kernel) = (&connection.stream, connection.kernel());
-    if stream.stay("a stream of std was made of it") {
+    if stream.stay(&kernel, "a stream of std was made of it") {
         return Ok(());
     }
     let mut way = WayBack::default();

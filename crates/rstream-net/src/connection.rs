@@ -51,7 +51,7 @@ impl<S: AsFd> Connection<S> {
         let role = Socket::role_of_unused(socket.as_fd());
         let connection = Self::new(socket, role.unwrap_or(Role::Passive), CALLS)?;
         if role.is_none() {
-            connection.stream.stay("it was used before");
+            connection.stream.stay(&connection.kernel(), "it was used before");
         }
         Ok(connection)
     }

@@ -95,6 +95,13 @@ impl<'a> Socket<'a> {
         is_unused(false).then_some(Role::Passive)
     }
 
+    /// Whether a call would report an error, and whether the connection is gone in both directions, as
+    /// `poll` says it unasked.
+    #[must_use]
+    pub fn failures(&self) -> PollFlags {
+        look(self.descriptor, PollFlags::empty())
+    }
+
     /// Whether the kernel takes bytes.
     #[must_use]
     pub fn has_room(&self) -> bool {

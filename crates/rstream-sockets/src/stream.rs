@@ -93,6 +93,8 @@ pub struct Ready {
     pub ended: bool,
     /// So have both sides.
     pub hung_up: bool,
+    /// A call would report an error, which the kernel does not know any more.
+    pub failed: bool,
     /// Grows with bytes that arrive in the ring, and when it is the ring's turn: what is greater is news.
     pub arrived: u64,
 }

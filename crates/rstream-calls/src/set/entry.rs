@@ -78,7 +78,14 @@ impl Entry {
         let Ok(ready) = connection.stream.look(&connection.own_socket(), arm, wants_output) else {
             return (self.asked & (NORMAL_IN | NORMAL_OUT) | ERR, u64::MAX, true);
         };
-        let mut found = self.ends & (ERR | HUP | self.asked & PRI);
+        let mut found = self.ends & self.asked & PRI;
+        // What it reported once may be over, or more by now.
+        if ready.ended || self.ends & (ERR | HUP) != 0 {
+            found |= u32::from(connection.own_socket().failures().bits()) & (ERR | HUP);
+        }
+        if ready.failed {
+            found |= ERR;
+        }
         // The kernel reports what only it knows.
         if wants_input && ready.input == Some(true) {
             found |= self.asked & NORMAL_IN;

@@ -254,6 +254,7 @@ impl Reader {
         let writer = &self.ring.direction().writer.0;
         let (said, least) = (word & !DONE, at.written);
         let window = writer.window.load(Ordering::Relaxed);
+        let mut place = at.place;
         if window != at.window {
             let bytes = window & WINDOW;
             let most = self.ring.size() as u64;
@@ -261,12 +262,14 @@ impl Reader {
                 return Err(Error::Position { what: "bytes of window", said: bytes, least: 1, most });
             }
             let offset = (at.read.wrapping_sub(window >> WINDOW_BITS) & (u64::MAX >> WINDOW_BITS)) % bytes;
-            (at.window, at.place) = (window, Place { offset: offset as usize, window: bytes as usize });
+            place = Place { offset: offset as usize, window: bytes as usize };
         }
-        let most = at.read + at.place.window as u64;
+        let most = at.read + place.window as u64;
         if !(least..=most).contains(&said) {
             return Err(Error::Position { what: "bytes written", said, least, most });
         }
+        // Only now: bytes that are known still lie where they were if this is refused.
+        (at.window, at.place) = (window, place);
         at.written = said;
         at.ended = word & DONE != 0;
         at.finds = at.finds.saturating_add(1);

@@ -356,3 +356,17 @@ fn a_window_beyond_the_ring_is_an_error() {
         Err(Error::Position { what: "bytes of window", said: 101, least: 1, most: 100 })
     );
 }
+
+#[test]
+fn bytes_before_a_refused_window_are_where_they_were() {
+    let mut ring = Fixture::new(100);
+    let bytes: Vec<u8> = (0..60).collect();
+    ring.write(&bytes).unwrap();
+    assert_eq!(ring.reader.readable(), Ok(60));
+    ring.scribble(WINDOW, 10);
+    ring.scribble(WRITTEN, 71);
+    assert_eq!(ring.reader.peek(&mut [IoSliceMut::new(&mut [0; 100])]), Ok(Some(60)));
+    assert_eq!(ring.read(100), Ok(Some(bytes)));
+    let error = Error::Position { what: "bytes written", said: 71, least: 60, most: 70 };
+    assert_eq!(ring.read(1), Err(error));
+}

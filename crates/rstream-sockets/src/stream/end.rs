@@ -1,8 +1,9 @@
 //! Joining a peer, sharing with other processes, and the ends.
 
+use std::io::IoSliceMut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rstream_ring::{Connected, ask};
+use rstream_ring::{Connected, Reader, ask};
 use rustix::io::Errno;
 
 use super::Stream;
@@ -10,7 +11,7 @@ use crate::bell::Bell;
 use crate::kernel::Kernel;
 use crate::lock::is_alive;
 use crate::meeting::Meeting;
-use crate::shared::Leaving;
+use crate::shared::{Input, Leaving};
 
 impl Stream {
     /// Whether what was counted is what the kernel has counted, so that the connection can be upgraded.
@@ -80,12 +81,20 @@ impl Stream {
         words.unknown.load(Ordering::Acquire) > 0 || words.holders.iter().any(is_others)
     }
 
+    /// Joins if another process that has the connection did, by rings that were offered before the fork.
+    fn catch_up(&self, kernel: &impl Kernel) {
+        if self.words().begun.load(Ordering::Relaxed) != 0 {
+            self.meet(kernel);
+        }
+    }
+
     /// Ends the output. Returns whether the peer learns it by the ring: then the kernel's `shutdown` is left
     /// out, so that bells can be rung on. The kernel ends the connection when it is closed.
     ///
     /// # Errors
     /// As [`Stream::send`].
     pub fn end_output(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
+        self.catch_up(kernel);
         let mut held = self.lock_output()?;
         let (state, writer) = held.parts();
         if let Some(writer) = writer.filter(|_| state.begun && !state.ended) {
@@ -94,13 +103,15 @@ impl Stream {
             state.ring = writer.state();
         }
         state.ended = true;
-        // What is still to be sent again comes before the end.
-        Ok(state.begun || state.leaving == Leaving::Granted)
+        // What is still to be sent again comes before the end. A peer that has ended its output, or is gone,
+        // needs no bells, and the kernel says what is wrong.
+        Ok(state.leaving == Leaving::Granted || state.begun && !kernel.has_ended())
     }
 
     /// To be called before the kernel's `shutdown` of the input. `all`: the output ends too, and what the
     /// peer sends then is refused.
     pub fn end_input(&self, kernel: &impl Kernel, all: bool) {
+        self.catch_up(kernel);
         let Ok(_) = self.begin(kernel) else { return };
         let Ok(mut held) = self.lock_input() else { return };
         let (state, Some(reader)) = held.parts() else { return };
@@ -121,6 +132,7 @@ impl Stream {
     /// kernel does it for bytes of its own.
     pub fn close(&self, kernel: &impl Kernel, reset: bool) -> bool {
         let own = process();
+        self.catch_up(kernel);
         for holder in &self.words().holders {
             let _ = holder.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire);
         }
@@ -133,7 +145,14 @@ impl Stream {
             let Ok(mut held) = self.lock_input() else { return false };
             let (state, Some(reader)) = held.parts() else { return false };
             reader.resume(state.ring);
-            let has_unread = state.leaving != Leaving::Left && reader.readable().is_ok_and(|bytes| bytes > 0);
+            // The last bells of a peer that has gone back to TCP may be here still.
+            if is_last {
+                let _ = self.follow_peer(kernel, state, reader);
+            }
+            let has_unread = state.leaving != Leaving::Left
+                && (reader.readable().is_ok_and(|bytes| bytes > 0)
+                    || leaves_in_kernel(kernel, state, reader));
+            state.ring = reader.state();
             is_last && (reset || has_unread || self.has_to_resend(kernel))
         };
         // A reset is told by the kernel: an end that was told by the ring would look like an orderly one. The
@@ -144,8 +163,12 @@ impl Stream {
         let Ok(mut held) = self.lock_input() else { return reset };
         let (state, Some(reader)) = held.parts() else { return reset };
         reader.resume(state.ring);
-        // Bells that nobody took would look like unread bytes.
-        if state.leaving == Leaving::No && reader.begins_at().is_some_and(|begins| state.taken >= begins) {
+        // Bells that nobody took would look like unread bytes. As long as another process has the connection, what
+        // the kernel has is that one's.
+        if is_last
+            && state.leaving == Leaving::No
+            && reader.begins_at().is_some_and(|begins| state.taken >= begins)
+        {
             let _ = self.take_bells(kernel);
         }
         if is_last {
@@ -156,17 +179,30 @@ impl Stream {
     }
 
     /// It stays on TCP, for this reason. Returns whether it does: not if it is upgraded already.
-    pub fn stay(&self, why: &'static str) -> bool {
+    pub fn stay(&self, kernel: &impl Kernel, why: &'static str) -> bool {
+        self.catch_up(kernel);
         if self.has_rings() {
             return false;
         }
         if let Ok(mut meeting) = self.meeting.try_lock() {
-            // A peer that has mapped a segment which was offered does not begin before this side does.
+            // A peer that has mapped a segment which was offered does not begin before this side does, and
+            // learns here that it never does.
+            if let Meeting::Offered(connected) = &mut *meeting {
+                connected.output.leave(0);
+            }
             *meeting = Meeting::Over(why);
             self.note_meeting(&meeting);
             self.due.store(u32::MAX, Ordering::Relaxed);
         }
         !self.has_rings()
+    }
+}
+
+/// Whether there are bytes of the stream that come before those of the ring, and were not received.
+fn leaves_in_kernel(kernel: &impl Kernel, state: &Input, reader: &Reader) -> bool {
+    match reader.begins_at() {
+        Some(begins) => state.taken < begins,
+        None => kernel.receive(&mut [IoSliceMut::new(&mut [0])], true).is_ok_and(|bytes| bytes > 0),
     }
 }
 

@@ -87,6 +87,9 @@ impl Stream {
     pub(crate) fn leave(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
         self.look_for_peer_output();
         self.begin(kernel)?;
+        if kernel.has_ended() {
+            self.settle(kernel)?;
+        }
         let (mut held_input, mut held_output) = (self.lock_input()?, self.lock_output()?);
         let (input, Some(reader)) = held_input.parts() else { return Ok(self.is_back()) };
         let (output, Some(writer)) = held_output.parts() else { return Ok(self.is_back()) };
@@ -96,6 +99,15 @@ impl Stream {
         reader.resume(input.ring);
         writer.resume(output.ring);
         let bell = Bell::new(kernel, self);
+        // The peer has offered the rings and then stayed on TCP, so that nothing went through them; or it is gone,
+        // and everything that it wrote was read.
+        let is_vain = !output.begun && reader.begins_at().is_none() && reader.left_after().is_some();
+        if is_vain || self.is_peer_gone() && input.error == 0 && reader.readable() == Ok(0) {
+            input.leaving = Leaving::Left;
+            self.note_left(kernel, INPUT_LEFT);
+            self.note_output_left(kernel, output);
+            return Ok(true);
+        }
         if input.leaving == Leaving::No
             && output.leaving == Leaving::No
             && self.may_leave(input, reader, output)

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::sync::atomic::Ordering;
 
-use rstream_ring::{Reader, ask};
+use rstream_ring::{Error, Notify, Reader, ask};
 use rustix::io::Errno;
 
 use super::{Answer, Stream, Then};
@@ -61,13 +61,17 @@ impl Stream {
         self.count(outcome.unwrap_or(0));
         self.meet_before_counting(kernel);
         let mut held = self.lock_input()?;
-        let (state, reader) = held.parts();
+        let (state, mut reader) = held.parts();
         if state.leaving == Leaving::Left {
             self.note_received(kernel, outcome.ok().filter(|_| !peek).unwrap_or(0));
             return outcome.map(Some);
         }
         state.inside = state.inside.saturating_sub(1);
         self.hand_lead_on(state);
+        let is_asked = buffers.iter().any(|buffer| !buffer.is_empty());
+        if is_asked {
+            self.note_last(state, outcome);
+        }
         let length = outcome?;
         let own = reader.as_ref().map_or(length, |reader| own_part(reader, state.taken, length));
         if !are_bells_behind(buffers, own, length) {
@@ -76,9 +80,13 @@ impl Stream {
         if !peek {
             self.take_note(state, own, length);
             self.note_received(kernel, own);
+            if let Some(reader) = reader.as_mut() {
+                reader.resume(state.ring);
+                self.note_turn(kernel, state, reader);
+                state.ring = reader.state();
+            }
         }
-        let is_end = length == 0 && buffers.iter().any(|buffer| !buffer.is_empty());
-        state.finished |= is_end;
+        let is_end = length == 0 && is_asked;
         Ok((own > 0 || length == 0 && !(is_end && reader.is_some())).then_some(own))
     }
 
@@ -141,14 +149,20 @@ impl Stream {
             let begins = reader.begins_at();
             if begins.is_none_or(|begins| state.taken < begins) {
                 match self.receive_before(kernel, state, reader, begins, buffers, peek) {
-                    Ok(Some(length)) => return Ok(Answer::Done(length)),
+                    Ok(Some(length)) => {
+                        self.note_turn(kernel, state, reader);
+                        let more = self.receive_behind(bell, state, reader, buffers, length, peek)?;
+                        return Ok(Answer::Done(length + more));
+                    }
                     Ok(None) => continue,
                     Err(Errno::AGAIN) if reader.begins_at() != begins => continue,
+                    // The rest of them comes by the kernel, which wakes whoever sleeps.
+                    Err(Errno::AGAIN) if begins.is_some() => return Ok(Answer::Wait),
                     Err(Errno::AGAIN) => {}
                     Err(error) => return Err(error),
                 }
             } else {
-                let read = if peek { reader.peek(buffers) } else { reader.read(buffers, bell) };
+                let read = read_ring(bell, reader, buffers, peek);
                 if let Some(length) = read.map_err(|error| self.violated(error))? {
                     if length == 0 && reader.has_ended() {
                         self.words().peer_ended.store(1, Ordering::Release);
@@ -190,6 +204,11 @@ impl Stream {
             if !ask(bell, Some(reader), None) {
                 return Ok(Answer::Wait);
             }
+            // A peer begins before it writes to its ring.
+            let is_written = reader.readable() != Ok(0) || reader.has_ended();
+            if is_written && reader.begins_at().is_none() {
+                return Err(self.fail(Errno::CONNRESET));
+            }
         }
     }
 
@@ -204,7 +223,7 @@ impl Stream {
         peek: bool,
     ) -> Result<Option<usize>, Errno> {
         if state.finished {
-            return Ok(Some(0));
+            return last_of(state);
         }
         // What that call receives comes first.
         if state.inside > 0 {
@@ -216,10 +235,10 @@ impl Stream {
         let most = begins.map_or(u64::MAX, |begins| begins.saturating_sub(state.taken));
         let mut places = first_bytes(buffers, most);
         let received = kernel.receive(&mut places, peek);
+        self.note_last(state, received);
         let length = received?;
         if length == 0 {
-            state.finished = true;
-            return Ok(Some(0));
+            return last_of(state);
         }
         let own = own_part(reader, state.taken, length);
         if !are_bells_behind(&places, own, length) {
@@ -230,6 +249,54 @@ impl Stream {
             self.note_received(kernel, own);
         }
         Ok((own > 0).then_some(own))
+    }
+
+    /// Receives what fits behind the last bytes that the kernel had, of which the call got `length`: a call
+    /// that gives less than it could would say that nothing is left.
+    fn receive_behind<K: Kernel>(
+        &self,
+        bell: &Bell<'_, K>,
+        state: &Input,
+        reader: &mut Reader,
+        buffers: &mut [IoSliceMut<'_>],
+        length: usize,
+        peek: bool,
+    ) -> Result<usize, Errno> {
+        let received = state.taken + if peek { length as u64 } else { 0 };
+        if length == 0 || reader.begins_at() != Some(received) {
+            return Ok(0);
+        }
+        let read = read_ring(bell, reader, &mut bytes_behind(buffers, length), peek);
+        let more = read.map_err(|error| self.violated(error))?.unwrap_or(0);
+        if !peek {
+            self.statistics.record().received_by_ring(more);
+        }
+        Ok(more)
+    }
+
+    /// To be called when the kernel has given bytes. After the last of them, an end that the kernel told before,
+    /// once, counts.
+    fn note_turn(&self, kernel: &impl Kernel, state: &mut Input, reader: &mut Reader) {
+        if reader.begins_at() == Some(state.taken) && kernel.has_ended() {
+            self.take_news(kernel, state, reader);
+        }
+    }
+
+    /// Takes note of what a call of the kernel said that asked for bytes, if that was the end or a break.
+    fn note_last(&self, state: &mut Input, outcome: Result<usize, Errno>) {
+        match outcome {
+            Ok(0) => self.words().peer_ended.store(1, Ordering::Release),
+            Err(error) if is_break(error) => self.note_told(error),
+            _ => return,
+        }
+        state.finished = true;
+    }
+
+    /// The kernel has told the application this error by itself, and says it once.
+    pub fn note_told(&self, error: Errno) {
+        if is_break(error) {
+            self.words().peer_gone.store(1, Ordering::Release);
+        }
     }
 
     /// Takes note of bytes that the kernel gave: `own` of the stream, and bells behind them.
@@ -327,7 +394,9 @@ impl Stream {
         let (state, writer) = held.parts();
         let writer = writer.filter(|_| state.begun)?;
         writer.resume(state.ring);
-        (writer.is_closed() == Ok(false)).then(|| writer.is_unread())
+        // Nor is it known what it has read of the bytes that came before those of the ring, if there are none here.
+        let is_used = writer.unread().is_ok_and(|(_, written)| written > 0);
+        (is_used && writer.is_closed() == Ok(false)).then(|| writer.is_unread())
     }
 
     /// Bytes that a call which receives would give, if the kernel does not know.
@@ -348,6 +417,19 @@ impl Stream {
     }
 }
 
+/// The end, or an error that was told to another call and is reported instead, once.
+fn last_of(state: &mut Input) -> Result<Option<usize>, Errno> {
+    match std::mem::take(&mut state.error) {
+        0 => Ok(Some(0)),
+        error => Err(Errno::from_raw_os_error(error)),
+    }
+}
+
+/// Whether a connection that has this error is over.
+fn is_break(error: Errno) -> bool {
+    matches!(error, Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT)
+}
+
 /// Whether a caller that has found nothing calls again and again, as far as the last times tell: then it
 /// needs no bell, and looks at the kernel only now and then.
 fn spins(state: &mut Input, reader: &mut Reader) -> bool {
@@ -359,6 +441,24 @@ fn spins(state: &mut Input, reader: &mut Reader) -> bool {
         reader.disarm();
     }
     state.spins && !state.empty.is_multiple_of(LOOK)
+}
+
+/// Reads from the ring, or looks at what is there.
+fn read_ring(
+    bell: &impl Notify,
+    reader: &mut Reader,
+    buffers: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> Result<Option<usize>, Error> {
+    if peek {
+        return reader.peek(buffers);
+    }
+    let wanted = buffers.iter().map(|buffer| buffer.len()).sum();
+    // The ring gives what it knows of. The kernel gives all that was written before the call.
+    if (1..wanted).contains(&reader.known()) {
+        let _ = reader.readable();
+    }
+    reader.read(buffers, bell)
 }
 
 /// How many of `length` bytes that the kernel gave, after `taken`, come before those of the ring.
@@ -374,6 +474,17 @@ fn first_bytes<'a>(buffers: &'a mut [IoSliceMut<'_>], most: u64) -> Vec<IoSliceM
         let length = buffer.len().min(left);
         left -= length;
         IoSliceMut::new(&mut buffer[..length])
+    };
+    buffers.iter_mut().map(cut).filter(|part| !part.is_empty()).collect()
+}
+
+/// The buffers without so many of their first bytes.
+fn bytes_behind<'a>(buffers: &'a mut [IoSliceMut<'_>], count: usize) -> Vec<IoSliceMut<'a>> {
+    let mut skip = count;
+    let cut = |buffer: &'a mut IoSliceMut<'_>| {
+        let skipped = buffer.len().min(skip);
+        skip -= skipped;
+        IoSliceMut::new(&mut buffer[skipped..])
     };
     buffers.iter_mut().map(cut).filter(|part| !part.is_empty()).collect()
 }

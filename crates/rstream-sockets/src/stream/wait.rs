@@ -32,7 +32,8 @@ impl Stream {
     /// As [`Stream::receive`]: calls would report it at once.
     pub fn look(&self, kernel: &impl Kernel, arm: bool, output: bool) -> Result<Ready, Errno> {
         self.meet(kernel);
-        let mut ready = Ready { input: None, output: None, ended: false, hung_up: false, arrived: 0 };
+        let mut ready =
+            Ready { input: None, output: None, ended: false, hung_up: false, failed: false, arrived: 0 };
         self.look_for_peer_output();
         self.begin(kernel)?;
         let bell = Bell::new(kernel, self);
@@ -53,6 +54,7 @@ impl Stream {
                     reader.readable().is_ok_and(|bytes| bytes > 0) || reader.has_ended()
                 };
             ready.ended = state.finished || reader.knows_end();
+            ready.failed = state.error != 0;
             may_be_gone = state.finished || reader.begins_at().is_none();
             ready.arrived = reader.arrived();
             ready.input = match reader.begins_at() {
