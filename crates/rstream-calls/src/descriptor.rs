@@ -121,8 +121,24 @@ pub unsafe fn dup(fd: c_int) -> c_int {
     copied(fd, unsafe { real::dup(fd) })
 }
 
+/// Whether a connection is to become a standard descriptor, and cannot go back to TCP: the C library's streams
+/// write there, past this library.
+fn is_refused(fd: c_int, new: c_int) -> bool {
+    let is_refused = fd != new
+        && (0..3).contains(&new)
+        && process::is_own()
+        && !connection::stays_on_tcp(fd, "it is used by the C library's streams");
+    if is_refused {
+        set_errno(Errno::OPNOTSUPP);
+    }
+    is_refused
+}
+
 /// `dup2`.
 pub unsafe fn dup2(fd: c_int, new: c_int) -> c_int {
+    if is_refused(fd, new) {
+        return -1;
+    }
     if fd != new && is_open(fd) {
         leave(new);
     }
@@ -133,6 +149,9 @@ pub unsafe fn dup2(fd: c_int, new: c_int) -> c_int {
 
 /// `dup3`.
 pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    if is_refused(fd, new) {
+        return -1;
+    }
     if fd != new && flags & !libc::O_CLOEXEC == 0 && is_open(fd) {
         leave(new);
     }

@@ -33,3 +33,4 @@ pub use receive::{read, readv, recv, recvfrom, recvmsg};
 pub use select::{pselect, select};
 pub use send::{send, sendfile, sendmsg, sendto, write, writev};
 pub use set::{epoll_create, epoll_create1, epoll_ctl, epoll_pwait, epoll_pwait2, epoll_wait};
+pub use settings::is_off;

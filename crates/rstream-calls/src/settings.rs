@@ -27,6 +27,11 @@ const SHOWN: usize = 8;
 /// Null until it is read. It is never changed or dropped afterwards.
 static KNOWN: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Whether the environment keeps all connections on TCP.
+pub fn is_off() -> bool {
+    std::env::var_os("RSTREAM_SOCKETS").is_some_and(|value| value == "off")
+}
+
 /// How a new connection is upgraded. `None`: it stays on TCP.
 pub(crate) fn choose(fd: c_int, role: Role) -> Option<Options> {
     let settings = known();
@@ -68,11 +73,11 @@ fn known() -> &'static Settings {
 fn read() -> (Settings, String) {
     let mut settings = Settings::new(program());
     let mut faults = String::new();
+    if is_off() {
+        settings.forbid_rest();
+        return (settings, faults);
+    }
     match std::env::var_os("RSTREAM_SOCKETS") {
-        Some(value) if value == "off" => {
-            settings.forbid_rest();
-            return (settings, faults);
-        }
         Some(value) if !value.is_empty() && value != "on" => {
             settings.forbid_rest();
             let _ = writeln!(faults, "RSTREAM_SOCKETS is neither on nor off: all connections stay on TCP");

@@ -7,6 +7,7 @@
 
 mod calls;
 mod checked;
+mod direct;
 mod execute;
 mod makers;
 mod process;

@@ -91,8 +91,6 @@ fn run(options: &Options) -> (u8, String) {
     }
     let mut command = Command::new(&program);
     command.arg0(&options.program).args(&options.arguments).env("LD_PRELOAD", preload);
-    // libuv asks the kernel past the C library otherwise.
-    command.env("UV_USE_IO_URING", "0");
     // The program may change its folder before its first connection.
     if let Some(settings) = env::var_os("RSTREAM_SOCKETS_CONF").filter(|settings| !settings.is_empty())
         && let Ok(settings) = std::path::absolute(settings)
