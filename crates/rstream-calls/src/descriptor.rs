@@ -382,13 +382,21 @@ pub unsafe fn splice(
                 -1
             }
             false => {
-                let got = libc::read(from, piece.as_mut_ptr().cast(), piece.len());
+                // What is taken from a pipe cannot be put back.
+                let most = if is_waiting { piece.len() } else { room(to).min(piece.len()) };
+                let got = libc::read(from, piece.as_mut_ptr().cast(), most);
                 if got <= 0 { got } else { send::send_all(to, &piece[..got as usize]) }
             }
         }
     };
     drop(ManuallyDrop::into_inner(piece));
     moved
+}
+
+/// The least that an upgraded connection with room takes at once.
+fn room(fd: c_int) -> usize {
+    let item = table::get(fd);
+    item.as_ref().and_then(|item| item.connection()).map_or(usize::MAX, |connection| connection.stream.room())
 }
 
 /// Whether an upgraded connection takes a piece at once.

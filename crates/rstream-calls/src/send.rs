@@ -132,7 +132,7 @@ unsafe fn slice<'a>(address: *const c_void, length: size_t) -> Option<IoSlice<'a
     (!address.is_null()).then(|| IoSlice::new(bytes()))
 }
 
-/// As [`slice`]. `None` also for more pieces than the kernel takes.
+/// As [`slice`]. `None` also for more pieces than the kernel takes, and if the first piece is not there.
 unsafe fn slices<'a>(places: *const iovec, count: usize) -> Option<Vec<IoSlice<'a>>> {
     if count > MOST || count > 0 && places.is_null() {
         return None;
@@ -144,7 +144,9 @@ unsafe fn slices<'a>(places: *const iovec, count: usize) -> Option<Vec<IoSlice<'
             slice(place.iov_base, place.iov_len)
         }
     };
-    (0..count).map(place).collect()
+    // As the kernel does, as far as there is memory.
+    let slices: Vec<_> = (0..count).map_while(place).collect();
+    (slices.len() == count || slices.iter().any(|slice| !slice.is_empty())).then_some(slices)
 }
 
 /// `write`.

@@ -149,8 +149,9 @@ impl Stream {
         Self { window: window.unwrap_or(RING), ..self }
     }
 
-    /// A sender that waits goes on when there is room for so much.
-    fn room(&self) -> usize {
+    /// A sender that waits goes on when there is room for so much, which is what [`Stream::look`] finds.
+    #[must_use]
+    pub fn room(&self) -> usize {
         self.window / (RING / ROOM)
     }
 
