@@ -64,7 +64,7 @@ impl State {
         let is_off = entry.is_off;
         *entry = Entry::new(Arc::clone(&entry.item), entry.asked, entry.data);
         entry.is_off = is_off;
-        self.touched.retain(|&touched| touched != fd);
+        self.look_no_more(fd);
         if operation == libc::EPOLL_CTL_DEL {
             self.entries.remove(&fd);
         }
@@ -94,7 +94,13 @@ impl State {
     pub(super) fn remove(&mut self, fd: c_int) {
         self.strangers.remove(&fd);
         if self.entries.remove(&fd).is_some() {
-            self.touched.retain(|&touched| touched != fd);
+            self.look_no_more(fd);
         }
+    }
+
+    /// Another connection may get this descriptor, which is not looked at yet.
+    fn look_no_more(&mut self, fd: c_int) {
+        self.touched.retain(|&touched| touched != fd);
+        self.warm.retain(|&warm| warm != fd);
     }
 }
