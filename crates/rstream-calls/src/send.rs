@@ -255,9 +255,11 @@ unsafe fn hands_over(message: &msghdr) -> bool {
 /// Sends a part of a file: what a read of it gives, a piece at a time.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: no pointers.
-    if keep(|| unsafe { libc::lseek(from, 0, libc::SEEK_CUR) }) < 0 {
+    if unsafe { libc::lseek(from, 0, libc::SEEK_CUR) } < 0 {
         // The kernel takes none of a socket or a pipe, and here what was read could not be put back.
-        set_errno(Errno::INVAL);
+        if errno() == Errno::SPIPE {
+            set_errno(Errno::INVAL);
+        }
         return -1;
     }
     const PIECE: usize = 64 << 10;
