@@ -10,6 +10,8 @@ lints() {
 
 documentation() {
     RUSTDOCFLAGS=-Dwarnings build cargo doc --workspace --no-deps
+    # Features that nothing turns on but tests.
+    RUSTDOCFLAGS=-Dwarnings build cargo doc -p rstream-net --no-deps --all-features
 }
 
 # What .shellcheckrc asks for, also of the files that these source.

@@ -11,8 +11,8 @@ use rstream_calls::errno::set_errno;
 use rstream_calls::{close, is_off};
 use rustix::io::Errno;
 
-/// Results from this on are errors, with the sign changed.
-const ERRORS: c_long = -4095;
+/// Results that are errors, with the sign changed.
+const ERRORS: std::ops::Range<c_long> = -4095..0;
 
 /// It takes any number of arguments: in the registers of six more, or five and the stack, whatever is there.
 #[unsafe(no_mangle)]
@@ -35,7 +35,7 @@ unsafe extern "C-unwind" fn syscall(
         _ => {
             // SAFETY: the application's call.
             let result = unsafe { ask([number, a, b, c, d, e, f]) };
-            if result >= ERRORS && result < 0 {
+            if ERRORS.contains(&result) {
                 set_errno(Errno::from_raw_os_error(-result as c_int));
                 return -1;
             }
