@@ -61,7 +61,7 @@ rdma_unplug() {
 without_rdma_core() {
     local hide=$programs/hide_rdma_core.so
     readelf -d "$provider"/lib{rstream_fi,rdma_easy}.so >"$hide.linked"
-    easy_build_examples "$programs/hide_easy"
+    build_examples "$programs/hide_easy" rdma-easy librdma_easy.so rdma_easy
     grep NEEDED "$hide.linked"
     cc -shared -fPIC -D_GNU_SOURCE -Wall -Wextra -Werror -o "$hide" ffi-tests/hide_rdma_core.c
     on_device siw bash -ec 'for program; do

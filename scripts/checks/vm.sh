@@ -47,7 +47,7 @@ vm_programs() {
     local found=$logs/vm from='' machine status
     mkdir -p "$found"
     build cargo build --profile checks --workspace --examples
-    easy_build_examples "$programs/vm-easy"
+    build_examples "$programs/vm-easy" rdma-easy librdma_easy.so rdma_easy
     # The folder of mpi-jobs may be built at the same time.
     mpi_build vm-openmpi mpicc.openmpi
     for machine in 1 2 3; do
