@@ -1,11 +1,9 @@
 //! The completion queue. It owns its queue pairs and drives them.
 //!
 //! With one queue pair, a poll tries its socket at once. With more, an epoll set of the queue tells which
-//! sockets are ready, so the cost depends on the traffic and not on the number of connections. Where they take
-//! turns, a poll tries the next one ([`turns`]).
+//! sockets are ready, so the cost depends on the traffic and not on the number of connections.
 
 mod connections;
-mod turns;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,7 +21,6 @@ use crate::{
     self as verbs, Completion, Error, EventTarget, QpCapabilities, QpId, RecvQueue, RecvRequest, Result,
     SendRequest, SrqId, Token, WaitSet,
 };
-use turns::Turns;
 
 const EXHAUSTED: Error = Error::BadState { state: "out of numbers", what: "a new queue" };
 
@@ -47,7 +44,6 @@ pub struct CompletionQueue {
     unread: bool,
     own_set: Option<WaitSet>,
     found: Vec<Token>,
-    turns: Turns,
 }
 
 /// Puts completions into the caller's array while it has room, and then into the queue.
@@ -91,7 +87,6 @@ impl CompletionQueue {
             unread: false,
             own_set: None,
             found: Vec::new(),
-            turns: Turns::default(),
         }
     }
 
@@ -149,17 +144,6 @@ impl CompletionQueue {
             }
             (_, None) => self.unread = false,
             (pairs, Some(own_set)) => {
-                if let Some(at) = self.turns.next()
-                    && let Some(next) = pairs.get_mut(at)
-                {
-                    next.drive(&mut delivery, sets);
-                    self.unread |= next.has_unread();
-                    if delivery.filled > 0 {
-                        self.turns.came(at);
-                        return delivery.filled;
-                    }
-                }
-                self.turns.ask_all();
                 self.found.clear();
                 if let Err(error) = own_set.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
@@ -170,7 +154,6 @@ impl CompletionQueue {
                     if let Ok(at) = at {
                         pairs[at].drive(&mut delivery, sets);
                         self.unread |= pairs[at].has_unread();
-                        self.turns.came(at);
                     }
                 }
             }
