@@ -2,7 +2,8 @@
 //! and uvloop, closes descriptors so, and makes an `io_uring`.
 //!
 //! What goes through an `io_uring` is not seen here: neither the bytes of connections nor changes of epoll sets.
-//! So none can be made. Who asks by this function can do without, because systems and containers may forbid it.
+//! So none can be made. Programs that ask by this function can do without one, because systems and containers
+//! may forbid it.
 
 use std::arch::asm;
 use std::ffi::{c_int, c_long};

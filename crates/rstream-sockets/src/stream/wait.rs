@@ -173,9 +173,9 @@ impl Stream {
         Ok(if is_relied_on? { Wait::Kernel } else { Wait::Again })
     }
 
-    /// Whether a bell ends the sleep of the thread that leads. Whoever took bells since `turn` took those for
-    /// this thread too, and whoever told the peer not to ring when it writes did not know of it. Both have the
-    /// input's lock and ask for the leader, so none does so any more.
+    /// Whether a bell ends the sleep of the thread that leads. That is not so if another thread has taken
+    /// bells since `turn`, or has told the peer not to ring. Both happen under the input's lock, and only
+    /// while no other thread leads. So neither happens after this look.
     fn relies_on_bell(&self, turn: u32, output: bool) -> Result<bool, Errno> {
         let mut held = self.lock_input()?;
         let is_asked = output || held.parts().1.is_none_or(|reader| reader.is_armed());
