@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{nfds_t, pollfd, sigset_t, timespec};
-use rstream_sockets::Ready;
 use rstream_sockets::statistics::waits;
+use rstream_sockets::{Naps, Ready};
 use rustix::io::Errno;
 
 use crate::connection::Connection;
@@ -20,9 +20,6 @@ const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// What the kernel says whether it was asked or not.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
-/// While nobody can wake this thread for what it waits for, it looks again after so long.
-pub(crate) const NAP: Duration = Duration::from_millis(1);
-
 /// Whether any of the descriptors needs more than the kernel's call.
 pub(crate) fn is_watched(fds: &[pollfd]) -> bool {
     fds.iter().any(|polled| table::get(polled.fd).is_some())
@@ -32,6 +29,7 @@ pub(crate) fn is_watched(fds: &[pollfd]) -> bool {
 pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut asked = ManuallyDrop::new(fds.to_vec());
+    let mut naps = Naps::default();
     let returned = loop {
         let is_found = look_long(fds, timeout);
         let all_lead = is_found || lead(fds);
@@ -45,7 +43,7 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = match (is_ready, needs_nap) {
             (true, _) => Some(Duration::ZERO),
-            (_, true) => Some(left.map_or(NAP, |left| left.min(NAP))),
+            (_, true) => left.into_iter().chain([naps.length()]).min(),
             _ => left,
         };
         let limit = left.map(|left| timespec {

@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use libc::{epoll_event, sigset_t};
-use rstream_sockets::Patience;
 use rstream_sockets::statistics::waits;
+use rstream_sockets::{Naps, Patience};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 pub(crate) use calls::introduce;
@@ -35,7 +35,6 @@ use state::State;
 
 use crate::connection::{self, Connection};
 use crate::inside::Inside;
-use crate::poll::NAP;
 use crate::real;
 
 /// Of the waits, one in so many asks the kernel too if it finds work in rings: other descriptors must not
@@ -349,6 +348,7 @@ impl Set {
 
     fn wait(&self, events: &mut Events, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut naps = Naps::default();
         loop {
             // In its turn the kernel has a place, however much the rings have.
             let is_kernels_turn = self.is_kernels_turn();
@@ -370,7 +370,7 @@ impl Set {
                     if connection::tell_missed() || self.cool() {
                         continue;
                     }
-                    let nap = self.lock().has_stuck.then_some(NAP);
+                    let nap = self.lock().has_stuck.then(|| naps.length());
                     waits().count_sleep();
                     self.call_kernel(events, left().into_iter().chain(nap).min(), mask)
                 };

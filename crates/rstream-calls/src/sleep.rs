@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-use rstream_sockets::Wait;
+use rstream_sockets::{Naps, Wait};
 use rustix::io::Errno;
 
 use crate::connection::Connection;
@@ -23,6 +23,7 @@ pub(crate) struct Deadline {
     /// Whether the socket was asked for its limit.
     is_known: bool,
     end: Option<Instant>,
+    naps: Naps,
 }
 
 impl Deadline {
@@ -78,7 +79,9 @@ pub(crate) fn sleep(
             false => Ok(()),
         },
         Wait::Nap => {
-            let moment = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
+            let nap = deadline.naps.length();
+            let nap = left.map_or(nap, |left| left.min(nap));
+            let moment = libc::timespec { tv_sec: 0, tv_nsec: nap.subsec_nanos().into() };
             // SAFETY: `moment` is valid, and nothing is asked back.
             match unsafe { libc::nanosleep(&raw const moment, std::ptr::null_mut()) } {
                 0 => Ok(()),

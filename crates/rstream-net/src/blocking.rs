@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
-use rstream_sockets::{Answer, Step, Stream, Then, Wait, WayBack};
+use rstream_sockets::{Answer, Naps, Step, Stream, Then, Wait, WayBack};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -14,8 +14,6 @@ use crate::connection::Connection;
 
 /// How long a thread looks again before it sleeps.
 const LOOK: Duration = Duration::from_micros(20);
-/// A sleep where nobody can wake.
-const NAP: Duration = Duration::from_micros(500);
 
 /// Has the kernel serve the connection.
 pub(crate) fn go_back(connection: &Connection) -> io::Result<()> {
@@ -164,6 +162,7 @@ struct Deadline {
     /// Whether the socket was asked for its limit.
     is_known: bool,
     end: Option<Instant>,
+    naps: Naps,
 }
 
 impl Deadline {
@@ -202,7 +201,8 @@ fn sleep(connection: &Connection, turn: u32, output: bool, deadline: &mut Deadli
             false => Ok(()),
         },
         Wait::Nap => {
-            std::thread::sleep(left.map_or(NAP, |left| left.min(NAP)));
+            let nap = deadline.naps.length();
+            std::thread::sleep(left.map_or(nap, |left| left.min(nap)));
             Ok(())
         }
         Wait::Kernel => {

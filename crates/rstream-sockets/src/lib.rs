@@ -18,7 +18,7 @@ mod tests;
 
 pub use kernel::{Counts, Kernel, Socket};
 pub use meeting::{Report, set_reporter};
-pub use patience::Patience;
+pub use patience::{Naps, Patience};
 pub use stream::{Answer, Ready, Role, Step, Stream, Then, Wait, WayBack};
 
 /// To be called in a process that is about to fork: `streams` are all that it has. What they share stays

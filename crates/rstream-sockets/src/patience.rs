@@ -1,4 +1,4 @@
-//! How long a thread looks again before it sleeps.
+//! How long a thread looks again before it sleeps, and how long it sleeps where no bell comes.
 //!
 //! A sleep and the bell that ends it take ten times as long as a message in shared memory. So a thread looks
 //! for a while, as long as that has paid: each look that found something makes up for several that did not.
@@ -79,5 +79,25 @@ impl Patience {
         let credit = self.credit.load(Ordering::Relaxed);
         let credit = if found { (credit + WORTH).min(CREDIT) } else { credit.saturating_sub(1) };
         self.credit.store(credit, Ordering::Relaxed);
+    }
+}
+
+/// The sleeps of a call that no bell ends: it looks again after each. They grow with the time that it has
+/// waited, of which they add an eighth at most, so that a long wait costs next to no processor time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Naps {
+    /// When the first one began.
+    begun: Option<Instant>,
+}
+
+/// The first naps, and the longest ones.
+const SHORTEST: Duration = Duration::from_micros(500);
+const LONGEST: Duration = Duration::from_millis(16);
+
+impl Naps {
+    /// How long to sleep now.
+    pub fn length(&mut self) -> Duration {
+        let begun = *self.begun.get_or_insert_with(Instant::now);
+        (begun.elapsed() / 8).clamp(SHORTEST, LONGEST)
     }
 }
