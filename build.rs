@@ -45,7 +45,7 @@ fn main() {
         None => library.include_paths,
     };
     generate_bindings(&folders);
-    generate_header();
+    c_library_build::write_header("rstream", &["src/abi/header.rs"]);
     // libfabric unloads its providers when the process exits; threads of the application may still
     // be in a call of ours then, or end later and run our thread-local destructors.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
@@ -106,29 +106,5 @@ impl ParseCallbacks for ConstantTypes {
             _ if name.ends_with("_VERSION") => IntKind::U32,
             _ => IntKind::U64,
         })
-    }
-}
-
-/// Writes `include/rstream.h` from `src/abi/header.rs`. It is checked in: written only when it
-/// differs, and a source tree that cannot be written builds with what is there.
-fn generate_header() {
-    for source in ["src/abi/header.rs", "cbindgen.toml", "include/rstream.h"] {
-        println!("cargo:rerun-if-changed={source}");
-    }
-    let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is valid");
-    let bindings = cbindgen::Builder::new()
-        .with_config(config)
-        .with_src(root.join("src/abi/header.rs"))
-        .generate()
-        .expect("src/abi/header.rs can be read");
-    let mut text = Vec::new();
-    bindings.write(&mut text);
-    let target = root.join("include/rstream.h");
-    if std::fs::read(&target).is_ok_and(|present| present == text) {
-        return;
-    }
-    if let Err(error) = std::fs::write(&target, &text) {
-        println!("cargo:warning=include/rstream.h is out of date and cannot be written: {error}");
     }
 }
