@@ -5,22 +5,24 @@
 //! a receive is *stalled*: what was fed after its header is kept until it can be resumed.
 //!
 //! If CRCs are checked, `verify` withholds an FPDU until its CRC is verified. A segment is checked when its
-//! header is complete (`header`), before any byte of it is placed. It takes effect when its last byte has
-//! arrived (`deliver`): it completes a receive, or is answered. Local and remote memory can be invalidated at
-//! any time between the two, so it is looked up again for every piece.
+//! header is complete (`header`), before any byte of it is placed (`destination`). It takes effect when its
+//! last byte has arrived (`deliver`): it completes a receive, or is answered. Local and remote memory can be
+//! invalidated at any time between the two, so it is looked up again for every piece.
 
 mod deliver;
+mod destination;
 mod header;
+#[cfg(test)]
+mod tests;
 mod verify;
-
-use std::sync::Arc;
 
 use super::reads::Reads;
 use super::receives::{Receive, ReceiveSource};
-use super::violation::{Fault, Purpose, Violation};
-use super::{Placement, Rules, Sink, Target};
-use crate::iwarp::region::{Region, RegionCache};
-use crate::{Completion, CompletionKind, CompletionStatus, Place, QpId, RecvRequest, Result};
+use super::violation::{Fault, Violation};
+use super::{Rules, Sink};
+use crate::iwarp::region::RegionCache;
+use crate::{Completion, CompletionKind, CompletionStatus, QpId, RecvRequest, Result};
+use destination::Destination;
 use header::{HEAD, Partial, split_head};
 use iwarp_wire::ddp::Header;
 use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
@@ -111,25 +113,6 @@ enum Effect {
     },
     ReadRequest,
     Terminate,
-}
-
-/// Where payload is placed.
-#[derive(Debug)]
-enum Destination {
-    /// At this offset of a region's memory.
-    Region(Arc<Region>, u64),
-    /// At this offset of the places of the current receive. Bytes beyond their end are dropped.
-    Receive(u64),
-    /// At this offset of the places of the read whose response this is.
-    Read(u64),
-}
-
-impl Destination {
-    fn advance(&mut self, count: usize) {
-        match self {
-            Self::Region(_, offset) | Self::Receive(offset) | Self::Read(offset) => *offset += count as u64,
-        }
-    }
 }
 
 impl Receiver {
@@ -258,40 +241,6 @@ impl Receiver {
         }
         let is_request = matches!(self.effect, Effect::ReadRequest) && terminate.is_of_rdmap();
         About { head, request: self.body.bytes().first_chunk().filter(|_| is_request) }
-    }
-
-    /// See [`super::Machine::target`].
-    #[inline]
-    pub(super) fn target(&self, reads: &Reads) -> Option<Placement<'_>> {
-        if self.part == Part::Payload { self.placement(reads) } else { None }
-    }
-
-    fn placement(&self, reads: &Reads) -> Option<Placement<'_>> {
-        let in_place =
-            |place: Place| Placement { target: Target::Place(place), length: self.left.min(place.len()) };
-        match *self.destination.as_ref()? {
-            // An invalidated region has no place [RFC 5040 8.1.1-6] [RFC 5041 8.3.1-6].
-            Destination::Region(ref region, offset) => region
-                .is_valid()
-                .then(|| Placement { target: Target::Memory(region.memory(), offset), length: self.left }),
-            Destination::Receive(offset) => self.receives.own.place(offset).map(in_place),
-            Destination::Read(offset) => reads.place(offset).map(in_place),
-        }
-    }
-
-    /// See [`super::Machine::placed`].
-    pub(super) fn placed(&mut self, count: usize) {
-        if self.part != Part::Payload || count == 0 {
-            return;
-        }
-        let count = count.min(self.left);
-        if let Some(destination) = &mut self.destination {
-            destination.advance(count);
-        }
-        self.left -= count;
-        if self.left == 0 {
-            self.begin_trailer();
-        }
     }
 
     /// See [`super::Machine::feed`].
@@ -467,28 +416,6 @@ impl Receiver {
         self.left = self.trailer;
     }
 
-    /// Places a piece of payload [RFC 5040 8.1.1-6] [RFC 5041 5.2-4, 8.3.1-6].
-    fn store(&mut self, piece: &[u8], reads: &Reads) -> std::result::Result<(), Violation> {
-        match &mut self.destination {
-            None => {}
-            Some(Destination::Region(region, offset)) => {
-                if !region.is_valid() || region.memory().write(*offset, piece).is_err() {
-                    let stag = region.stag();
-                    return Err(match self.effect {
-                        Effect::Send { .. } => Violation::LocalKey(stag),
-                        _ => Violation::Stag { purpose: Purpose::Write, stag },
-                    });
-                }
-                *offset += piece.len() as u64;
-            }
-            Some(Destination::Receive(offset)) => {
-                fill(offset, piece, |offset| self.receives.own.place(offset))
-            }
-            Some(Destination::Read(offset)) => fill(offset, piece, |offset| reads.place(offset)),
-        }
-        Ok(())
-    }
-
     /// Applies the effect of a complete FPDU [RFC 5040 5.5-3, 5.5-7, 5.5-8] [RFC 6581 9.2-3].
     fn finish(
         &mut self,
@@ -542,78 +469,4 @@ impl Receiver {
 /// The completion of a receive into which nothing was received.
 fn completion(qp: QpId, receive: &Receive, status: CompletionStatus) -> Completion {
     Completion { qp, id: receive.id, kind: CompletionKind::Recv, status, ..Completion::EMPTY }
-}
-
-/// Copies a piece of payload to the places from `offset` on, as far as they have room, and advances `offset`.
-#[cold]
-fn fill(offset: &mut u64, mut piece: &[u8], place: impl Fn(u64) -> Option<Place>) {
-    let end = *offset + piece.len() as u64;
-    while let (false, Some(place)) = (piece.is_empty(), place(*offset)) {
-        let count = place.fill(piece);
-        *offset += count as u64;
-        piece = &piece[count..];
-    }
-    *offset = end;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Buffer;
-    use crate::iwarp::region::ProtectionDomain;
-    use iwarp_wire::ddp::{UNTAGGED, Untagged};
-    use iwarp_wire::mpa;
-
-    /// [RFC 5041 4.3-8]
-    #[test]
-    fn numbers_of_messages_wrap_to_zero() {
-        let mut receiver = Receiver::new(QpId(0), Rules::Verbs, ReceiveSource::new(4, None));
-        (receiver.send_sequence, receiver.read_sequence) = (u32::MAX, u32::MAX);
-        let mut regions = RegionCache::new(ProtectionDomain::default());
-        receiver.post(&[RecvRequest { id: 0, buffer: Buffer::Empty }; 4], &mut regions).unwrap();
-        let mut reads = Reads::default();
-        reads.responder_resources = 4;
-        let mut completions = Vec::new();
-        let mut feed = |opcode: Opcode, queue, sequence, payload: &[u8]| {
-            let header =
-                Untagged { last: true, ulp: opcode.control(), ulp_word: 0, queue, sequence, offset: 0 };
-            let mut bytes = [0; UNTAGGED];
-            header.emit(&mut bytes);
-            let length = ((UNTAGGED + payload.len()) as u16).to_be_bytes();
-            let fpdu = [&length[..], &bytes, payload, &[0; mpa::CRC]].concat();
-            receiver.feed(&fpdu, &mut reads, &mut regions, &mut completions)
-        };
-        for sequence in [u32::MAX, 0, 1] {
-            feed(Opcode::Send, rdmap::SEND_QUEUE, sequence, b"").unwrap();
-            feed(Opcode::ReadRequest, rdmap::READ_QUEUE, sequence, &[0; rdmap::READ_REQUEST]).unwrap();
-        }
-        assert!(feed(Opcode::Send, rdmap::SEND_QUEUE, u32::MAX, b"").is_err());
-        assert_eq!(completions.len(), 3);
-    }
-
-    /// [RFC 5041 5.2-2]
-    #[test]
-    fn a_message_ends_where_its_offset_does() {
-        let feed = |begun: u32, payload: &[u8]| {
-            let mut receiver = Receiver::new(QpId(0), Rules::Messages, ReceiveSource::new(1, None));
-            receiver.message = begun;
-            let mut regions = RegionCache::new(ProtectionDomain::default());
-            let places = [Place::leaked(4)];
-            let receive = RecvRequest { id: 0, buffer: Buffer::Places(&places) };
-            receiver.post(&[receive], &mut regions).unwrap();
-            let ulp = Opcode::Send.control();
-            let header = Untagged { last: true, ulp, ulp_word: 0, queue: 0, sequence: 1, offset: begun };
-            let mut bytes = [0; UNTAGGED];
-            header.emit(&mut bytes);
-            let length = ((UNTAGGED + payload.len()) as u16).to_be_bytes();
-            let fpdu = [&length[..], &bytes, payload, &[0; mpa::CRC]].concat();
-            let mut completions = Vec::new();
-            let fed = receiver.feed(&fpdu, &mut Reads::default(), &mut regions, &mut completions);
-            fed.map(|()| completions.iter().map(|done| (done.length, done.status)).collect::<Vec<_>>())
-        };
-        assert_eq!(feed(u32::MAX - 4, b"").unwrap(), [(u32::MAX - 4, CompletionStatus::Truncated)]);
-        assert_eq!(feed(u32::MAX - 4, b"1234").unwrap(), [(u32::MAX, CompletionStatus::Truncated)]);
-        let too_long = Violation::TooLong { length: u64::from(u32::MAX) + 4, room: u32::MAX };
-        assert_eq!(feed(u32::MAX - 4, b"12345678"), Err(too_long.into()));
-    }
 }

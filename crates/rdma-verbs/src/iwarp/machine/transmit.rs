@@ -4,29 +4,22 @@
 //! responses to the peer's reads. A message that has begun is finished before another begins. Nothing is sent
 //! before [`Transmitter::open`].
 
-use std::collections::VecDeque;
+mod post;
 
-use rustix::io::Errno;
+use std::collections::VecDeque;
 
 use super::encode::{self, Chunk, Encoder};
 use super::reads::Reads;
-use super::stream::{Batch, Output as _, Stream, Wire};
-use super::validate::{inline, validate_request};
+use super::stream::{Output as _, Stream, Wire};
 use super::violation::{Purpose, Violation};
-use super::work::{Body, BufferModel, Pending, Report, Sources, Streamed, Work};
+use super::work::{Body, Pending, Sources, Work};
 use super::{Port, Rules, Sink};
 use crate::iwarp::region::RegionCache;
-use crate::{
-    CompletionKind, CompletionStatus, Error, Operation, Payload, QpCapabilities, QpId, RemoteAddress, Result,
-    Segment, SendRequest,
-};
-use iwarp_wire::rdmap::{self, About, Opcode, ReadRequest, Terminate};
+use crate::{CompletionKind, CompletionStatus, QpCapabilities, QpId};
+use iwarp_wire::rdmap::{About, Opcode, Terminate};
 
 /// Minimum room in a chunk to begin another segment in it.
 pub(super) const WORTHWHILE: usize = 2048;
-/// Allowance for headers in staging, for each entry of the send queue: a small write with immediate data has
-/// 55 bytes of headers.
-const STAGED_HEADERS: usize = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -104,49 +97,6 @@ impl Transmitter {
     pub(super) fn stage_ready_to_receive(&mut self) {
         let head = encode::tagged(Opcode::Write, 0, 0, 0, true);
         self.encoder.short(&head, &[], &mut self.stream);
-    }
-
-    /// See [`super::Machine::post_send`].
-    pub(super) fn post<W: Wire, S: Sink>(
-        &mut self,
-        requests: &[SendRequest<'_>],
-        more: bool,
-        reads: &mut Reads,
-        regions: &mut RegionCache,
-        port: &mut Port<'_, W, S>,
-    ) -> Result<()> {
-        self.check(requests, reads, regions)?;
-        if !more && self.has_output(reads) {
-            self.pump(reads, regions, port);
-        }
-        let is_free = self.work.is_empty() && !reads.is_midway();
-        let is_ready = is_free && self.open && !more && self.stream.staged() == 0;
-        let plain = requests.iter().all(|request| self.is_taken_at_once(request));
-        if is_ready && plain {
-            self.send_now(requests, port);
-        } else if let ([request], true) = (requests, is_ready && !reads.is_serving())
-            && let Some(segments) = self.short_segments(request, reads)
-        {
-            self.send_short(request, segments, reads, regions, port);
-        } else {
-            self.check_staging(requests)?;
-            if plain && is_free {
-                self.stage(requests);
-            } else {
-                self.queue(requests, reads);
-            }
-            if !more {
-                self.pump(reads, regions, port);
-            }
-        }
-        if !self.pending.is_empty() {
-            self.complete(reads, port.sink);
-        }
-        match self.stream.fault() {
-            None => Ok(()),
-            Some(Violation::LocalPlace) => Err(Error::io("read a place")(Errno::FAULT)),
-            Some(_) => Err(Error::io("stage output")(Errno::NOMEM)),
-        }
     }
 
     /// See [`super::Machine::send_room`].
@@ -276,62 +226,6 @@ impl Transmitter {
         }
     }
 
-    /// Checks whether the requests can be posted; changes nothing.
-    fn check(&self, requests: &[SendRequest<'_>], reads: &Reads, regions: &mut RegionCache) -> Result<()> {
-        let room = self.room();
-        if requests.len() > room {
-            return Err(self.queue_full(room, requests.len()));
-        }
-        for request in requests {
-            let limits = (self.capabilities.inline, self.rules);
-            validate_request(request, limits, reads.initiator_depth, regions)?;
-        }
-        Ok(())
-    }
-
-    /// Checks whether staging has room for inline payload. If staging is empty it always has, because the
-    /// caller bounds the size of a chain.
-    fn check_staging(&self, requests: &[SendRequest<'_>]) -> Result<()> {
-        let waiting = self.stream.staged() + self.encoded.len();
-        let bound = self.capabilities.inline + self.capabilities.send_depth as usize * STAGED_HEADERS;
-        let added = requests.iter().filter(|request| self.is_taken_at_once(request));
-        let added: usize = added.map(|request| self.encoder.bound(request.payload.len())).sum();
-        if waiting > 0 && added > 0 && waiting + added > bound {
-            return Err(self.queue_full(0, requests.len()));
-        }
-        Ok(())
-    }
-
-    fn queue_full(&self, room: usize, asked: usize) -> Error {
-        let depth = self.capabilities.send_depth;
-        Error::QueueFull { depth, room: u32::try_from(room).unwrap_or(depth), asked }
-    }
-
-    /// Sends requests straight from the caller's memory.
-    fn send_now<W: Wire, S: Sink>(&mut self, requests: &[SendRequest<'_>], port: &mut Port<'_, W, S>) {
-        let Some((last, earlier)) = requests.split_last() else { return };
-        let mut batch = Batch::new(&mut self.stream, port.wire, port.scratch);
-        for request in earlier {
-            self.encoder.request(request, &mut batch);
-            self.pending.push_back(Pending { report: Report::of(request), end: batch.position() });
-        }
-        self.encoder.request(last, &mut batch);
-        batch.finish();
-        self.sent(last, port.sink);
-    }
-
-    /// Completes a request that is a send or write, and the last one in the stream, as soon as all is taken.
-    #[inline]
-    fn sent(&mut self, request: &SendRequest<'_>, sink: &mut impl Sink) {
-        let pending = Pending { report: Report::of(request), end: self.stream.produced() };
-        // Usually that is now.
-        if self.pending.is_empty() && pending.end <= self.stream.taken() {
-            self.report(&pending, sink);
-        } else {
-            self.pending.push_back(pending);
-        }
-    }
-
     /// Reports the success of a request.
     #[inline]
     fn report(&mut self, done: &Pending, sink: &mut impl Sink) {
@@ -339,115 +233,6 @@ impl Transmitter {
             sink.push(done.report.completion(self.qp, CompletionStatus::Success));
         }
         self.completed = done.end;
-    }
-
-    /// The segments of a send or write that one segment of DDP can carry, if nothing has to precede it.
-    fn short_segments<'a>(&self, request: &SendRequest<'a>, reads: &Reads) -> Option<&'a [Segment]> {
-        let segments = match request.payload {
-            Payload::Segments(segments) => segments,
-            Payload::Fenced(segments) if reads.are_done() => segments,
-            Payload::Fenced(_) | Payload::Inline(_) | Payload::Places(_) => return None,
-        };
-        let length = request.payload.len() as u64;
-        let is_short = self.encoder.portion(length) as u64 == length;
-        Some(segments).filter(|_| is_short && !matches!(request.operation, Operation::Read { .. }))
-    }
-
-    /// Sends a message of [`Transmitter::short_segments`], without queuing it.
-    fn send_short<W: Wire, S: Sink>(
-        &mut self,
-        request: &SendRequest<'_>,
-        segments: &[Segment],
-        reads: &mut Reads,
-        regions: &mut RegionCache,
-        port: &mut Port<'_, W, S>,
-    ) {
-        let Ok(mut message) = self.message(request) else { return };
-        let mut segments = segments.iter().filter(|segment| segment.length > 0);
-        let mut used = 0;
-        let mut chunk = Chunk::new(port.scratch);
-        let sent = message.advance(&self.encoder, &mut chunk, |target| {
-            let Some(&Segment { key, address, length }) = segments.next() else { return 0 };
-            used = key;
-            let Some(region) = regions.find(key) else { return 0 };
-            encode::copy(region.memory(), region.offset(address), &mut target[..length as usize])
-        });
-        if sent.is_none() {
-            // Another thread has deregistered the memory since it was checked.
-            self.fault = Some(Violation::LocalKey(used));
-            return self.queue(std::slice::from_ref(request), reads);
-        }
-        self.stream.send(chunk.bytes(), port.wire);
-        self.sent(request, port.sink);
-    }
-
-    /// Stages requests.
-    fn stage(&mut self, requests: &[SendRequest<'_>]) {
-        for request in requests {
-            self.encoder.request(request, &mut self.stream);
-            self.pending.push_back(Pending { report: Report::of(request), end: self.stream.produced() });
-        }
-    }
-
-    /// Queues requests of any kind after those that are queued.
-    fn queue(&mut self, requests: &[SendRequest<'_>], reads: &mut Reads) {
-        for request in requests {
-            let body = if inline(request).is_some() {
-                let before = self.encoded.len();
-                self.encoder.request(request, &mut self.encoded);
-                Body::Encoded { left: self.encoded.len() - before, started: false }
-            } else {
-                match self.message(request) {
-                    Ok(message) => {
-                        self.sources.add(request.payload);
-                        Body::Message(message)
-                    }
-                    Err(remote) => read(request.payload, remote, reads),
-                }
-            };
-            let is_fenced = matches!(request.payload, Payload::Fenced(_));
-            self.work.push_back(Work { report: Report::of(request), is_fenced, body });
-        }
-    }
-
-    /// The message of a send or write, or the source of a read.
-    fn message(&mut self, request: &SendRequest<'_>) -> std::result::Result<Streamed, RemoteAddress> {
-        let mut length = request.payload.len() as u64;
-        let (mut leading, mut trailing) = (None, None);
-        let model = match request.operation {
-            Operation::Write { remote, immediate } => {
-                trailing = immediate.map(|data| (self.encoder.immediate_of_write(), data));
-                BufferModel::Tagged(remote)
-            }
-            Operation::Send { immediate: Some(data), solicited, .. } => {
-                leading = Some(data);
-                length += rdmap::IMMEDIATE as u64;
-                BufferModel::Untagged(self.encoder.message_with_data(solicited))
-            }
-            Operation::Send { invalidate, solicited, .. } => {
-                BufferModel::Untagged(self.encoder.message(invalidate, solicited))
-            }
-            Operation::Read { remote } => return Err(remote),
-        };
-        let in_places = matches!(request.payload, Payload::Places(_));
-        Ok(Streamed {
-            model,
-            in_places,
-            leading_immediate: leading,
-            trailing_immediate: trailing,
-            length,
-            sent: 0,
-        })
-    }
-
-    /// Whether the payload of a request is taken when it is posted, if nothing is queued before it. Referring
-    /// to a short payload in places costs more than taking it.
-    fn is_taken_at_once(&self, request: &SendRequest<'_>) -> bool {
-        inline(request).is_some()
-            || matches!(request.payload, Payload::Places(_))
-                && !matches!(request.operation, Operation::Read { .. })
-                && self.stream.staged() == 0
-                && request.payload.len() <= self.capabilities.inline
     }
 
     /// Whether a queued request is sent next, rather than the response to a read.
@@ -599,27 +384,4 @@ impl Transmitter {
             self.pending.pop_front();
         }
     }
-}
-
-/// The queued form of a read.
-fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body {
-    let (sink, places) = match payload {
-        Payload::Segments(segments) => (segments.first().copied(), 0),
-        Payload::Places(places) => {
-            reads.post(places);
-            (None, places.len())
-        }
-        Payload::Inline(_) | Payload::Fenced(_) => (None, 0),
-    };
-    // For places, key and address have no meaning. Validation bounds their number by `MAX_PLACES` and their
-    // length by `MAX_MESSAGE`.
-    let sink = sink.unwrap_or(Segment { key: 0, address: 0, length: payload.len() as u32 });
-    let request = ReadRequest {
-        sink_stag: sink.key,
-        sink_offset: sink.address,
-        length: sink.length,
-        source_stag: remote.key,
-        source_offset: remote.address,
-    };
-    Body::Read(request, places as u8)
 }
