@@ -338,5 +338,5 @@ fuzz_target!(|input: Input| {
         }
     }
     kernel.calls.set(0);
-    stream.close(&kernel, false);
+    stream.close(&kernel, || false);
 });

@@ -30,7 +30,7 @@ fn leave_any(fd: c_int) {
     {
         connection.leave_sets();
         let socket = connection.socket(fd);
-        if connection.stream.close(&socket, is_reset(fd)) {
+        if connection.stream.close(&socket, || is_reset(fd)) {
             reset(fd);
         }
     }
@@ -39,8 +39,10 @@ fn leave_any(fd: c_int) {
 /// The descriptor means nothing from now on. Returns what it meant, unless another descriptor means it too.
 pub(crate) fn forget(fd: c_int) -> Option<Arc<Item>> {
     let item = table::put(fd, None)?;
-    // What uses it by itself goes on by a copy, if there is one.
-    if let Some((copy, _)) = table::all().find(|(_, other)| Arc::ptr_eq(other, &item)) {
+    // What uses it by itself goes on by a copy, if there is one, which has a reference of its own.
+    if Arc::strong_count(&item) > 1
+        && let Some((copy, _)) = table::all().find(|(_, other)| Arc::ptr_eq(other, &item))
+    {
         item.set_descriptor(copy);
         return None;
     }

@@ -39,7 +39,7 @@ pub fn end() {
             if let Some(connection) = item.connection()
                 // It may have been closed unseen, and be another file's.
                 && cookie(fd) == Some(connection.cookie)
-                && connection.stream.close(&connection.socket(fd), false)
+                && connection.stream.close(&connection.socket(fd), || false)
             {
                 descriptor::reset(fd);
             }

@@ -155,7 +155,7 @@ impl<S: AsFd> AsRawFd for Connection<S> {
 impl<S: AsFd> Drop for Connection<S> {
     fn drop(&mut self) {
         if self.stream.has_rings() {
-            let wants_reset = sockopt::socket_linger(&self.socket) == Ok(Some(Duration::ZERO));
+            let wants_reset = || sockopt::socket_linger(&self.socket) == Ok(Some(Duration::ZERO));
             if self.stream.close(&self.kernel(), wants_reset) {
                 // The kernel does so for unread bytes of its own.
                 let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));

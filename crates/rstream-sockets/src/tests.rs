@@ -274,7 +274,7 @@ impl App {
         if self.closed {
             return;
         }
-        let reset = self.stream.close(&self.kernel, false) || !self.kernel.input.borrow().bytes.is_empty();
+        let reset = self.stream.close(&self.kernel, || false) || !self.kernel.input.borrow().bytes.is_empty();
         let (mut output, mut input) = (self.kernel.output.borrow_mut(), self.kernel.input.borrow_mut());
         output.ended = true;
         output.reset |= reset;

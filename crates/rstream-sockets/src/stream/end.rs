@@ -73,10 +73,10 @@ impl Stream {
 
     /// Whether another process may have it.
     pub(crate) fn is_shared(&self) -> bool {
-        let (own, words) = (process(), self.words());
+        let words = self.words();
         let is_others = |holder: &AtomicU32| {
             let known = holder.load(Ordering::Acquire);
-            known != 0 && known != own && is_alive(known)
+            known != 0 && known != process() && is_alive(known)
         };
         words.unknown.load(Ordering::Acquire) > 0 || words.holders.iter().any(is_others)
     }
@@ -127,19 +127,22 @@ impl Stream {
         }
     }
 
-    /// To be called before the last `close` of this process. `reset`: the application asks for a reset.
+    /// To be called before the last `close` of this process. `reset` says whether the application asks for a reset.
     /// Returns whether the connection has to be reset: for that, or because bytes were left unread, as the
     /// kernel does it for bytes of its own.
-    pub fn close(&self, kernel: &impl Kernel, reset: bool) -> bool {
-        let own = process();
+    pub fn close(&self, kernel: &impl Kernel, reset: impl FnOnce() -> bool) -> bool {
         self.catch_up(kernel);
         for holder in &self.words().holders {
-            let _ = holder.compare_exchange(own, 0, Ordering::AcqRel, Ordering::Acquire);
+            // Connections of programs that do not fork have none.
+            if holder.load(Ordering::Acquire) != 0 {
+                let _ = holder.compare_exchange(process(), 0, Ordering::AcqRel, Ordering::Acquire);
+            }
         }
         let Ok(_) = self.begin(kernel) else { return false };
         if !self.has_rings() {
-            return self.is_back() && reset;
+            return self.is_back() && reset();
         }
+        let reset = reset();
         let is_last = !self.is_shared();
         let reset = {
             let Ok(mut held) = self.lock_input() else { return false };

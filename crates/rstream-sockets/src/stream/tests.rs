@@ -83,7 +83,7 @@ fn a_peer_that_has_ended_its_output_before_the_upgrade_reads_on() {
 #[test]
 fn a_bell_that_is_late_for_a_close_hides_no_end() {
     with_silent_peer(|peers_socket, peer, stream, kernel| {
-        assert!(!peer.close(&Socket::new(peers_socket.as_fd(), true), false));
+        assert!(!peer.close(&Socket::new(peers_socket.as_fd(), true), || false));
         kernel.send(&[BELL]).unwrap();
         drop(peers_socket);
         let mut byte = [0];
