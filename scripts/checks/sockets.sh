@@ -6,7 +6,7 @@ build_sockets() {
     build cargo build --release --quiet -p rstream-preload -p rstream-run -p rstream-stat
     mkdir -p "$programs/sockets"
     local program
-    for program in model killed handed; do
+    for program in model killed handed idle; do
         gcc -O2 -g -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread \
             -o "$programs/sockets/$program" "ffi-tests/sockets/$program.c"
     done
@@ -37,6 +37,7 @@ sockets_model() {
             preloaded "$after" "$programs/sockets/$program"
         done
     done
+    preloaded 8 "$programs/sockets/idle" "${long:+9}900"
 }
 
 # Random calls of two processes, whose transcripts over TCP and with the library have to be equal.
