@@ -1,5 +1,10 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+// No capture causes a panic.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
 
 pub mod advertised;
 mod assemble;

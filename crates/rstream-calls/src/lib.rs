@@ -1,5 +1,10 @@
 #![doc = include_str!("../README.md")]
 #![allow(clippy::missing_safety_doc, reason = "the functions here are the C library's")]
+// Input of a peer or an application never causes a panic.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
 
 mod attach;
 mod connection;

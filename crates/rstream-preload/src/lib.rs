@@ -5,6 +5,12 @@
 //! unchanged, and costs one look into a table. [`rstream_calls`] has what the functions do; here are their
 //! names, and those of functions that only matter because a program does not know of it.
 
+// Input of a peer or an application never causes a panic.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
+
 mod calls;
 mod checked;
 mod direct;

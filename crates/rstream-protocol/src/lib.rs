@@ -15,6 +15,11 @@
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
+// Input of a peer never causes a panic.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::todo)
+)]
 
 extern crate alloc;
 
@@ -25,6 +30,7 @@ mod negotiate;
 mod offer;
 #[cfg(any(test, feature = "pair"))]
 #[doc(hidden)]
+#[allow(clippy::expect_used, clippy::panic, reason = "a test, which fuzz targets run too")]
 pub mod pair;
 mod recv;
 mod refusal;

@@ -47,6 +47,7 @@ impl OwnedReadHalf {
     ///
     /// # Errors
     /// Both halves, if they are of different streams.
+    #[expect(clippy::unreachable, reason = "nothing else refers to the stream")]
     pub fn reunite(self, other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.0, &other.stream) {
             return Err(ReuniteError(self, other));
