@@ -168,6 +168,50 @@ fn a_shutdown_ends_a_read_of_another_thread() {
     }
 }
 
+/// A write of more than there is room for, which waits: what the thread says in the end.
+fn waiting_write(end: &TcpStream) -> Receiver<io::Result<()>> {
+    let (mut end, (say, said)) = (end.try_clone().unwrap(), channel());
+    let _ = sleeping(move || say.send(end.write_all(&vec![0; 30 << 20])).unwrap());
+    // It sleeps for what is left, and for nothing else.
+    thread::sleep(Duration::from_millis(50));
+    said
+}
+
+#[test]
+fn a_shutdown_ends_a_write_of_another_thread() {
+    for [one, _other] in [upgraded(), pair([u32::MAX; 2])] {
+        let said = waiting_write(&one);
+        one.shutdown(Shutdown::Write).unwrap();
+        let outcome = said.recv_timeout(Duration::from_secs(10)).expect("the write ends");
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn a_write_that_waits_goes_on_when_others_are_not_to() {
+    for [one, other] in [upgraded(), pair([u32::MAX; 2])] {
+        let said = waiting_write(&one);
+        one.set_nonblocking(true).unwrap();
+        other.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        (&other).read_exact(&mut vec![0; 30 << 20]).unwrap();
+        said.recv_timeout(Duration::from_secs(10)).expect("the write ends").unwrap();
+    }
+}
+
+/// The call that has sent a part tells of that.
+#[test]
+fn the_next_call_tells_what_ended_a_write() {
+    for [one, other] in [upgraded(), pair([u32::MAX; 2])] {
+        let said = waiting_write(&one);
+        drop(other);
+        let outcome = said.recv_timeout(Duration::from_secs(10)).expect("the write ends");
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        // It is told once.
+        assert_eq!((&one).read(&mut [0; 9]).unwrap(), 0);
+        assert_eq!((&one).write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
+
 #[test]
 fn bytes_left_unread_reset_the_connection() {
     let [one, other] = upgraded();
