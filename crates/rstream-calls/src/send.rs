@@ -31,7 +31,7 @@ fn send_on(
     let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
     let mut done = 0;
     let mut rest: &mut [IoSlice<'_>] = slices;
-    let mut deadline = Deadline::default();
+    let (mut waits, mut deadline) = (None, Deadline::default());
     loop {
         let turn = stream.turn();
         let step = match guard(|| stream.send(&socket, rest)) {
@@ -46,14 +46,17 @@ fn send_on(
                 }
                 return match outcome {
                     Ok(length) => Ok(done + length),
-                    Err(_) if done > 0 => Ok(done),
+                    Err(error) if done > 0 => {
+                        keep_error(connection, error);
+                        Ok(done)
+                    }
                     Err(error) => Err(error),
                 };
             }
             Ok(Answer::Done(length)) => Ok(length),
             Ok(Answer::Wait) => {
                 connection.note_full();
-                if flags & libc::MSG_DONTWAIT != 0 || !sleep::is_blocking(fd) {
+                if flags & libc::MSG_DONTWAIT != 0 || !*waits.get_or_insert_with(|| sleep::is_blocking(fd)) {
                     Err(Errno::AGAIN)
                 } else {
                     let look = || stream.look(&socket, false, true).ok()?.output.filter(|&ready| ready);
@@ -78,7 +81,10 @@ fn send_on(
                 }
                 IoSlice::advance_slices(&mut rest, length);
             }
-            Err(_) if done > 0 => return Ok(done),
+            Err(error) if done > 0 => {
+                keep_error(connection, error);
+                return Ok(done);
+            }
             Err(error) => {
                 if error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
                     // SAFETY: the call has no pointers. It is what the kernel does.
@@ -88,6 +94,15 @@ fn send_on(
             }
         }
     }
+}
+
+/// [`rstream_sockets::Stream::keep_error`].
+fn keep_error(connection: &Connection, error: Errno) {
+    // A fault there is that of the next call.
+    let _ = guard(|| {
+        connection.stream.keep_error(error);
+        Ok(())
+    });
 }
 
 fn real_send(fd: c_int, slices: &[IoSlice<'_>], flags: c_int) -> ssize_t {

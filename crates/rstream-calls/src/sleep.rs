@@ -10,6 +10,10 @@ use rustix::io::Errno;
 use crate::connection::Connection;
 use crate::{errno, real};
 
+/// The longest sleep of a call that sends, where each signal ends it. Another thread may end the output, of which
+/// the kernel knows nothing.
+const OUTPUT_SLEEP: Duration = Duration::from_millis(100);
+
 /// Whether calls of this socket wait.
 pub(crate) fn is_blocking(fd: c_int) -> bool {
     // SAFETY: the call has no pointers.
@@ -109,16 +113,17 @@ fn sleep_in_kernel(
     if left.is_some() || waiter.has_part || waiter.output && time_limit(fd, libc::SO_RCVTIMEO).is_some() {
         // As a call of a socket with a limit, and one that has moved a part, this is interrupted by every
         // signal.
-        let limit = left.map(|left| libc::timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
+        let most = if waiter.output { Some(left.unwrap_or(OUTPUT_SLEEP).min(OUTPUT_SLEEP)) } else { left };
+        let limit = most.map(|most| libc::timespec {
+            tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: most.subsec_nanos().into(),
         });
         let limit = limit.as_ref().map_or(std::ptr::null(), |limit| &raw const *limit);
         let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, and a time that is valid or null.
         return match unsafe { real::ppoll(&raw mut polled, 1, limit, std::ptr::null()) } {
-            0 => Err(Errno::AGAIN),
-            1.. => Ok(()),
+            0 if most == left => Err(Errno::AGAIN),
+            0.. => Ok(()),
             _ => Err(errno::errno()),
         };
     }

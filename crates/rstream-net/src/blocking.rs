@@ -14,6 +14,9 @@ use crate::connection::Connection;
 
 /// How long a thread looks again before it sleeps.
 const LOOK: Duration = Duration::from_micros(20);
+/// The longest sleep of a call that sends, where each signal ends it. Another thread may end the output, of which
+/// the kernel knows nothing.
+const OUTPUT_SLEEP: Duration = Duration::from_millis(100);
 
 /// Has the kernel serve the connection.
 pub(crate) fn go_back(connection: &Connection) -> io::Result<()> {
@@ -71,7 +74,7 @@ fn receive_or_wait(
                         then = Then::Sleep;
                     }
                 }
-                Then::Sleep => sleep(connection, turn, false, &mut deadline)?,
+                Then::Sleep => sleep(connection, turn, Waiter::Input, &mut deadline)?,
             },
         }
     }
@@ -89,10 +92,11 @@ fn send_or_wait(connection: &Connection, slices: &[IoSlice<'_>]) -> Result<usize
     }
     let wanted: usize = slices.iter().map(|slice| slice.len()).sum();
     let (mut done, mut later) = (0, Vec::new());
-    let mut deadline = Deadline::default();
+    let (mut waits, mut deadline) = (None, Deadline::default());
     loop {
         let rest = if done == 0 { slices } else { &later };
-        match send_some(connection, rest, &mut deadline) {
+        let waiter = Waiter::Output { has_part: done > 0 };
+        match send_some(connection, rest, waiter, &mut waits, &mut deadline) {
             Ok(Sent { length, is_last }) => {
                 done += length;
                 if done == wanted || is_last {
@@ -100,7 +104,10 @@ fn send_or_wait(connection: &Connection, slices: &[IoSlice<'_>]) -> Result<usize
                 }
                 later = behind(slices, done);
             }
-            Err(_) if done > 0 => return Ok(done),
+            Err(error) if done > 0 => {
+                connection.stream.keep_error(error);
+                return Ok(done);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -113,9 +120,12 @@ struct Sent {
     is_last: bool,
 }
 
+/// `waits`: whether the socket does, once that was asked.
 fn send_some(
     connection: &Connection,
     slices: &[IoSlice<'_>],
+    waiter: Waiter,
+    waits: &mut Option<bool>,
     deadline: &mut Deadline,
 ) -> Result<Sent, Errno> {
     let (stream, kernel) = (&connection.stream, connection.kernel());
@@ -129,12 +139,16 @@ fn send_some(
                 return outcome.map(|length| Sent { length, is_last: true });
             }
             Answer::Wait => {
-                if !is_blocking(connection)? {
+                let waits = match *waits {
+                    Some(waits) => waits,
+                    None => *waits.insert(is_blocking(connection)?),
+                };
+                if !waits {
                     return Err(Errno::AGAIN);
                 }
                 let look = || stream.look(&kernel, false, true).ok()?.output.filter(|&ready| ready);
                 if connection.patience.look(LOOK, stream.looks(), look).is_none() {
-                    sleep(connection, turn, true, deadline)?;
+                    sleep(connection, turn, waiter, deadline)?;
                 }
             }
         }
@@ -156,6 +170,16 @@ fn is_blocking(connection: &Connection) -> Result<bool, Errno> {
     Ok(!fcntl_getfl(connection)?.contains(OFlags::NONBLOCK))
 }
 
+/// What a call does that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    Input,
+    /// `has_part`: a part was sent already, so that each signal ends the call.
+    Output {
+        has_part: bool,
+    },
+}
+
 /// Until when a call waits, once it has begun to.
 #[derive(Default)]
 struct Deadline {
@@ -167,10 +191,13 @@ struct Deadline {
 
 impl Deadline {
     /// What is left. `None`: there is no limit.
-    fn left(&mut self, connection: &Connection, output: bool) -> Option<Duration> {
+    fn left(&mut self, connection: &Connection, waiter: Waiter) -> Option<Duration> {
         if !self.is_known {
             let socket = &connection.socket;
-            let limit = if output { socket.write_timeout() } else { socket.read_timeout() };
+            let limit = match waiter {
+                Waiter::Input => socket.read_timeout(),
+                Waiter::Output { .. } => socket.write_timeout(),
+            };
             self.end = limit.ok().flatten().and_then(|limit| Instant::now().checked_add(limit));
             self.is_known = true;
         }
@@ -187,14 +214,14 @@ impl Drop for Lead<'_> {
     }
 }
 
-/// Waits after a call that had nothing since `turn`. `output`: it was one that sends.
-fn sleep(connection: &Connection, turn: u32, output: bool, deadline: &mut Deadline) -> Result<(), Errno> {
-    let left = deadline.left(connection, output);
+/// Waits after a call that had nothing since `turn`.
+fn sleep(connection: &Connection, turn: u32, waiter: Waiter, deadline: &mut Deadline) -> Result<(), Errno> {
+    let left = deadline.left(connection, waiter);
     if left == Some(Duration::ZERO) {
         return Err(Errno::AGAIN);
     }
     let stream = &connection.stream;
-    match stream.wait(turn, output)? {
+    match stream.wait(turn, waiter != Waiter::Input)? {
         Wait::Again => Ok(()),
         Wait::Behind(turn) => match stream.follow(turn, left) {
             true => Err(Errno::INTR),
@@ -208,7 +235,7 @@ fn sleep(connection: &Connection, turn: u32, output: bool, deadline: &mut Deadli
         Wait::Kernel => {
             let outcome = {
                 let _lead = Lead(stream);
-                sleep_in_kernel(connection, output, left)
+                sleep_in_kernel(connection, waiter, left)
             };
             // What woke it may be the end.
             stream.settle(&connection.kernel())?;
@@ -217,13 +244,22 @@ fn sleep(connection: &Connection, turn: u32, output: bool, deadline: &mut Deadli
     }
 }
 
-/// Waits for something on the socket, and leaves it there.
-fn sleep_in_kernel(connection: &Connection, output: bool, left: Option<Duration>) -> Result<(), Errno> {
-    if left.is_some() || output && connection.socket.read_timeout().is_ok_and(|limit| limit.is_some()) {
-        let limit = left.and_then(|left| Timespec::try_from(left).ok());
+/// Waits for something on the socket, and leaves it there. A sleep of a call that sends may end before.
+fn sleep_in_kernel(connection: &Connection, waiter: Waiter, left: Option<Duration>) -> Result<(), Errno> {
+    // As a call of a socket with a limit, and one that has sent a part, this is interrupted by every signal.
+    let is_interrupted = match waiter {
+        Waiter::Input => left.is_some(),
+        Waiter::Output { has_part } => {
+            has_part || left.is_some() || connection.socket.read_timeout().is_ok_and(|limit| limit.is_some())
+        }
+    };
+    if is_interrupted {
+        let most =
+            if waiter == Waiter::Input { left } else { Some(left.unwrap_or(OUTPUT_SLEEP).min(OUTPUT_SLEEP)) };
+        let limit = most.and_then(|most| Timespec::try_from(most).ok());
         let mut polled = [PollFd::new(connection, PollFlags::IN)];
         return match poll(&mut polled, limit.as_ref())? {
-            0 => Err(Errno::AGAIN),
+            0 if most == left => Err(Errno::AGAIN),
             _ => Ok(()),
         };
     }

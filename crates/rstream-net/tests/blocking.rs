@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Random, check, pair, peer_address, preloaded_echo, spawn_test, upgrade, upgraded, values};
 use rstream_net::{Path, TcpListener, TcpStream};
+use rustix::process::{Resource, Rlimit};
 
 /// Writes so many bytes in pieces of random lengths, and ends the output.
 fn write_all(mut end: &TcpStream, total: u64, seed: u64) {
@@ -168,6 +169,50 @@ fn a_shutdown_ends_a_read_of_another_thread() {
     }
 }
 
+/// A write of more than there is room for, which waits: what the thread says in the end.
+fn waiting_write(end: &TcpStream) -> Receiver<io::Result<()>> {
+    let (mut end, (say, said)) = (end.try_clone().unwrap(), channel());
+    let _ = sleeping(move || say.send(end.write_all(&vec![0; 30 << 20])).unwrap());
+    // It sleeps for what is left, and for nothing else.
+    thread::sleep(Duration::from_millis(50));
+    said
+}
+
+#[test]
+fn a_shutdown_ends_a_write_of_another_thread() {
+    for [one, _other] in [upgraded(), pair([u32::MAX; 2])] {
+        let said = waiting_write(&one);
+        one.shutdown(Shutdown::Write).unwrap();
+        let outcome = said.recv_timeout(Duration::from_secs(10)).expect("the write ends");
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn a_write_that_waits_goes_on_when_others_are_not_to() {
+    for [one, other] in [upgraded(), pair([u32::MAX; 2])] {
+        let said = waiting_write(&one);
+        one.set_nonblocking(true).unwrap();
+        other.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        (&other).read_exact(&mut vec![0; 30 << 20]).unwrap();
+        said.recv_timeout(Duration::from_secs(10)).expect("the write ends").unwrap();
+    }
+}
+
+/// The call that has sent a part tells of that.
+#[test]
+fn the_next_call_tells_what_ended_a_write() {
+    for [one, other] in [upgraded(), pair([u32::MAX; 2])] {
+        let said = waiting_write(&one);
+        drop(other);
+        let outcome = said.recv_timeout(Duration::from_secs(10)).expect("the write ends");
+        assert_eq!(outcome.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        // It is told once.
+        assert_eq!((&one).read(&mut [0; 9]).unwrap(), 0);
+        assert_eq!((&one).write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
+
 #[test]
 fn bytes_left_unread_reset_the_connection() {
     let [one, other] = upgraded();
@@ -277,6 +322,50 @@ fn kill_while(order: u8, wait: impl FnOnce(&TcpStream) + Send) {
         }
         outcome.expect("the call has returned");
     });
+}
+
+/// What the other process does: it connects as often as it can, and uses each connection a while.
+#[test]
+fn program_of_few_descriptors() {
+    let Some(address) = peer_address() else { return };
+    if fs::metadata("/proc/self/fd").unwrap().len() == 0 {
+        eprintln!("skipped: this system does not tell how many descriptors a process has");
+        return;
+    }
+    let most = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(FEW), ..most }).unwrap();
+    let mut ends = Vec::new();
+    while let Ok(mut end) = TcpStream::connect(address) {
+        for _ in 0..20 {
+            end.write_all(b"x").unwrap();
+            end.read_exact(&mut [0; 1]).unwrap();
+        }
+        ends.push(end);
+    }
+    assert!(ends.len() as u64 > FEW - 20, "{} connections with {FEW} descriptors", ends.len());
+}
+
+const FEW: u64 = 200;
+
+/// Peers that do not use rstream are waited for, each at a socket of its own.
+#[test]
+fn descriptors_are_the_programs() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut child = spawn_test("program_of_few_descriptors", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for end in listener.incoming() {
+            let mut end = end.unwrap();
+            for _ in 0..20 {
+                if end.read_exact(&mut [0; 1]).is_err() {
+                    return;
+                }
+                end.write_all(b"x").unwrap();
+            }
+            kept.push(end);
+        }
+    });
+    assert!(child.wait().unwrap().success());
 }
 
 fn read_to_end(mut end: &TcpStream) {

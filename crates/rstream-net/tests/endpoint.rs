@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsFd;
 use std::process::Child;
@@ -208,6 +208,34 @@ fn one_thread_polls_both_ends() {
 }
 
 // ---- ends ---------------------------------------------------------------------------------------
+
+#[test]
+fn a_write_of_many_pieces_loses_none() {
+    const PIECES: usize = 1000;
+    for [one, other] in pairs() {
+        let bytes = values(0, 3 * PIECES);
+        // Pieces of 0 to 3 bytes.
+        let mut rest = &bytes[..];
+        let mut pieces = Vec::new();
+        for at in 0..PIECES {
+            let (piece, later) = rest.split_at(at % 4);
+            pieces.push(IoSlice::new(piece));
+            rest = later;
+        }
+        let total = bytes.len() - rest.len();
+        other.set_read_timeout(Some(5000 * MS)).unwrap();
+        let mut buffer = vec![0; total];
+        thread::scope(|scope| {
+            scope.spawn(|| (&other).read_exact(&mut buffer).unwrap());
+            let mut left = &mut pieces[..];
+            while !left.is_empty() {
+                let wrote = (&one).write_vectored(left).unwrap();
+                IoSlice::advance_slices(&mut left, wrote);
+            }
+        });
+        check(0, &buffer);
+    }
+}
 
 #[test]
 fn one_direction_ends_before_the_other() {

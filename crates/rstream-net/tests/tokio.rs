@@ -5,7 +5,9 @@ mod common;
 
 use std::future::poll_fn;
 use std::io::{ErrorKind, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use common::{Random, check, peer_address, spawn_test, values};
@@ -229,6 +231,64 @@ async fn readiness_is_told() {
         drop(other);
         timeout(LIMIT, one.readable()).await.unwrap().unwrap();
         assert_eq!(one.try_read(&mut buffer).unwrap(), 0);
+    }
+}
+
+/// A task that waits in one of several ways, while others try and wait too.
+#[tokio::test]
+async fn whoever_waits_for_input_is_woken_beside_others() {
+    for [one, mut other] in [upgraded().await, pair([u32::MAX; 2]).await] {
+        let (mut input, output) = one.into_split();
+        let whole = Arc::new(output);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { input.read(&mut [0; 1]).await.unwrap() });
+        for _ in 0..2 {
+            let whole = Arc::clone(&whole);
+            tasks.spawn(async move { whole.as_ref().as_ref().peek(&mut [0; 9]).await.unwrap() });
+            sleep(Duration::from_millis(10)).await;
+        }
+        // Calls that do not wait, more than it takes to be known for that.
+        for _ in 0..10 {
+            let tried = whole.as_ref().as_ref().try_read(&mut [0; 9]);
+            assert_eq!(tried.unwrap_err().kind(), ErrorKind::WouldBlock);
+        }
+        sleep(Duration::from_millis(10)).await;
+        other.write_all(b"xyz").await.unwrap();
+        while let Some(woken) = timeout(LIMIT, tasks.join_next()).await.expect("a task is not woken") {
+            assert!(woken.unwrap() > 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wait_that_is_given_up_leaves_nothing_behind() {
+    for [one, _other] in [upgraded().await, pair([u32::MAX; 2]).await] {
+        let waits = Arc::new(());
+        for _ in 0..100 {
+            let mark = Arc::clone(&waits);
+            let waker = Waker::from(Arc::new(Marked(mark)));
+            let mut readable = pin!(one.readable());
+            assert!(readable.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert_eq!(Arc::strong_count(&waits), 1);
+    }
+}
+
+struct Marked(#[expect(dead_code, reason = "it is counted")] Arc<()>);
+
+impl Wake for Marked {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[tokio::test]
+async fn to_end_the_output_of_a_connection_that_is_gone_is_no_error() {
+    for [mut one, other] in [upgraded().await, pair([u32::MAX; 2]).await] {
+        one.write_all(b"unread").await.unwrap();
+        drop(other);
+        timeout(LIMIT, one.readable()).await.unwrap().unwrap();
+        for _ in 0..2 {
+            one.shutdown().await.unwrap();
+        }
     }
 }
 

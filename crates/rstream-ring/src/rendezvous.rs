@@ -13,10 +13,12 @@
 //! the user of that connection's socket will do as well. The Unix socket then is their [`Notifier`]. Every
 //! call returns at once: what would have to be waited for is asked for again, or given up.
 
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -50,11 +52,19 @@ enum Keeps {
 /// The side that waits for the other.
 #[derive(Debug)]
 pub struct Listener {
-    socket: OwnedFd,
+    socket: Arc<Place>,
     rendezvous: Rendezvous,
     /// Processes that connected and have not said who they are.
     strangers: Vec<OwnedFd>,
 }
+
+/// The socket of a listener, unless its descriptor was needed.
+#[derive(Debug)]
+struct Place(Mutex<Option<OwnedFd>>);
+
+/// The listeners that keep their sockets briefly, with the numbers of these, the oldest first. Most of their peers
+/// never come.
+static WAITING: Mutex<VecDeque<(Weak<Place>, u64)>> = Mutex::new(VecDeque::new());
 
 /// A side that shares a segment with its peer.
 pub struct Connected {
@@ -137,6 +147,14 @@ impl Rendezvous {
         let socket = unix_socket(self.keeps)?;
         net::bind(&socket, &self.address()?).map_err(Error::io("bind"))?;
         net::listen(&socket, STRANGERS as i32).map_err(Error::io("listen"))?;
+        let number = number(socket.as_fd());
+        let socket = Arc::new(Place(Mutex::new(Some(socket))));
+        if self.keeps == Keeps::Briefly {
+            // Another thread is at it, or was when this process was forked: then the socket is kept.
+            if let Ok(mut waiting) = WAITING.try_lock() {
+                waiting.push_back((Arc::downgrade(&socket), number));
+            }
+        }
         Ok(Listener { socket, rendezvous: self, strangers: Vec::new() })
     }
 
@@ -215,15 +233,19 @@ impl Listener {
     ///
     /// # Errors
     /// [`Error::NoPeer`] if as many strangers came as are looked at; those of [`Segment::from_peer`] and
-    /// [`Segment::map`]; [`Error::Io`].
+    /// [`Segment::map`]; [`Error::Io`], with `EMFILE` if the process needed this listener's descriptor.
     pub fn accept(&mut self, ends: (SocketAddr, SocketAddr), sizes: RingSizes) -> Result<Option<Connected>> {
+        // Somebody takes it away just now.
+        let Ok(held) = self.socket.0.try_lock() else { return Ok(None) };
+        let socket = held.as_ref().ok_or_else(|| Error::io("accept")(Errno::MFILE))?;
         while self.strangers.len() < STRANGERS {
-            match net::accept_with(&self.socket, FLAGS) {
+            match net::accept_with(socket, FLAGS) {
                 Ok(stranger) => self.strangers.push(move_up(stranger)),
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => break,
                 Err(errno) => return Err(Error::io("accept")(errno)),
             }
         }
+        drop(held);
         let expected = self.rendezvous.hello(ends);
         for at in 0..self.strangers.len() {
             let Some((hello, file)) = receive(self.strangers[at].as_fd())? else { continue };
@@ -278,11 +300,51 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Hello, OwnedFd)>> {
 fn unix_socket(keeps: Keeps) -> Result<OwnedFd> {
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
         .map_err(Error::io("socket"))?;
+    if keeps == Keeps::Briefly {
+        make_room(number(socket.as_fd()));
+    }
     if is_affordable(socket.as_fd(), keeps) {
         Ok(move_up(socket))
     } else {
         Err(Error::io("socket")(Errno::MFILE))
     }
+}
+
+/// Has the oldest listeners give their sockets up while the process has few descriptors left. `lowest`: the lowest
+/// number that was free.
+fn make_room(lowest: u64) {
+    let Some(most) = getrlimit(Resource::Nofile).current else { return };
+    let Ok(mut waiting) = WAITING.try_lock() else { return };
+    // Those whose listeners are gone, from time to time.
+    if waiting.len() == waiting.capacity() {
+        waiting.retain(|(place, _)| place.strong_count() > 0);
+    }
+    if waiting.is_empty() {
+        return;
+    }
+    // Where the system does not tell: all below the lowest, and the listeners above.
+    let used = open_files()
+        .unwrap_or_else(|| lowest + waiting.iter().filter(|&&(_, number)| number > lowest).count() as u64);
+    for _ in most - most / BRIEF_SPARE..used {
+        // One whose thread looks for its peer just now keeps it.
+        let given_up = std::iter::from_fn(|| waiting.pop_front()).find_map(|(oldest, _)| {
+            let place = oldest.upgrade()?;
+            place.0.try_lock().ok()?.take()
+        });
+        if given_up.is_none() {
+            return;
+        }
+    }
+}
+
+/// How many descriptors the process has, which the system tells since Linux 6.2.
+fn open_files() -> Option<u64> {
+    let folder = rustix::fs::stat("/proc/self/fd").ok()?;
+    u64::try_from(folder.st_size).ok().filter(|&count| count > 0)
+}
+
+fn number(descriptor: BorrowedFd<'_>) -> u64 {
+    u64::from(descriptor.as_raw_fd().unsigned_abs())
 }
 
 /// Gives a descriptor of this library a number that an application does not expect: the lowest that is free
@@ -298,7 +360,7 @@ pub fn move_up(descriptor: OwnedFd) -> OwnedFd {
 /// Whether a process that was given this descriptor has enough others left: shared memory takes one for each
 /// connection, and is a convenience. The system gives the lowest number that is free.
 fn is_affordable(descriptor: BorrowedFd<'_>, keeps: Keeps) -> bool {
-    let number = u64::from(descriptor.as_raw_fd().unsigned_abs());
+    let number = number(descriptor);
     let (least, share) = SPARE_LEAST;
     let spare = |most: u64| match keeps {
         Keeps::Always => (most / SPARE).max(least.min(most / share)),

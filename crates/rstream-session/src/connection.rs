@@ -31,7 +31,7 @@ use rdma_verbs::{self as verbs, Completion, CompletionQueue, Connections, Device
 use rstream_protocol::{RecvState, SendEnd, Stream, WordFormat};
 
 use super::error::{Error, Result};
-use super::gather::Gather;
+use super::gather::{Gather, MAX_PIECES};
 use super::queue_pair::{REPOST_CHAIN, StreamQueuePair};
 use super::settings::Settings;
 use super::sharing::Attempt;
@@ -477,7 +477,9 @@ impl<D: Device> Connection<D> {
     fn post(&mut self, data: &[IoSlice<'_>], skip: usize, total: usize, more: bool) -> Result<usize> {
         let mut done = skip;
         while done < total {
-            let Some(message) = self.stream.next_write(total - done) else { break };
+            // A message has no more pieces than the device takes.
+            let most = if data.len() > MAX_PIECES { Gather::reach(data, done) } else { total };
+            let Some(message) = self.stream.next_write(most.min(total - done)) else { break };
             let size = message.length as usize;
             let cut;
             let pieces = if data.len() == 1 && size == total {

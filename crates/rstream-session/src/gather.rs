@@ -34,6 +34,16 @@ impl<'a> Gather<'a> {
         cut
     }
 
+    /// The bytes of `list` after the first `skip` that one cut can cover.
+    pub(crate) fn reach(list: &[IoSlice<'_>], mut skip: usize) -> usize {
+        let rest = list.iter().map(|piece| {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            piece.len() - skipped
+        });
+        rest.filter(|&length| length > 0).take(MAX_PIECES).sum()
+    }
+
     /// The pieces, none of them empty.
     pub(crate) fn slices(&self) -> &[IoSlice<'a>] {
         &self.pieces[..self.used]
@@ -55,6 +65,17 @@ mod tests {
                 assert_eq!(joined, &all[skip..skip + length], "skip {skip}, length {length}");
                 assert!(length == 0 || cut.slices().iter().all(|piece| !piece.is_empty()));
             }
+        }
+    }
+
+    #[test]
+    fn reaches_as_far_as_a_cut() {
+        let list: Vec<_> = (0..30).map(|at| IoSlice::new(&b"abc"[..at % 4])).collect();
+        let total: usize = list.iter().map(|piece| piece.len()).sum();
+        for skip in 0..=total {
+            let cut = Gather::cut(&list, skip, total - skip);
+            let covered: usize = cut.slices().iter().map(|piece| piece.len()).sum();
+            assert_eq!(Gather::reach(&list, skip), covered, "skip {skip}");
         }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn take_bells(kernel: &impl Kernel, taken_bells: &AtomicU64) -> Resul
 }
 
 /// Takes bells until `last` were taken in all, from a socket that holds bytes of the stream behind them.
-/// Returns whether that is so.
+/// Returns whether that is so. If there are more than are taken at once, it is not yet.
 ///
 /// # Errors
 /// As [`take_bells`].
@@ -83,7 +83,7 @@ pub(crate) fn take_last_bells(
     taken_bells: &AtomicU64,
     last: u64,
 ) -> Result<bool, Errno> {
-    loop {
+    for _ in 0..TAKEN {
         let missing = last.checked_sub(taken_bells.load(Ordering::Relaxed)).ok_or(Errno::PROTO)?;
         let mut bytes = [0; 64];
         let most = usize::try_from(missing).map_or(bytes.len(), |missing| missing.min(bytes.len()));
@@ -102,8 +102,76 @@ pub(crate) fn take_last_bells(
             Err(error) => return Err(error),
         }
     }
+    Ok(false)
 }
 
 pub(crate) fn are_bells(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == BELL)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::net::SocketAddr;
+
+    use super::*;
+    use crate::kernel::Counts;
+
+    /// The socket of a peer that rings for ever.
+    #[derive(Default)]
+    struct Ringing {
+        calls: Cell<usize>,
+    }
+
+    impl Kernel for Ringing {
+        fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+            Ok(bytes.len())
+        }
+
+        fn receive(&self, buffers: &mut [IoSliceMut<'_>], _: bool) -> Result<usize, Errno> {
+            self.calls.set(self.calls.get() + 1);
+            buffers.iter_mut().for_each(|buffer| buffer.fill(BELL));
+            Ok(buffers.iter().map(|buffer| buffer.len()).sum())
+        }
+
+        fn obstacle(&self) -> Option<&'static str> {
+            None
+        }
+
+        fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+            None
+        }
+
+        fn counts(&self) -> Option<Counts> {
+            None
+        }
+
+        fn send_at_once(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn end_output(&self) {}
+
+        fn has_input(&self) -> bool {
+            true
+        }
+
+        fn has_ended(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_peer_that_rings_for_ever_holds_nobody() {
+        let (kernel, taken) = (Ringing::default(), AtomicU64::new(0));
+        assert_eq!(take_bells(&kernel, &taken), Ok(Some(true)));
+        assert_eq!(kernel.calls.get(), TAKEN);
+        // It says that its bytes go on after more bells than anybody rings.
+        assert_eq!(take_last_bells(&kernel, &taken, 1 << 20), Ok(false));
+        assert_eq!(kernel.calls.get(), 2 * TAKEN);
+        // Those of an honest one are taken at once.
+        let last = taken.load(Ordering::Relaxed) + 3;
+        assert_eq!(take_last_bells(&kernel, &taken, last), Ok(true));
+        assert_eq!(taken.load(Ordering::Relaxed), last);
+    }
 }

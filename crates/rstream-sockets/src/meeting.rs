@@ -43,6 +43,9 @@ const LATEST: u32 = 1 << 24;
 /// Why there is no meeting if nobody comes.
 pub(crate) const NOBODY: &str = "the peer does not use rstream";
 
+/// Why there is none yet if a descriptor would be one too many.
+const FEW_DESCRIPTORS: &str = "the process has few descriptors left";
+
 impl Stream {
     /// Has the sides meet after `after` calls, unless this side has begun to.
     pub fn meet_after(&self, after: u32) {
@@ -122,8 +125,7 @@ impl Stream {
         let Some(rendezvous) = Rendezvous::of_connection(active, passive) else {
             return over("the peer is on another host");
         };
-        let again = calls.max(1).saturating_mul(2);
-        let later = |why| if again < LATEST { (Meeting::Due(why), again) } else { over(why) };
+        let later = |why| later(calls, why);
         if self.is_shared() {
             return later("another process has it too");
         }
@@ -133,6 +135,7 @@ impl Stream {
         if self.role == Role::Active {
             return match rendezvous.listen() {
                 Ok(listener) => (Meeting::Listening(listener, 0), calls + 1),
+                Err(Error::Io { source: Errno::MFILE, .. }) => later(FEW_DESCRIPTORS),
                 Err(_) => over("the system has no socket for the meeting"),
             };
         }
@@ -175,6 +178,7 @@ impl Stream {
             }
             Ok(None) if looks < LAST => (Meeting::Listening(listener, looks + 1), again),
             Ok(None) => over(NOBODY),
+            Err(Error::Io { source: Errno::MFILE, .. }) => later(calls, FEW_DESCRIPTORS),
             Err(error) => over(why_not(error)),
         }
     }
@@ -230,12 +234,18 @@ fn over(why: &'static str) -> (Meeting, u32) {
     (Meeting::Over(why), u32::MAX)
 }
 
+/// It is due again after twice as many calls.
+fn later(calls: u32, why: &'static str) -> (Meeting, u32) {
+    let again = calls.max(1).saturating_mul(2);
+    if again < LATEST { (Meeting::Due(why), again) } else { over(why) }
+}
+
 fn why_not(error: Error) -> &'static str {
     match error {
         Error::NoPeer(_) => "whoever was met is not the peer",
         Error::NoSegment(_) => "the peer handed over something else than a segment",
         Error::UncertainMemory => "the system promises more memory than it has",
-        Error::Io { source: Errno::MFILE, .. } => "the process has few descriptors left",
+        Error::Io { source: Errno::MFILE, .. } => FEW_DESCRIPTORS,
         _ => "the system refused shared memory",
     }
 }

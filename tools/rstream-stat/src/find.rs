@@ -1,10 +1,12 @@
 //! Finds the files in which processes count.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rstream_sockets::statistics::{View, is_name_of_file};
+use rustix::fs::{Mode, OFlags, open};
 
 use crate::model::{Seen, Sight};
 
@@ -54,7 +56,12 @@ fn view(path: &PathBuf) -> Option<View> {
     if !is_name_of_file(fs::read_link(path).ok()?.as_os_str()) {
         return None;
     }
-    View::open(File::open(path).ok()?).ok()
+    View::open(open_at_once(path)?).ok()
+}
+
+/// Opens a file for reading. It may be a pipe that some process has given the name, whose opening would wait.
+fn open_at_once(path: &Path) -> Option<OwnedFd> {
+    open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// The number that a process has for itself: in its namespace.
@@ -121,6 +128,18 @@ mod tests {
         fs::write(folder.join("status"), "Name:\ta\nNSpid:\t812\t7\n").unwrap();
         assert_eq!((inner_number(812, &folder), inner_number(812, Path::new("/nowhere"))), (7, 812));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_pipe_by_the_name_of_a_file_holds_nobody() {
+        let pipe = std::env::temp_dir().join(format!("rstream-stat-pipe-{}", std::process::id()));
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let (say, said) = std::sync::mpsc::channel();
+        let path = pipe.clone();
+        std::thread::spawn(move || say.send(open_at_once(&path).map(|pipe| View::open(pipe).is_err())));
+        let outcome = said.recv_timeout(std::time::Duration::from_secs(10));
+        fs::remove_file(&pipe).unwrap();
+        assert_eq!(outcome, Ok(Some(true)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rstream_sockets::{Answer, Then};
 use rustix::io::Errno;
 
 use super::nap::Nap;
-use super::wakers::{Wakers, Who};
+use super::wakers::{Place, Wakers, Who};
 use crate::connection::Connection;
 
 /// How long a task looks again, while others run, before it sleeps.
@@ -62,14 +62,20 @@ impl Core {
         &self.connection
     }
 
+    /// For a future of which there may be any number.
+    pub(super) fn place(&self) -> Place<'_> {
+        self.wakers.place()
+    }
+
     /// Receives to `buffers`, or looks at what is there without taking it.
     pub(super) fn poll_receive(
         &self,
         cx: &mut Context<'_>,
+        who: Who,
         buffers: &mut [IoSliceMut<'_>],
         peek: bool,
     ) -> Poll<io::Result<usize>> {
-        self.poll(cx, Who::Reader, |then| self.receive_step(buffers, peek, then))
+        self.poll(cx, who, |then| self.receive_step(buffers, peek, then))
     }
 
     /// Sends what can be sent of `slices`.
@@ -78,13 +84,13 @@ impl Core {
     }
 
     /// Ready when a call that receives, or one that sends, may do something.
-    pub(super) fn poll_ready(&self, cx: &mut Context<'_>, output: bool) -> Poll<io::Result<()>> {
+    pub(super) fn poll_ready(&self, cx: &mut Context<'_>, who: Who, output: bool) -> Poll<io::Result<()>> {
         let mut has_bell = false;
-        self.wakers.register(Who::Other, cx.waker());
+        self.wakers.register(who, cx.waker());
         for _ in 0..ATTEMPTS {
             let before = self.mark();
             let step = self.attempt(has_bell, || self.ready_step(output));
-            let is_changed = self.tell(Who::Other, &before);
+            let is_changed = self.tell(Some(who), &before);
             match step? {
                 Step::Done(()) => return Poll::Ready(Ok(())),
                 Step::Again => {}
@@ -102,9 +108,14 @@ impl Core {
         let connection = self.connection();
         let (stream, kernel) = (&connection.stream, connection.kernel());
         let before = self.mark();
+        let mut then = Then::Look;
         let received = loop {
-            match stream.receive(&kernel, buffers, peek, Then::Return) {
+            match stream.receive(&kernel, buffers, peek, then) {
                 Ok(Answer::Done(length)) => break Ok(length),
+                // A caller that tries again and again has the peer ring no more: not while a task waits for that.
+                Ok(Answer::Wait) if then == Then::Look => {
+                    then = if self.wakers.wait_for_input() { Then::Sleep } else { Then::Return };
+                }
                 Ok(Answer::Wait) => break Err(Errno::AGAIN),
                 Ok(Answer::Kernel) => {
                     let outcome = self.kernel_receive(buffers, peek);
@@ -117,7 +128,10 @@ impl Core {
                 Err(error) => break Err(error),
             }
         };
-        self.tell(Who::Other, &before);
+        // A task that has begun to wait meanwhile asks again.
+        if !self.tell(None, &before) && then == Then::Return && self.wakers.wait_for_input() {
+            self.wakers.wake_others(None);
+        }
         Ok(received?)
     }
 
@@ -135,7 +149,7 @@ impl Core {
             }
             Err(error) => Err(error),
         };
-        self.tell(Who::Other, &before);
+        self.tell(None, &before);
         Ok(sent?)
     }
 
@@ -164,7 +178,7 @@ impl Core {
             }
             let before = self.mark();
             let step = self.attempt(has_bell, || attempt(then));
-            let is_changed = self.tell(who, &before);
+            let is_changed = self.tell(Some(who), &before);
             match step {
                 Ok(Step::Done(value)) => {
                     self.end_looks(who);
@@ -333,10 +347,10 @@ impl Core {
     }
 
     /// Tells the other tasks if this one has taken a bell, or upgraded the connection. Returns whether so.
-    fn tell(&self, who: Who, before: &Mark) -> bool {
+    fn tell(&self, who: Option<Who>, before: &Mark) -> bool {
         let is_changed = self.mark() != *before;
         if is_changed {
-            self.wakers.wake_others(Some(who));
+            self.wakers.wake_others(who);
         }
         is_changed
     }

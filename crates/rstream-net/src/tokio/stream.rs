@@ -15,6 +15,7 @@ use rstream_sockets::Role;
 
 use super::core::Core;
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, split, split_owned};
+use super::wakers::Who;
 use crate::CALLS;
 use crate::connection::{Connection, Path};
 
@@ -60,12 +61,13 @@ impl TcpStream {
         self.core.connection().stream.meet_after(calls);
     }
 
-    /// As a read, but the bytes stay the next to be read.
+    /// As a read, but the bytes stay the next to be read. Any number of tasks may wait.
     ///
     /// # Errors
     /// What the system says.
     pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        poll_fn(|cx| self.core.poll_receive(cx, &mut [IoSliceMut::new(buffer)], true)).await
+        let place = self.core.place();
+        poll_fn(|cx| self.core.poll_receive(cx, place.who(), &mut [IoSliceMut::new(buffer)], true)).await
     }
 
     /// As [`peek`](Self::peek); the task of the last call that reads or peeks is woken.
@@ -74,7 +76,7 @@ impl TcpStream {
     /// What the system says.
     pub fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         let place = IoSliceMut::new(buffer.initialize_unfilled());
-        let length = ready!(self.core.poll_receive(cx, &mut [place], true))?;
+        let length = ready!(self.core.poll_receive(cx, Who::Reader, &mut [place], true))?;
         buffer.advance(length);
         Poll::Ready(Ok(length))
     }
@@ -84,7 +86,8 @@ impl TcpStream {
     /// # Errors
     /// What the system says.
     pub async fn readable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.core.poll_ready(cx, false)).await
+        let place = self.core.place();
+        poll_fn(|cx| self.core.poll_ready(cx, place.who(), false)).await
     }
 
     /// Waits until there may be room to write. Any number of tasks may wait.
@@ -92,7 +95,8 @@ impl TcpStream {
     /// # Errors
     /// What the system says.
     pub async fn writable(&self) -> io::Result<()> {
-        poll_fn(|cx| self.core.poll_ready(cx, true)).await
+        let place = self.core.place();
+        poll_fn(|cx| self.core.poll_ready(cx, place.who(), true)).await
     }
 
     /// Waits until a part of `interest` may be possible, and says which.
@@ -100,12 +104,13 @@ impl TcpStream {
     /// # Errors
     /// What the system says.
     pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        let place = self.core.place();
         poll_fn(|cx| {
             let mut ready = Ready::EMPTY;
-            if interest.is_readable() && self.core.poll_ready(cx, false)?.is_ready() {
+            if interest.is_readable() && self.core.poll_ready(cx, place.who(), false)?.is_ready() {
                 ready |= Ready::READABLE;
             }
-            if interest.is_writable() && self.core.poll_ready(cx, true)?.is_ready() {
+            if interest.is_writable() && self.core.poll_ready(cx, place.who(), true)?.is_ready() {
                 ready |= Ready::WRITABLE;
             }
             if ready.is_empty() { Poll::Pending } else { Poll::Ready(Ok(ready)) }
@@ -222,7 +227,7 @@ impl TcpStream {
             return Poll::Ready(Ok(()));
         }
         let place = IoSliceMut::new(buffer.initialize_unfilled());
-        let length = ready!(self.core.poll_receive(cx, &mut [place], false))?;
+        let length = ready!(self.core.poll_receive(cx, Who::Reader, &mut [place], false))?;
         buffer.advance(length);
         Poll::Ready(Ok(()))
     }
@@ -235,8 +240,12 @@ impl TcpStream {
         self.core.poll_send(cx, slices)
     }
 
+    /// A connection that is gone has no output to end, which is no error in tokio.
     pub(super) fn end_output(&self) -> io::Result<()> {
-        self.core.shutdown(Shutdown::Write)
+        match self.core.shutdown(Shutdown::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            outcome => outcome,
+        }
     }
 }
 

@@ -299,6 +299,18 @@ impl Stream {
         }
     }
 
+    /// A call has found this error after it had moved a part of its bytes, of which alone it tells. The next call
+    /// reports the error.
+    pub fn keep_error(&self, error: Errno) {
+        // The kernel says the others again.
+        if matches!(error, Errno::CONNRESET | Errno::TIMEDOUT)
+            && let Ok(mut held) = self.lock_input()
+        {
+            held.parts().0.error = error.raw_os_error();
+            self.note_told(error);
+        }
+    }
+
     /// Takes note of bytes that the kernel gave: `own` of the stream, and bells behind them.
     fn take_note(&self, state: &mut Input, own: usize, length: usize) {
         state.taken += own as u64;

@@ -101,11 +101,17 @@ impl Stream {
         self.words().peer_gone.load(Ordering::Acquire) != 0
     }
 
-    /// Takes an error that the kernel has reported, and no call of the application yet: `SO_ERROR`.
+    /// Takes an error that the kernel has reported, and no call of the application yet: `SO_ERROR`. Calls that
+    /// receive find the end afterwards.
     pub fn take_error(&self) -> Option<Errno> {
         let mut held = self.lock_input().ok()?;
-        let error = std::mem::take(&mut held.parts().0.error);
-        (error != 0).then(|| Errno::from_raw_os_error(error))
+        let (state, _) = held.parts();
+        let error = std::mem::take(&mut state.error);
+        if error == 0 {
+            return None;
+        }
+        state.finished = true;
+        Some(Errno::from_raw_os_error(error))
     }
 
     /// That a call of the kernel has sent so much, for which [`Stream::send`] asked.
