@@ -1,6 +1,7 @@
 //! Pools of buffers, and the buffers. Only this file of the typed layer makes references to registered bytes.
 
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
@@ -70,6 +71,18 @@ impl Pool {
 pub struct Buf(Span);
 
 impl Buf {
+    /// The buffer that a span of a pool is.
+    #[inline]
+    pub(super) fn new(span: Span) -> Self {
+        Self(span)
+    }
+
+    /// Its span, to be taken from it.
+    #[inline]
+    pub(super) fn span_mut(&mut self) -> &mut Span {
+        &mut self.0
+    }
+
     /// Changes its length. Bytes that this adds are those that its last user left.
     ///
     /// # Errors
@@ -133,8 +146,8 @@ impl sealed::Lend for Buf {
     }
 
     #[inline]
-    fn restore(spans: Spans, _: sealed::Key) -> Self {
-        Self(spans.into_first())
+    fn restore(spans: &mut Spans, _: sealed::Key) -> Self {
+        Self(mem::take(&mut spans.first))
     }
 }
 

@@ -17,13 +17,13 @@ use super::device_events::Watching;
 use super::queue_pair::{QueuePair, Refused, State};
 use super::registration::Span;
 use super::shared::SharedQueue;
-use super::slots::{NO_SLOT, Owner, Queue, SlotId, Slots};
+use super::slots::{NO_SLOT, Queue, SlotId, SlotState, Slots};
 use super::waiters::Waiters;
 use crate::wait::REPORTED;
 use crate::{
     ANY_DEPTH, Completion, CompletionQueue, CompletionStatus, ConnectOptions, ConnectionEvent, Connections,
     DeviceAttributes, EventTarget, Interest, Listener, MessageQueues, QpCapabilities, QpId, QueuePairs,
-    Result, Signal, Timer, Token, Transport, WaitSet,
+    Result, Segment, Signal, Timer, Token, Transport, WaitSet,
 };
 
 /// Completions that one poll of the queue takes.
@@ -141,15 +141,94 @@ impl<D: TrustedDevice> Core<D> {
     }
 
     /// Polls the completion queue once. Returns whether there were completions.
-    #[inline]
     pub(super) fn reap(&mut self) -> bool {
+        let count = self.poll();
+        self.complete_from(0, count);
+        count > 0
+    }
+
+    /// Polls the completion queue once, for a program that waits for this queue pair's next message, and whose
+    /// inbox is empty. A message that is the first completion does not go through the inbox.
+    #[inline]
+    pub(super) fn reap_message(&mut self, index: usize) -> Option<(SlotId, Span)> {
+        let count = self.poll();
+        let first = if count > 0 { self.first_message(index) } else { None };
+        self.complete_from(usize::from(first.is_some()), count);
+        first.or_else(|| self.pop_message(index))
+    }
+
+    /// The next message in the inbox of a queue pair that exists.
+    #[inline]
+    pub(super) fn pop_message(&mut self, index: usize) -> Option<(SlotId, Span)> {
+        let id = self.pairs[index].inbox.pop_front()?;
+        let slot = self.slots.get_mut(id)?;
+        let completion = slot.completion;
+        Some((id, slot.take_message(&completion)))
+    }
+
+    /// Handles the first completion of the last poll, if it is a message of this queue pair.
+    #[inline]
+    fn first_message(&mut self, index: usize) -> Option<(SlotId, Span)> {
+        let completion = &self.batch[0];
+        let id = SlotId(completion.id);
+        let slot = self.slots.get_mut(id)?;
+        let is_receive = slot.queue == Queue::Recv(index) && slot.state == SlotState::Inbox;
+        if !is_receive || completion.status != CompletionStatus::Success {
+            return None;
+        }
+        let span = slot.take_message(completion);
+        let pair = &mut self.pairs[index];
+        pair.outstanding -= 1;
+        pair.receives -= 1;
+        pair.receivers.wake(&mut self.woken);
+        if pair.is_closed_and_idle() {
+            self.poll_events(index);
+        }
+        Some((id, span))
+    }
+
+    /// Polls the completion queue once, after requests of a future were posted to this queue pair. If it is a
+    /// single one and the first to complete, its status is returned and not kept in its slot.
+    #[inline]
+    pub(super) fn reap_new(&mut self, index: usize, requests: &[SlotId]) -> Option<CompletionStatus> {
+        let count = self.poll();
+        let first = match requests {
+            [id] if count > 0 && self.batch[0].id == id.0 => {
+                let status = self.batch[0].status;
+                let pair = &mut self.pairs[index];
+                pair.outstanding -= 1;
+                if status != CompletionStatus::Success || pair.is_closed_and_idle() {
+                    self.poll_events(index);
+                }
+                Some(status)
+            }
+            _ => None,
+        };
+        self.complete_from(usize::from(first.is_some()), count);
+        first
+    }
+
+    #[inline]
+    fn poll(&mut self) -> usize {
         let count = self.cq.poll(&mut self.batch);
         self.completed += count as u64;
-        (0..count).for_each(|at| self.complete(at));
+        count
+    }
+
+    /// Handles those of the `count` completions of the last poll that are not handled: from this one on.
+    #[inline]
+    fn complete_from(&mut self, first: usize, count: usize) {
+        if first < count {
+            self.complete_all(first, count);
+        }
         if self.has_unposted {
             self.post_again();
         }
-        count > 0
+    }
+
+    #[inline(never)]
+    fn complete_all(&mut self, first: usize, count: usize) {
+        (first..count).for_each(|at| self.complete(at));
     }
 
     /// Handles a completion of the last poll.
@@ -170,38 +249,36 @@ impl<D: TrustedDevice> Core<D> {
             pair.receives -= 1;
             pair.receivers.wake(&mut self.woken);
         }
-        slot.finish(completion);
-        match slot.owner {
-            Owner::Future => {
-                if slot.waker.is_some() {
-                    self.woken.extend(slot.waker.take());
-                }
-            }
-            Owner::Inbox if !failed => pair.inbox.push_back(id),
-            Owner::Inbox | Owner::Nobody => drop(self.slots.take(id)),
-        }
         // The connection has the reason of a failure. If this side closes, its last request may be done.
-        if failed || (matches!(pair.state, State::Closing) && pair.outstanding == 0) {
+        let is_event_due = failed || pair.is_closed_and_idle();
+        match slot.state {
+            SlotState::Future => slot.finish(completion, &mut self.woken),
+            SlotState::Inbox if !failed => {
+                slot.completion = *completion;
+                pair.inbox.push_back(id);
+            }
+            // The device has none in another state.
+            _ => drop(self.slots.take(id)),
+        }
+        if is_event_due {
             self.poll_events(index);
         }
     }
 
-    /// Whether all these requests of a future are done, which may be new. If not, it polls the completion queue
-    /// once before it registers the task.
-    #[inline]
-    pub(super) fn are_done(&mut self, requests: &[SlotId], are_new: bool, waker: &Waker) -> bool {
-        let incomplete = |slots: &Slots| requests.iter().copied().find(|&id| !slots.is_done(id));
-        if !are_new && incomplete(&self.slots).is_none() {
-            return true;
+    /// Whether all these requests of a future are done. If not, it polls the completion queue once before it
+    /// registers the task.
+    pub(super) fn are_done(&mut self, requests: &[SlotId], waker: &Waker) -> bool {
+        self.slots.are_done(requests) || {
+            self.reap();
+            self.are_done_now(requests, waker)
         }
-        self.reap();
-        match incomplete(&self.slots) {
-            None => true,
-            Some(id) => {
-                self.slots.register(id, waker, &mut self.woken);
-                false
-            }
-        }
+    }
+
+    /// Whether all these requests of a future are done. If not, it registers the task.
+    pub(super) fn are_done_now(&mut self, requests: &[SlotId], waker: &Waker) -> bool {
+        let incomplete = requests.iter().copied().find(|&id| !self.slots.is_done(id));
+        incomplete.into_iter().for_each(|id| self.slots.register(id, waker, &mut self.woken));
+        incomplete.is_none()
     }
 
     /// Posts memory as a receive of a queue pair that exists.
@@ -209,24 +286,52 @@ impl<D: TrustedDevice> Core<D> {
         &mut self,
         index: usize,
         span: Span,
-        owner: Owner,
+        state: SlotState,
     ) -> std::result::Result<SlotId, Refused> {
-        self.pairs[index].post_receive(&mut self.cq, &mut self.slots, index, span, owner)
+        let segment = span.segment;
+        let id = self.slots.insert(Queue::Recv(index), span.into(), state);
+        match self.pairs[index].post_receive(&mut self.cq, id, segment) {
+            Ok(()) => Ok(id),
+            Err(error) => Err(Refused { span: self.slots.take(id).into_first(), error }),
+        }
     }
 
-    /// Posts a buffer as a receive again, now or when the queue has room, and tells those that wait for a
-    /// change of the state. After the end of the connection it goes back to its pool, also if the index is
-    /// that of another queue pair then.
+    /// Takes back the buffer of a message and posts it as a receive again. If the program has kept the buffer,
+    /// or if the queue of the receive is destroyed, there is nothing to post.
     #[inline]
-    pub(super) fn repost(&mut self, index: usize, qp: QpId, span: Span) {
-        let Some(pair) = self.pairs.get_mut(index).filter(|pair| pair.qp == qp) else { return };
-        match pair.post_receive(&mut self.cq, &mut self.slots, index, span, Owner::Inbox) {
-            Ok(_) => pair.watchers.wake(&mut self.woken),
-            Err(Refused { span, error: crate::Error::QueueFull { .. } }) => {
-                pair.unposted.push(span);
+    pub(super) fn return_message(&mut self, id: SlotId, span: &mut Span) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let length = span.chunk();
+        if length == 0 || slot.state != SlotState::Message {
+            self.slots.take(id);
+            return;
+        }
+        slot.return_message(span, length);
+        let (queue, segment) = (slot.queue, slot.segment());
+        self.repost(id, queue, segment);
+    }
+
+    /// Posts the receive of a slot of this queue again, now or when the queue has room, and tells those that
+    /// wait for a change of the state. After the end of the connection its buffer goes back to its pool.
+    #[inline(always)]
+    fn repost(&mut self, id: SlotId, queue: Queue, segment: Segment) {
+        let Queue::Recv(index) = queue else { return self.repost_shared(id, queue, segment) };
+        let Some(pair) = self.pairs.get_mut(index) else { return };
+        match pair.post_receive(&mut self.cq, id, segment) {
+            Ok(()) => pair.watchers.wake(&mut self.woken),
+            Err(crate::Error::QueueFull { .. }) => {
+                pair.unposted.push(id);
                 self.has_unposted = true;
             }
-            Err(_) => {}
+            Err(_) => drop(self.slots.take(id)),
+        }
+    }
+
+    /// Posts the receive of a slot again, as [`Core::repost`] does.
+    #[cold]
+    pub(super) fn repost_slot(&mut self, id: SlotId) {
+        if let Some((queue, segment)) = self.slots.get_mut(id).map(|slot| (slot.queue, slot.segment())) {
+            self.repost(id, queue, segment);
         }
     }
 
@@ -234,12 +339,10 @@ impl<D: TrustedDevice> Core<D> {
     fn post_again(&mut self) {
         self.has_unposted = false;
         for index in 0..self.pairs.capacity() {
-            let Some(pair) = self.pairs.get_mut(index) else { continue };
-            let qp = pair.qp;
-            // A buffer that is refused again is the last one then.
-            for _ in 0..pair.unposted.len() {
-                let span = self.pairs.get_mut(index).and_then(|pair| pair.unposted.pop());
-                span.into_iter().for_each(|span| self.repost(index, qp, span));
+            // One that is refused again is the last one then.
+            for _ in 0..self.pairs.get(index).map_or(0, |pair| pair.unposted.len()) {
+                let id = self.pairs.get_mut(index).and_then(|pair| pair.unposted.pop());
+                id.into_iter().for_each(|id| self.repost_slot(id));
             }
         }
         self.post_shared_again();

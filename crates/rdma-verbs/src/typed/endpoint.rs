@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use super::core::Core;
 use super::queue_pair::{QueuePair, State};
 use super::registration::Spans;
-use super::slots::Owner;
+use super::slots::SlotState;
 use super::work::sealed::{KEY, Lend as _};
 use super::{Connection, Error, Failed, Landing, Piece, Pool, Result, Shard, TrustedDevice};
 use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities};
@@ -31,8 +31,14 @@ impl<D: TrustedDevice> Handle<D> {
         &mut core.pairs[self.index]
     }
 
-    /// Checks that memory is of this shard, and has the rights that a request needs.
+    /// Checks that memory is of this shard.
     #[inline]
+    pub(super) fn owns(&self, spans: &Spans) -> Result<()> {
+        spans.try_for_each(|registration| self.shard.owns(registration))
+    }
+
+    /// Checks that memory is of this shard, and has the rights that a request needs.
+    #[inline(never)]
     pub(super) fn check(&self, spans: &Spans, needed: Access) -> Result<()> {
         spans.try_for_each(|registration| {
             self.shard.owns(registration)?;
@@ -45,7 +51,7 @@ impl<D: TrustedDevice> Handle<D> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
             let span = pool.take()?.lend(KEY).into_first();
-            let posted = self.with(|core| core.post_receive(self.index, span, Owner::Inbox));
+            let posted = self.with(|core| core.post_receive(self.index, span, SlotState::Inbox));
             posted.map_err(|refused| refused.error)?;
         }
         Ok(())

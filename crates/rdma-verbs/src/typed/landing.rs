@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use super::endpoint::Handle;
 use super::queue_pair::Refused;
-use super::slots::{Owner, SlotId};
+use super::slots::{SlotId, SlotState};
 use super::work::sealed::{KEY, Lend as _};
 use super::{Error, Failed, Piece, Shard, TrustedDevice};
 use crate::{Access, AnyDevice, Completion, CompletionKind, CompletionStatus};
@@ -40,15 +40,15 @@ pub struct Landed {
 
 impl<D: TrustedDevice> Landing<D> {
     pub(super) fn post(handle: &Handle<D>, piece: Piece) -> Result<Self, Failed<Piece>> {
-        let spans = piece.lend(KEY);
+        let mut spans = piece.lend(KEY);
         if let Err(error) = handle.check(&spans, Access::LOCAL_WRITE) {
-            return Err(Failed { memory: Piece::restore(spans, KEY), error });
+            return Err(Failed { memory: Piece::restore(&mut spans, KEY), error });
         }
         let posted =
-            handle.with(|core| match core.post_receive(handle.index, spans.into_first(), Owner::Future) {
+            handle.with(|core| match core.post_receive(handle.index, spans.into_first(), SlotState::Future) {
                 // Completed receives hold their entries until they are polled.
                 Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
-                    core.post_receive(handle.index, span, Owner::Future)
+                    core.post_receive(handle.index, span, SlotState::Future)
                 }
                 outcome => outcome,
             });
@@ -56,7 +56,7 @@ impl<D: TrustedDevice> Landing<D> {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {
                 let error = handle.with(|core| handle.refusal(core, refused.error));
-                Err(Failed { memory: Piece::restore(refused.span.into(), KEY), error })
+                Err(Failed { memory: Piece::restore(&mut refused.span.into(), KEY), error })
             }
         }
     }
@@ -78,11 +78,11 @@ impl<D: TrustedDevice> Future for Landing<D> {
         let Self { shard, index, slot } = &mut *self;
         let Some(id) = *slot else { return Poll::Pending };
         shard.inner.with(|core| {
-            if !core.are_done(&[id], false, context.waker()) {
+            if !core.are_done(&[id], context.waker()) {
                 return Poll::Pending;
             }
             *slot = None;
-            let (spans, completion) = core.slots.take(id);
+            let Some((spans, &completion)) = core.slots.free(id) else { return Poll::Pending };
             let piece = Piece::restore(spans, KEY);
             let Completion { status, kind, length, immediate, invalidated, qp, .. } = completion;
             if status != CompletionStatus::Success {

@@ -1,5 +1,6 @@
 //! Regions: memory that peers may read and write, and how its place is told to them.
 
+use std::mem;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -101,8 +102,8 @@ impl sealed::Lend for Piece {
         self.0.into()
     }
 
-    fn restore(spans: Spans, _: sealed::Key) -> Self {
-        Self(spans.into_first())
+    fn restore(spans: &mut Spans, _: sealed::Key) -> Self {
+        Self(mem::take(&mut spans.first))
     }
 }
 
@@ -126,8 +127,8 @@ impl sealed::Lend for Pieces {
         self.0
     }
 
-    fn restore(spans: Spans, _: sealed::Key) -> Self {
-        Self(spans)
+    fn restore(spans: &mut Spans, _: sealed::Key) -> Self {
+        Self(mem::take(spans))
     }
 }
 

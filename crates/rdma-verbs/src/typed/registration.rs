@@ -200,7 +200,7 @@ impl Spans {
     }
 
     /// Calls `each` with the registrations of all, until it fails.
-    #[inline]
+    #[inline(always)]
     pub(super) fn try_for_each<E>(
         &self,
         each: impl Fn(&Registration) -> std::result::Result<(), E>,

@@ -3,9 +3,9 @@
 use std::mem;
 use std::task::Waker;
 
-use super::registration::Spans;
+use super::registration::{Span, Spans};
 use super::waiters::replace;
-use crate::{Completion, Segment};
+use crate::{Completion, CompletionKind, Segment};
 
 /// The id of requests that have no slot, because they use no memory of the shard.
 pub(super) const NO_SLOT: u64 = u64::MAX;
@@ -40,15 +40,23 @@ pub(super) enum Queue {
     Shared(usize),
 }
 
-/// Who takes the memory when the request has completed.
+/// What a slot is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// A future.
+pub(super) enum SlotState {
+    /// Nothing. It has no memory.
+    Free,
+    /// A request of a future.
     Future,
-    /// Nobody, because the future was dropped: it goes back to its pool.
-    Nobody,
-    /// Who takes the message out of the inbox of its queue pair.
+    /// A request of a future, which has completed: the future takes the memory.
+    Done,
+    /// A request whose future was dropped: its memory goes back to its pool when it completes.
+    Abandoned,
+    /// A receive, and then its message, which is in the inbox of its queue pair.
     Inbox,
+    /// A message that the program has, and its memory with it. Its receive is posted again in this slot.
+    Message,
+    /// The same, after the queue of the receive was destroyed: the slot ends with the message.
+    LastMessage,
 }
 
 /// A request and its memory.
@@ -58,21 +66,53 @@ pub(super) struct Slot {
     /// The slot that was freed before this one, if this one is free.
     next: usize,
     pub(super) queue: Queue,
-    pub(super) owner: Owner,
-    is_used: bool,
+    pub(super) state: SlotState,
     memory: Spans,
-    is_done: bool,
-    /// Of a request that is done.
-    completion: Completion,
+    /// That of a request that is done, or of a message.
+    pub(super) completion: Completion,
     /// The task that waits for the completion.
-    pub(super) waker: Option<Waker>,
+    waker: Option<Waker>,
 }
 
 impl Slot {
-    /// Keeps the completion of its request for the owner.
+    /// Keeps the completion of its request for the future.
     #[inline]
-    pub(super) fn finish(&mut self, completion: &Completion) {
-        (self.is_done, self.completion) = (true, *completion);
+    pub(super) fn finish(&mut self, completion: &Completion, woken: &mut Vec<Waker>) {
+        (self.state, self.completion) = (SlotState::Done, *completion);
+        if self.waker.is_some() {
+            woken.extend(self.waker.take());
+        }
+    }
+
+    /// Gives it memory. It has none, so nothing has to be dropped.
+    #[inline]
+    fn fill(&mut self, memory: Spans) {
+        mem::forget(mem::replace(&mut self.memory, memory));
+    }
+
+    /// Takes the bytes of the message with this completion, which the program gets.
+    #[inline]
+    pub(super) fn take_message(&mut self, completion: &Completion) -> Span {
+        (self.state, self.completion) = (SlotState::Message, *completion);
+        let mut span = mem::take(&mut self.memory.first);
+        // The bytes of a write are in a region.
+        let length = if completion.kind == CompletionKind::RecvWrite { 0 } else { completion.length };
+        span.segment.length = length.min(span.segment.length);
+        span
+    }
+
+    /// Takes back the memory of a message, to be posted as a receive of this length again.
+    #[inline]
+    pub(super) fn return_message(&mut self, span: &mut Span, length: u32) {
+        self.state = SlotState::Inbox;
+        self.fill(mem::take(span).into());
+        self.memory.first.segment.length = length;
+    }
+
+    /// The segment of a receive.
+    #[inline]
+    pub(super) fn segment(&self) -> Segment {
+        self.memory.first.segment
     }
 }
 
@@ -91,15 +131,15 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, queue: Queue, memory: Spans, owner: Owner) -> SlotId {
+    pub(super) fn insert(&mut self, queue: Queue, memory: Spans, state: SlotState) -> SlotId {
         let index = self.free;
-        if index == self.slots.len() {
+        if index >= self.slots.len() {
             self.grow();
         }
         let slot = &mut self.slots[index];
         self.free = slot.next;
-        (slot.queue, slot.owner, slot.memory) = (queue, owner, memory);
-        (slot.is_used, slot.is_done) = (true, false);
+        (slot.queue, slot.state) = (queue, state);
+        slot.fill(memory);
         SlotId::new(index, slot.serial)
     }
 
@@ -110,10 +150,8 @@ impl Slots {
             serial: 0,
             next: self.slots.len() + 1,
             queue: Queue::Send(0),
-            owner: Owner::Nobody,
-            is_used: false,
+            state: SlotState::Free,
             memory: Spans::default(),
-            is_done: false,
             completion: Completion::EMPTY,
             waker: None,
         });
@@ -131,25 +169,39 @@ impl Slots {
         self.slots[id.index()].memory.segments()
     }
 
+    /// Whether these requests are done.
+    #[inline]
+    pub(super) fn are_done(&self, requests: &[SlotId]) -> bool {
+        requests.iter().all(|&id| self.is_done(id))
+    }
+
     /// Whether a request is done, and its slot still there.
     #[inline]
     pub(super) fn is_done(&self, id: SlotId) -> bool {
-        self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.is_done)
+        self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.state == SlotState::Done)
     }
 
-    /// Frees a slot. Returns the memory, and the completion if the request is done. Nothing, if the slot is not
-    /// there any more.
+    /// Frees a slot, for the caller to take its memory, if the slot is still there. The completion is that of the
+    /// request if it is done.
     #[inline]
-    pub(super) fn take(&mut self, id: SlotId) -> (Spans, Completion) {
-        let free = self.free;
-        let Some(slot) = self.get_mut(id) else { return (Spans::default(), Completion::EMPTY) };
+    pub(super) fn free(&mut self, id: SlotId) -> Option<(&mut Spans, &Completion)> {
+        let slot = self.slots.get_mut(id.index()).filter(|slot| slot.serial == id.serial())?;
         // Never that of `NO_SLOT`.
         slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
-        slot.next = free;
-        slot.is_used = false;
-        let taken = (mem::take(&mut slot.memory), slot.completion);
-        self.free = id.index();
-        taken
+        slot.next = mem::replace(&mut self.free, id.index());
+        slot.state = SlotState::Free;
+        Some((&mut slot.memory, &slot.completion))
+    }
+
+    /// Frees a slot. Returns the memory, if the slot is still there.
+    pub(super) fn take(&mut self, id: SlotId) -> Spans {
+        self.free(id).map(|(memory, _)| mem::take(memory)).unwrap_or_default()
+    }
+
+    /// The completion of a message.
+    pub(super) fn completion(&self, id: SlotId) -> Completion {
+        let slot = self.slots.get(id.index()).filter(|slot| slot.serial == id.serial());
+        slot.map_or(Completion::EMPTY, |slot| slot.completion)
     }
 
     /// Has the task of a future woken when its request is done.
@@ -164,10 +216,11 @@ impl Slots {
     /// Drops the interest of a future in its request: its memory goes back when the request is done.
     pub(super) fn abandon(&mut self, id: SlotId, woken: &mut Vec<Waker>) {
         let Some(slot) = self.get_mut(id) else { return };
-        slot.owner = Owner::Nobody;
         woken.extend(slot.waker.take());
-        if slot.is_done {
+        if slot.state == SlotState::Done {
             self.take(id);
+        } else {
+            slot.state = SlotState::Abandoned;
         }
     }
 
@@ -176,18 +229,18 @@ impl Slots {
     pub(super) fn end(&mut self, is_destroyed: impl Fn(Queue) -> bool, woken: &mut Vec<Waker>) {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if !slot.is_used || !is_destroyed(slot.queue) {
+            if !is_destroyed(slot.queue) {
                 continue;
             }
-            if slot.owner == Owner::Future {
-                if !slot.is_done {
-                    // Its status is that it was flushed.
-                    slot.finish(&Completion::EMPTY);
+            match slot.state {
+                SlotState::Free | SlotState::Done | SlotState::LastMessage => {}
+                SlotState::Message => slot.state = SlotState::LastMessage,
+                // Its status is that it was flushed.
+                SlotState::Future => slot.finish(&Completion::EMPTY, woken),
+                SlotState::Abandoned | SlotState::Inbox => {
+                    let id = SlotId::new(index, slot.serial);
+                    self.take(id);
                 }
-                woken.extend(slot.waker.take());
-            } else {
-                let id = SlotId::new(index, slot.serial);
-                self.take(id);
             }
         }
     }

@@ -9,11 +9,11 @@ use self::sealed::KEY;
 use super::core::Core;
 use super::endpoint::Handle;
 use super::registration::Spans;
-use super::slots::{Owner, Queue, SlotId, Slots};
+use super::slots::{Queue, SlotId, SlotState, Slots};
 use super::{Error, Failed, Remote, TrustedDevice};
 use crate::memory::OutOfBounds;
 use crate::{
-    Access, AnyDevice, Completion, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment,
+    Access, AnyDevice, CompletionStatus, DeviceAttributes, Operation as Verb, Payload, QueuePairs as _, Segment,
     SendRequest,
 };
 
@@ -27,7 +27,8 @@ pub(super) mod sealed {
     /// Memory as spans. A user who is generic over [`Lend`](super::Lend) could call this, but has no [`Key`].
     pub trait Lend: Sized + Unpin {
         fn lend(self, key: Key) -> Spans;
-        fn restore(spans: Spans, key: Key) -> Self;
+        /// Takes it out of the spans.
+        fn restore(spans: &mut Spans, key: Key) -> Self;
     }
 
     /// Only the typed layer makes one.
@@ -92,23 +93,23 @@ impl<M: Lend> Work<M> {
     }
 
     /// The memory of an operation that is not posted.
-    pub(super) fn into_memory(self) -> M {
-        M::restore(self.spans, KEY)
+    pub(super) fn into_memory(mut self) -> M {
+        M::restore(&mut self.spans, KEY)
     }
 
     /// Checks what a device may report only by breaking the connection.
-    fn check<D: TrustedDevice>(&self, handle: &Handle<D>, is_sink_public: bool) -> Result<(), Error> {
+    #[inline]
+    fn check<D: TrustedDevice>(&self, handle: &Handle<D>, device: &DeviceAttributes) -> Result<(), Error> {
         let spans = &self.spans;
         if let Some(room) = self.room.filter(|&room| spans.length() > room.into()) {
             let (length, size) = (usize::try_from(spans.length()).unwrap_or(usize::MAX), room as usize);
             return Err(OutOfBounds { offset: 0, length, size }.into());
         }
-        let needed = match self.verb {
-            Verb::Read { .. } if is_sink_public => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            Verb::Read { .. } => Access::LOCAL_WRITE,
-            Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
-        };
-        handle.check(spans, needed)
+        match self.verb {
+            Verb::Send { .. } | Verb::Write { .. } => handle.owns(spans),
+            Verb::Read { .. } if device.private_read_sinks => handle.check(spans, Access::LOCAL_WRITE),
+            Verb::Read { .. } => handle.check(spans, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        }
     }
 
     /// The request of the slot that has its memory.
@@ -183,15 +184,14 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         core: &mut Core<D>,
         works: &mut [Work<M>; N],
     ) -> Result<Self, Error> {
-        let is_sink_public = !core.attributes.private_read_sinks;
-        works.iter().try_for_each(|work| work.check(handle, is_sink_public))?;
-        let slots = works.each_mut().map(|work| {
-            core.slots.insert(Queue::Send(handle.index), mem::take(&mut work.spans), Owner::Future)
-        });
+        works.iter().try_for_each(|work| work.check(handle, &core.attributes))?;
         let pair = handle.pair(core);
         pair.outstanding += N;
         let unsignaled = mem::take(&mut pair.unsignaled);
         let qp = pair.qp;
+        let slots = works.each_mut().map(|work| {
+            core.slots.insert(Queue::Send(handle.index), mem::take(&mut work.spans), SlotState::Future)
+        });
         let post = |core: &mut Core<D>| {
             let requests: [_; N] = std::array::from_fn(|at| works[at].request(slots[at], &core.slots));
             core.cq.post_send(qp, &requests, false)
@@ -206,7 +206,7 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
             pair.outstanding -= N;
             pair.unsignaled += unsignaled;
             for (work, slot) in works.iter_mut().zip(slots) {
-                work.spans = core.slots.take(slot).0;
+                work.spans = core.slots.take(slot);
             }
             return Err(handle.refusal(core, error));
         }
@@ -223,16 +223,29 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         context: &mut Context<'_>,
         failure: &mut Option<Error>,
     ) -> Poll<[M; N]> {
-        if !core.are_done(&self.slots, are_new, context.waker()) {
+        let first = if are_new { core.reap_new(handle.index, &self.slots) } else { None };
+        let are_done = match (first, are_new) {
+            (Some(_), _) => true,
+            (None, true) => core.are_done_now(&self.slots, context.waker()),
+            (None, false) => core.are_done(&self.slots, context.waker()),
+        };
+        if !are_done {
             return Poll::Pending;
         }
         Poll::Ready(self.slots.map(|slot| {
-            let (spans, Completion { status, .. }) = core.slots.take(slot);
+            let Some((spans, completion)) = core.slots.free(slot) else { return without_memory() };
+            let (memory, status) = (M::restore(spans, KEY), first.unwrap_or(completion.status));
             if status != CompletionStatus::Success {
                 failure.get_or_insert_with(|| handle.failure(core, status));
             }
-            M::restore(spans, KEY)
+            memory
         }))
+    }
+
+    /// See [`InFlight::detach`].
+    #[cold]
+    fn leave<D: TrustedDevice>(&self, handle: &Handle<D>) {
+        handle.with(|core| self.detach(core));
     }
 
     /// Leaves them alone: their memory goes back to its pool when they are done.
@@ -254,7 +267,8 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
             if let Stage::New(works) = stage {
                 are_new = true;
                 match InFlight::post(handle, core, works) {
-                    Ok(posted) => *stage = Stage::Posted(posted),
+                    // The operations have no memory any more, so nothing has to be dropped.
+                    Ok(posted) => mem::forget(mem::replace(stage, Stage::Posted(posted))),
                     Err(error) => {
                         *failure = Some(error);
                         return stage.take_back();
@@ -269,6 +283,12 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Batch<'_, D, M, N> {
             memory
         })
     }
+}
+
+/// What an operation becomes whose slot is gone, which happens to none.
+#[cold]
+fn without_memory<M: Lend>() -> M {
+    M::restore(&mut Spans::default(), KEY)
 }
 
 /// The output of a future.
@@ -295,7 +315,7 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Drop for Batch<'_, D, M, N> {
     #[inline]
     fn drop(&mut self) {
         if let Stage::Posted(posted) = &self.stage {
-            self.handle.with(|core| posted.detach(core));
+            posted.leave(self.handle);
         }
     }
 }

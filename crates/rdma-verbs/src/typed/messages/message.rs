@@ -87,7 +87,7 @@ impl sealed::Lend for Target {
         }
     }
 
-    fn restore(spans: Spans, key: sealed::Key) -> Self {
+    fn restore(spans: &mut Spans, key: sealed::Key) -> Self {
         if spans.first.chunk() > 0 {
             Self::Buf(Buf::restore(spans, key))
         } else {
