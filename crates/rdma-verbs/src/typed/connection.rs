@@ -81,7 +81,7 @@ impl<D: TrustedDevice> Connection<D> {
 
     /// Posts the operation. Its future becomes the memory.
     pub fn post<M: Lend>(&self, work: Work<M>) -> Operation<'_, M, D> {
-        Operation(self.batch([work]))
+        Operation::new(&self.handle, work)
     }
 
     /// Posts operations together: the device is told once. Their future becomes their memory.

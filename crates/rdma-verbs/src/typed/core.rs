@@ -150,25 +150,23 @@ impl<D: TrustedDevice> Core<D> {
     /// Polls the completion queue once, for a program that waits for this queue pair's next message, and whose
     /// inbox is empty. A message that is the first completion does not go through the inbox.
     #[inline]
-    pub(super) fn reap_message(&mut self, index: usize) -> Option<(SlotId, Span)> {
+    pub(super) fn reap_message(&mut self, index: usize) -> Option<SlotId> {
         let count = self.poll();
-        let first = if count > 0 { self.first_message(index) } else { None };
-        self.complete_from(usize::from(first.is_some()), count);
-        first.or_else(|| self.pop_message(index))
-    }
-
-    /// The next message in the inbox of a queue pair that exists.
-    #[inline]
-    pub(super) fn pop_message(&mut self, index: usize) -> Option<(SlotId, Span)> {
-        let id = self.pairs[index].inbox.pop_front()?;
-        let slot = self.slots.get_mut(id)?;
-        let completion = slot.completion;
-        Some((id, slot.take_message(&completion)))
+        match if count > 0 { self.first_message(index) } else { None } {
+            Some(id) => {
+                self.complete_from(1, count);
+                Some(id)
+            }
+            None => {
+                self.complete_from(0, count);
+                self.pairs[index].inbox.pop_front()
+            }
+        }
     }
 
     /// Handles the first completion of the last poll, if it is a message of this queue pair.
     #[inline]
-    fn first_message(&mut self, index: usize) -> Option<(SlotId, Span)> {
+    fn first_message(&mut self, index: usize) -> Option<SlotId> {
         let completion = &self.batch[0];
         let id = SlotId(completion.id);
         let slot = self.slots.get_mut(id)?;
@@ -176,7 +174,7 @@ impl<D: TrustedDevice> Core<D> {
         if !is_receive || completion.status != CompletionStatus::Success {
             return None;
         }
-        let span = slot.take_message(completion);
+        slot.completion = *completion;
         let pair = &mut self.pairs[index];
         pair.outstanding -= 1;
         pair.receives -= 1;
@@ -184,40 +182,27 @@ impl<D: TrustedDevice> Core<D> {
         if pair.is_closed_and_idle() {
             self.poll_events(index);
         }
-        Some((id, span))
+        Some(id)
     }
 
-    /// Polls the completion queue once, after requests of a future were posted to this queue pair. If it is a
-    /// single one and the first to complete, its status is returned and not kept in its slot.
+    /// Polls the completion queue once, without handling what has completed.
     #[inline]
-    pub(super) fn reap_new(&mut self, index: usize, requests: &[SlotId]) -> Option<CompletionStatus> {
-        let count = self.poll();
-        let first = match requests {
-            [id] if count > 0 && self.batch[0].id == id.0 => {
-                let status = self.batch[0].status;
-                let pair = &mut self.pairs[index];
-                pair.outstanding -= 1;
-                if status != CompletionStatus::Success || pair.is_closed_and_idle() {
-                    self.poll_events(index);
-                }
-                Some(status)
-            }
-            _ => None,
-        };
-        self.complete_from(usize::from(first.is_some()), count);
-        first
-    }
-
-    #[inline]
-    fn poll(&mut self) -> usize {
+    pub(super) fn poll(&mut self) -> usize {
         let count = self.cq.poll(&mut self.batch);
         self.completed += count as u64;
         count
     }
 
+    /// The status of the request with this id, if it is the first of the `count` completions of the last poll.
+    #[inline]
+    pub(super) fn first_status(&self, id: SlotId, count: usize) -> Option<CompletionStatus> {
+        let first = &self.batch[0];
+        (count > 0 && first.id == id.0).then_some(first.status)
+    }
+
     /// Handles those of the `count` completions of the last poll that are not handled: from this one on.
     #[inline]
-    fn complete_from(&mut self, first: usize, count: usize) {
+    pub(super) fn complete_from(&mut self, first: usize, count: usize) {
         if first < count {
             self.complete_all(first, count);
         }
@@ -306,8 +291,7 @@ impl<D: TrustedDevice> Core<D> {
             self.slots.take(id);
             return;
         }
-        slot.return_message(span, length);
-        let (queue, segment) = (slot.queue, slot.segment());
+        let (queue, segment) = (slot.queue, slot.return_message(span, length));
         self.repost(id, queue, segment);
     }
 

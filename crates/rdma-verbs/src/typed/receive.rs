@@ -53,14 +53,11 @@ pub(super) fn next<D: TrustedDevice>(
     ticket: &mut Option<u64>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Received<D>>> {
-    let message = if handle.pair(core).inbox.is_empty() {
-        core.reap_message(handle.index)
-    } else {
-        core.pop_message(handle.index)
-    };
-    if let Some((slot, span)) = message {
-        let (buf, shard) = (Buf::new(span), handle.shard.clone());
-        return Poll::Ready(Ok(Received { buf, slot, shard }));
+    let inbox = &mut handle.pair(core).inbox;
+    let message = if inbox.is_empty() { core.reap_message(handle.index) } else { inbox.pop_front() };
+    if let Some(slot) = message {
+        let buf = Buf::new(core.slots.take_message(slot));
+        return Poll::Ready(Ok(Received { buf, slot, shard: handle.shard.clone() }));
     }
     let pair = &mut core.pairs[handle.index];
     match pair.end().filter(|_| pair.is_exhausted()) {

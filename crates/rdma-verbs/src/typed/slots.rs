@@ -78,7 +78,8 @@ impl Slot {
     /// Keeps the completion of its request for the future.
     #[inline]
     pub(super) fn finish(&mut self, completion: &Completion, woken: &mut Vec<Waker>) {
-        (self.state, self.completion) = (SlotState::Done, *completion);
+        self.state = SlotState::Done;
+        self.completion = *completion;
         if self.waker.is_some() {
             woken.extend(self.waker.take());
         }
@@ -90,23 +91,14 @@ impl Slot {
         mem::forget(mem::replace(&mut self.memory, memory));
     }
 
-    /// Takes the bytes of the message with this completion, which the program gets.
-    #[inline]
-    pub(super) fn take_message(&mut self, completion: &Completion) -> Span {
-        (self.state, self.completion) = (SlotState::Message, *completion);
-        let mut span = mem::take(&mut self.memory.first);
-        // The bytes of a write are in a region.
-        let length = if completion.kind == CompletionKind::RecvWrite { 0 } else { completion.length };
-        span.segment.length = length.min(span.segment.length);
-        span
-    }
-
     /// Takes back the memory of a message, to be posted as a receive of this length again.
     #[inline]
-    pub(super) fn return_message(&mut self, span: &mut Span, length: u32) {
+    pub(super) fn return_message(&mut self, span: &mut Span, length: u32) -> Segment {
         self.state = SlotState::Inbox;
-        self.fill(mem::take(span).into());
-        self.memory.first.segment.length = length;
+        span.segment.length = length;
+        let segment = span.segment;
+        mem::swap(&mut self.memory.first, span);
+        segment
     }
 
     /// The segment of a receive.
@@ -143,6 +135,16 @@ impl Slots {
         SlotId::new(index, slot.serial)
     }
 
+    /// The name of the slot that is filled next.
+    #[inline]
+    pub(super) fn next_id(&mut self) -> SlotId {
+        let index = self.free;
+        if index >= self.slots.len() {
+            self.grow();
+        }
+        SlotId::new(index, self.slots[index].serial)
+    }
+
     /// Adds a free slot.
     #[cold]
     fn grow(&mut self) {
@@ -160,7 +162,10 @@ impl Slots {
     /// The slot of a request, if it is still there.
     #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
-        self.slots.get_mut(id.index()).filter(|slot| slot.serial == id.serial())
+        match self.slots.get_mut(id.index()) {
+            Some(slot) if slot.serial == id.serial() => Some(slot),
+            _ => None,
+        }
     }
 
     /// The segments of the memory of a slot that is still there.
@@ -185,7 +190,10 @@ impl Slots {
     /// request if it is done.
     #[inline]
     pub(super) fn free(&mut self, id: SlotId) -> Option<(&mut Spans, &Completion)> {
-        let slot = self.slots.get_mut(id.index()).filter(|slot| slot.serial == id.serial())?;
+        let Some(slot) = self.slots.get_mut(id.index()) else { return None };
+        if slot.serial != id.serial() {
+            return None;
+        }
         // Never that of `NO_SLOT`.
         slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
         slot.next = mem::replace(&mut self.free, id.index());
@@ -196,6 +204,19 @@ impl Slots {
     /// Frees a slot. Returns the memory, if the slot is still there.
     pub(super) fn take(&mut self, id: SlotId) -> Spans {
         self.free(id).map(|(memory, _)| mem::take(memory)).unwrap_or_default()
+    }
+
+    /// Takes the bytes of a message out of its slot. The program gets them.
+    #[inline]
+    pub(super) fn take_message(&mut self, id: SlotId) -> Span {
+        let Some(slot) = self.get_mut(id) else { return Span::default() };
+        slot.state = SlotState::Message;
+        let Completion { kind, length, .. } = slot.completion;
+        let mut span = mem::take(&mut slot.memory.first);
+        // The bytes of a write are in a region.
+        let length = if kind == CompletionKind::RecvWrite { 0 } else { length };
+        span.segment.length = length.min(span.segment.length);
+        span
     }
 
     /// The completion of a message.

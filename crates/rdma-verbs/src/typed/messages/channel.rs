@@ -323,7 +323,7 @@ impl<D: TrustedDevice> Channel<D> {
         for message in &mut self.incoming {
             let Body::Reading(posted) = &message.body else { continue };
             let mut failure = None;
-            let memory = handle.with(|core| posted.poll(handle, core, false, context, &mut failure));
+            let memory = handle.with(|core| posted.poll(handle, core, context, &mut failure));
             let Poll::Ready([target]) = memory else { return };
             match failure.map_or_else(|| target.into_bytes(), Err) {
                 Ok(bytes) => {
@@ -343,7 +343,7 @@ impl<D: TrustedDevice> Channel<D> {
         let (handle, before) = (&self.handle, self.posted.len());
         while let Some((posted, ticket)) = self.posted.front() {
             let mut failure = None;
-            if handle.with(|core| posted.poll(handle, core, false, context, &mut failure)).is_pending() {
+            if handle.with(|core| posted.poll(handle, core, context, &mut failure)).is_pending() {
                 break;
             }
             // A failed request ends the connection, which has the reason.
