@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::registration::{Registration, Span, Spans};
 use super::work::{Lend, sealed};
 use super::{Error, Result, out_of_range};
-use crate::{Access, Memory, ProtectionDomain};
+use crate::{Access, Memory, ProtectionDomain, Segment};
 
 /// Buffers of one size in memory that is registered without rights for peers. A clone is the same pool.
 #[derive(Debug, Clone)]
@@ -77,6 +77,12 @@ impl Buf {
         Self(span)
     }
 
+    /// Its span.
+    #[inline]
+    pub(super) fn into_span(self) -> Span {
+        self.0
+    }
+
     /// Its span, to be taken from it.
     #[inline]
     pub(super) fn span_mut(&mut self) -> &mut Span {
@@ -119,7 +125,7 @@ impl Deref for Buf {
         // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
         //   valid only in the protection domain of the shard, which is not given out either, and the
         //   region has no rights for peers.
-        unsafe { slice::from_raw_parts(base.as_ptr(), self.0.segment.length as usize) }
+        unsafe { slice::from_raw_parts(base, self.0.segment.length as usize) }
     }
 }
 
@@ -129,7 +135,7 @@ impl DerefMut for Buf {
         // SAFETY: as in `deref`. Nothing else reads or writes the bytes while the result lives, for the
         // reasons given there and because `self` is borrowed exclusively. They do not come from a shared
         // reference to bytes: `Memory` has a pointer.
-        unsafe { slice::from_raw_parts_mut(base.as_ptr(), self.0.segment.length as usize) }
+        unsafe { slice::from_raw_parts_mut(base, self.0.segment.length as usize) }
     }
 }
 
@@ -141,13 +147,27 @@ impl fmt::Debug for Buf {
 
 impl sealed::Lend for Buf {
     #[inline]
-    fn lend(self, _: sealed::Key) -> Spans {
-        self.0.into()
+    fn segments(&self, _: sealed::Key) -> &[Segment] {
+        slice::from_ref(&self.0.segment)
     }
 
     #[inline]
-    fn restore(spans: &mut Spans, _: sealed::Key) -> Self {
-        Self(mem::take(&mut spans.first))
+    fn try_for_each<E>(
+        &self,
+        each: impl Fn(&Registration) -> std::result::Result<(), E>,
+        _: sealed::Key,
+    ) -> std::result::Result<(), E> {
+        self.0.registration.as_deref().map_or(Ok(()), each)
+    }
+
+    #[inline]
+    fn lend(&mut self, _: sealed::Key) -> Spans {
+        mem::take(&mut self.0).into()
+    }
+
+    #[inline]
+    fn restore(spans: Spans, _: sealed::Key) -> Self {
+        Self(spans.into_first())
     }
 }
 

@@ -193,11 +193,16 @@ impl<D: TrustedDevice> Core<D> {
         count
     }
 
-    /// The status of the request with this id, if it is the first of the `count` completions of the last poll.
+    /// The id of the first completion of the last poll.
     #[inline]
-    pub(super) fn first_status(&self, id: SlotId, count: usize) -> Option<CompletionStatus> {
-        let first = &self.batch[0];
-        (count > 0 && first.id == id.0).then_some(first.status)
+    pub(super) fn first_id(&self) -> SlotId {
+        SlotId(self.batch[0].id)
+    }
+
+    /// The status of the first completion of the last poll.
+    #[inline]
+    pub(super) fn first_status(&self) -> CompletionStatus {
+        self.batch[0].status
     }
 
     /// Handles those of the `count` completions of the last poll that are not handled: from this one on.
@@ -277,7 +282,7 @@ impl<D: TrustedDevice> Core<D> {
         let id = self.slots.insert(Queue::Recv(index), span.into(), state);
         match self.pairs[index].post_receive(&mut self.cq, id, segment) {
             Ok(()) => Ok(id),
-            Err(error) => Err(Refused { span: self.slots.take(id).into_first(), error }),
+            Err(error) => Err(Refused { span: self.slots.take(id).0.into_first(), error }),
         }
     }
 
@@ -286,12 +291,13 @@ impl<D: TrustedDevice> Core<D> {
     #[inline]
     pub(super) fn return_message(&mut self, id: SlotId, span: &mut Span) {
         let Some(slot) = self.slots.get_mut(id) else { return };
-        let length = span.chunk();
-        if length == 0 || slot.state != SlotState::Message {
+        let segment = Segment { length: span.chunk(), ..span.segment };
+        if segment.length == 0 || slot.state != SlotState::Message {
             self.slots.take(id);
             return;
         }
-        let (queue, segment) = (slot.queue, slot.return_message(span, length));
+        slot.return_message(span, segment);
+        let queue = slot.queue;
         self.repost(id, queue, segment);
     }
 
@@ -332,8 +338,8 @@ impl<D: TrustedDevice> Core<D> {
         self.post_shared_again();
     }
 
-    /// Creates a queue pair, with receives of its own or shared ones. Returns its index.
-    pub(super) fn create(&mut self, wanted: QpCapabilities, shared: Option<usize>) -> Result<usize> {
+    /// Creates a queue pair, with receives of its own or shared ones. Returns its index and its id.
+    pub(super) fn create(&mut self, wanted: QpCapabilities, shared: Option<usize>) -> Result<(usize, QpId)> {
         let (qp, granted) = match shared.and_then(|index| self.shared.get_mut(index)) {
             Some(shared) => {
                 let wanted = QpCapabilities { recv_depth: 0, ..wanted };
@@ -349,7 +355,7 @@ impl<D: TrustedDevice> Core<D> {
         }
         self.slots.reserve(self.depths());
         self.woken.reserve(BATCH);
-        Ok(index)
+        Ok((index, qp))
     }
 
     /// Number of requests that all queues have room for.

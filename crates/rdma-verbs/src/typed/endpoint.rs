@@ -6,16 +6,18 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::queue_pair::{QueuePair, State};
-use super::registration::Spans;
+use super::registration::Registration;
 use super::slots::SlotState;
-use super::work::sealed::{KEY, Lend as _};
+use super::work::sealed::{KEY, Lend};
 use super::{Connection, Error, Failed, Landing, Piece, Pool, Result, Shard, TrustedDevice};
-use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities};
+use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities, QpId};
 
 /// The ownership of a queue pair. Dropping it ends the connection in order, without waiting for that.
 pub(super) struct Handle<D: TrustedDevice> {
     pub(super) shard: Shard<D>,
     pub(super) index: usize,
+    /// What the device calls it.
+    pub(super) qp: QpId,
 }
 
 impl<D: TrustedDevice> Handle<D> {
@@ -33,24 +35,24 @@ impl<D: TrustedDevice> Handle<D> {
 
     /// Checks that memory is of this shard.
     #[inline]
-    pub(super) fn owns(&self, spans: &Spans) -> Result<()> {
-        spans.try_for_each(|registration| self.shard.owns(registration))
+    pub(super) fn owns(&self, memory: &impl Lend) -> Result<()> {
+        memory.try_for_each(|registration| self.shard.owns(registration), KEY)
     }
 
     /// Checks that memory is of this shard, and has the rights that a request needs.
-    #[inline(never)]
-    pub(super) fn check(&self, spans: &Spans, needed: Access) -> Result<()> {
-        spans.try_for_each(|registration| {
+    pub(super) fn check(&self, memory: &impl Lend, needed: Access) -> Result<()> {
+        let check = |registration: &Registration| {
             self.shard.owns(registration)?;
             let granted = registration.access;
             if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
-        })
+        };
+        memory.try_for_each(check, KEY)
     }
 
     pub(super) fn post_receives(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let span = pool.take()?.lend(KEY).into_first();
+            let span = pool.take()?.into_span();
             let posted = self.with(|core| core.post_receive(self.index, span, SlotState::Inbox));
             posted.map_err(|refused| refused.error)?;
         }
@@ -72,8 +74,8 @@ pub struct Endpoint<D: TrustedDevice = AnyDevice> {
 
 impl<D: TrustedDevice> Endpoint<D> {
     pub(super) fn new(shard: &Shard<D>, wanted: QpCapabilities, shared: Option<usize>) -> Result<Self> {
-        let index = shard.inner.with(|core| core.create(wanted, shared))?;
-        Ok(Self { handle: Handle { shard: shard.clone(), index } })
+        let (index, qp) = shard.inner.with(|core| core.create(wanted, shared))?;
+        Ok(Self { handle: Handle { shard: shard.clone(), index, qp } })
     }
 
     /// Posts buffers of the pool as receives. Do so before connecting or accepting: iWARP does not retry a
@@ -114,13 +116,12 @@ impl<D: TrustedDevice> Endpoint<D> {
 
     fn begin(
         self,
-        start: impl FnOnce(&mut Core<D>, crate::QpId, EventTarget) -> crate::Result<()>,
+        start: impl FnOnce(&mut Core<D>, QpId, EventTarget) -> crate::Result<()>,
     ) -> Connecting<D> {
         let handle = self.handle;
         let outcome = handle.with(|core| {
-            let qp = handle.pair(core).qp;
             let events = core.attempt(handle.index);
-            start(core, qp, events)
+            start(core, handle.qp, events)
         });
         Connecting { begun: Some((handle, outcome)), ticket: None }
     }

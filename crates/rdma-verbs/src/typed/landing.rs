@@ -39,13 +39,13 @@ pub struct Landed {
 }
 
 impl<D: TrustedDevice> Landing<D> {
-    pub(super) fn post(handle: &Handle<D>, piece: Piece) -> Result<Self, Failed<Piece>> {
-        let mut spans = piece.lend(KEY);
-        if let Err(error) = handle.check(&spans, Access::LOCAL_WRITE) {
-            return Err(Failed { memory: Piece::restore(&mut spans, KEY), error });
+    pub(super) fn post(handle: &Handle<D>, mut piece: Piece) -> Result<Self, Failed<Piece>> {
+        if let Err(error) = handle.check(&piece, Access::LOCAL_WRITE) {
+            return Err(Failed { memory: piece, error });
         }
+        let span = piece.lend(KEY).into_first();
         let posted =
-            handle.with(|core| match core.post_receive(handle.index, spans.into_first(), SlotState::Future) {
+            handle.with(|core| match core.post_receive(handle.index, span, SlotState::Future) {
                 // Completed receives hold their entries until they are polled.
                 Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
                     core.post_receive(handle.index, span, SlotState::Future)
@@ -56,7 +56,7 @@ impl<D: TrustedDevice> Landing<D> {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {
                 let error = handle.with(|core| handle.refusal(core, refused.error));
-                Err(Failed { memory: Piece::restore(&mut refused.span.into(), KEY), error })
+                Err(Failed { memory: Piece::restore(refused.span.into(), KEY), error })
             }
         }
     }
@@ -82,8 +82,8 @@ impl<D: TrustedDevice> Future for Landing<D> {
                 return Poll::Pending;
             }
             *slot = None;
-            let Some((spans, &completion)) = core.slots.free(id) else { return Poll::Pending };
-            let piece = Piece::restore(spans, KEY);
+            let completion = core.slots.completion(id);
+            let piece = Piece::restore(core.slots.take(id).0, KEY);
             let Completion { status, kind, length, immediate, invalidated, qp, .. } = completion;
             if status != CompletionStatus::Success {
                 // Its queue pair may be gone, and another one may have the index.

@@ -8,7 +8,6 @@ use super::queue_pair::QueuePair;
 use super::registration::Span;
 use super::slots::{Queue, SlotId, SlotState};
 use super::waiters::Waiters;
-use super::work::sealed::{KEY, Lend as _};
 use super::{Endpoint, Pool, Result, Shard, TrustedDevice};
 use crate::{
     AnyDevice, Buffer, Completion, CompletionStatus, MessageQueues, QpCapabilities, RecvRequest, Segment, SrqId,
@@ -64,7 +63,7 @@ impl<D: TrustedDevice> SharedReceives<D> {
     pub fn post(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let span = pool.take()?.lend(KEY).into_first();
+            let span = pool.take()?.into_span();
             self.shard.inner.with(|core| core.post_shared(self.index, span))?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use super::registration::{Span, Spans};
 use super::waiters::replace;
-use crate::{Completion, CompletionKind, Segment};
+use crate::{Completion, CompletionKind, CompletionStatus, Segment};
 
 /// The id of requests that have no slot, because they use no memory of the shard.
 pub(super) const NO_SLOT: u64 = u64::MAX;
@@ -91,14 +91,12 @@ impl Slot {
         mem::forget(mem::replace(&mut self.memory, memory));
     }
 
-    /// Takes back the memory of a message, to be posted as a receive of this length again.
+    /// Takes back the memory of a message, to be posted as a receive with this segment again.
     #[inline]
-    pub(super) fn return_message(&mut self, span: &mut Span, length: u32) -> Segment {
+    pub(super) fn return_message(&mut self, span: &mut Span, segment: Segment) {
         self.state = SlotState::Inbox;
-        span.segment.length = length;
-        let segment = span.segment;
-        mem::swap(&mut self.memory.first, span);
-        segment
+        self.memory.first.segment = segment;
+        mem::swap(&mut self.memory.first.registration, &mut span.registration);
     }
 
     /// The segment of a receive.
@@ -186,24 +184,20 @@ impl Slots {
         self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.state == SlotState::Done)
     }
 
-    /// Frees a slot, for the caller to take its memory, if the slot is still there. The completion is that of the
-    /// request if it is done.
+    /// Frees a slot. Returns the memory, and the status of a request that is done. Without memory, if the slot is
+    /// not there any more.
     #[inline]
-    pub(super) fn free(&mut self, id: SlotId) -> Option<(&mut Spans, &Completion)> {
-        let Some(slot) = self.slots.get_mut(id.index()) else { return None };
-        if slot.serial != id.serial() {
-            return None;
-        }
+    pub(super) fn take(&mut self, id: SlotId) -> (Spans, CompletionStatus) {
+        let free = self.free;
+        let none = (Spans::default(), CompletionStatus::Success);
+        let Some(slot) = self.get_mut(id) else { return none };
         // Never that of `NO_SLOT`.
         slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
-        slot.next = mem::replace(&mut self.free, id.index());
+        slot.next = free;
         slot.state = SlotState::Free;
-        Some((&mut slot.memory, &slot.completion))
-    }
-
-    /// Frees a slot. Returns the memory, if the slot is still there.
-    pub(super) fn take(&mut self, id: SlotId) -> Spans {
-        self.free(id).map(|(memory, _)| mem::take(memory)).unwrap_or_default()
+        let taken = (mem::take(&mut slot.memory), slot.completion.status);
+        self.free = id.index();
+        taken
     }
 
     /// Takes the bytes of a message out of its slot. The program gets them.
@@ -219,7 +213,7 @@ impl Slots {
         span
     }
 
-    /// The completion of a message.
+    /// The completion of a message, or of a request that is done.
     pub(super) fn completion(&self, id: SlotId) -> Completion {
         let slot = self.slots.get(id.index()).filter(|slot| slot.serial == id.serial());
         slot.map_or(Completion::EMPTY, |slot| slot.completion)

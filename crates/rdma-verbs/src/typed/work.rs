@@ -1,19 +1,18 @@
 //! Operations: what they do, the memory that moves into them and comes back, and the futures of their ends.
 
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use self::sealed::KEY;
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::Spans;
 use super::slots::{Queue, SlotId, SlotState};
 use super::{Error, Failed, Remote, TrustedDevice};
 use crate::memory::OutOfBounds;
 use crate::{
-    Access, AnyDevice, CompletionStatus, DeviceAttributes, Operation as Verb, Payload, QueuePairs as _, Segment,
+    Access, AnyDevice, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment,
     SendRequest,
 };
 
@@ -22,13 +21,22 @@ use crate::{
 pub trait Lend: sealed::Lend {}
 
 pub(super) mod sealed {
-    use crate::typed::registration::Spans;
+    use crate::Segment;
+    use crate::typed::registration::{Registration, Spans};
 
     /// Memory as spans. A user who is generic over [`Lend`](super::Lend) could call this, but has no [`Key`].
     pub trait Lend: Sized + Unpin {
-        fn lend(self, key: Key) -> Spans;
-        /// Takes it out of the spans.
-        fn restore(spans: &mut Spans, key: Key) -> Self;
+        /// Its segments. Only the first one may be empty, if it is the only one.
+        fn segments(&self, key: Key) -> &[Segment];
+        /// Calls `each` with the registrations of all its spans, until it fails.
+        fn try_for_each<E>(
+            &self,
+            each: impl Fn(&Registration) -> Result<(), E>,
+            key: Key,
+        ) -> Result<(), E>;
+        /// Takes its spans. It has none then.
+        fn lend(&mut self, key: Key) -> Spans;
+        fn restore(spans: Spans, key: Key) -> Self;
     }
 
     /// Only the typed layer makes one.
@@ -43,10 +51,8 @@ pub(super) mod sealed {
 #[derive(Debug)]
 #[must_use = "it is done when it is posted"]
 pub struct Work<M> {
-    /// Without memory while a slot has it.
-    spans: Spans,
-    /// What they are made of.
-    memory: PhantomData<M>,
+    /// Without spans while a slot has them.
+    memory: M,
     verb: Verb,
     /// Length of the peer's memory, if the operation names some.
     room: Option<u32>,
@@ -55,7 +61,7 @@ pub struct Work<M> {
 
 impl<M: Lend> Work<M> {
     fn new(memory: M, verb: Verb, room: Option<u32>) -> Self {
-        Self { spans: memory.lend(KEY), memory: PhantomData, verb, room, is_fenced: false }
+        Self { memory, verb, room, is_fenced: false }
     }
 
     /// Sends the memory as a message: it arrives in the peer's oldest receive.
@@ -93,31 +99,58 @@ impl<M: Lend> Work<M> {
     }
 
     /// The memory of an operation that is not posted.
-    pub(super) fn into_memory(mut self) -> M {
-        M::restore(&mut self.spans, KEY)
+    pub(super) fn into_memory(self) -> M {
+        self.memory
+    }
+
+    /// Takes the memory. What stays has no spans.
+    #[inline]
+    fn take_memory(&mut self) -> M {
+        M::restore(self.memory.lend(KEY), KEY)
     }
 
     /// Checks what a device may report only by breaking the connection.
     #[inline]
-    fn check<D: TrustedDevice>(&self, handle: &Handle<D>, device: &DeviceAttributes) -> Result<(), Error> {
-        let spans = &self.spans;
-        if let Some(room) = self.room.filter(|&room| spans.length() > room.into()) {
-            let (length, size) = (usize::try_from(spans.length()).unwrap_or(usize::MAX), room as usize);
+    fn check<D: TrustedDevice>(&self, handle: &Handle<D>, core: &Core<D>) -> Result<(), Error> {
+        match self.room {
+            None => handle.owns(&self.memory),
+            Some(room) => self.check_remote(handle, core, room),
+        }
+    }
+
+    /// The same for an operation on `room` bytes of the peer's memory.
+    #[inline(never)]
+    fn check_remote<D: TrustedDevice>(
+        &self,
+        handle: &Handle<D>,
+        core: &Core<D>,
+        room: u32,
+    ) -> Result<(), Error> {
+        let length: u64 = self.memory.segments(KEY).iter().map(|segment| u64::from(segment.length)).sum();
+        if length > room.into() {
+            let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
             return Err(OutOfBounds { offset: 0, length, size }.into());
         }
-        match self.verb {
-            Verb::Send { .. } | Verb::Write { .. } => handle.owns(spans),
-            Verb::Read { .. } if device.private_read_sinks => handle.check(spans, Access::LOCAL_WRITE),
-            Verb::Read { .. } => handle.check(spans, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
-        }
+        let needed = match self.verb {
+            Verb::Read { .. } if core.attributes.private_read_sinks => Access::LOCAL_WRITE,
+            Verb::Read { .. } => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            Verb::Send { .. } | Verb::Write { .. } => Access::empty(),
+        };
+        handle.check(&self.memory, needed)
+    }
+
+    /// The segments of an operation without bytes. Some adapters take a length of 0 for 2 GiB, and a read needs a
+    /// segment.
+    #[cold]
+    fn without_bytes<'s>(&self, segment: &'s [Segment]) -> &'s [Segment] {
+        if matches!(self.verb, Verb::Read { .. }) { segment } else { &[] }
     }
 
     /// The request with this id and these segments.
     #[inline]
     fn request<'s>(&self, id: SlotId, segments: &'s [Segment]) -> SendRequest<'s> {
         let segments = match segments {
-            // Some adapters take a length of 0 for 2 GiB, and a read needs a segment.
-            [Segment { length: 0, .. }] if !matches!(self.verb, Verb::Read { .. }) => &[],
+            [Segment { length: 0, .. }] => self.without_bytes(segments),
             segments => segments,
         };
         let payload = if self.is_fenced { Payload::Fenced(segments) } else { Payload::Segments(segments) };
@@ -126,75 +159,90 @@ impl<M: Lend> Work<M> {
 
     /// Posts it, and polls the completion queue once. If it is the first request to complete, as it is over the
     /// embedded device, it gets no slot, and has its memory all the time. Otherwise its slot has the memory
-    /// until it is done. Tells why, if it failed.
+    /// until it is done. Returns whether it is over. Tells why, if it failed.
     #[inline]
     fn begin<D: TrustedDevice>(
         &mut self,
         handle: &Handle<D>,
         core: &mut Core<D>,
+        stage: &mut Stage<M, 1>,
         context: &mut Context<'_>,
         failure: &mut Option<Error>,
-    ) -> Stage<M, 1> {
-        if let Err(error) = self.check(handle, &core.attributes) {
+    ) -> bool {
+        *stage = Stage::Over;
+        if let Err(error) = self.check(handle, core) {
             *failure = Some(error);
-            return Stage::Over;
+            return true;
         }
-        let pair = handle.pair(core);
-        let (qp, unsignaled) = (pair.qp, mem::take(&mut pair.unsignaled));
         let lent = Lent(self);
-        let post = |core: &mut Core<D>| {
-            let id = core.slots.next_id();
-            let request = lent.0.request(id, lent.0.spans.segments());
-            core.cq.post_send(qp, &[request], false).map(|()| id)
-        };
-        let mut outcome = post(core);
+        let mut id = core.slots.next_id();
+        let mut outcome = lent.post(handle, core, id);
         // Completed requests hold their entries until they are polled.
         if matches!(outcome, Err(crate::Error::QueueFull { .. })) && core.reap() {
-            outcome = post(core);
+            id = core.slots.next_id();
+            outcome = lent.post(handle, core, id);
         }
-        let id = match outcome {
-            Ok(id) => id,
-            Err(error) => {
-                lent.end();
-                handle.pair(core).unsignaled += unsignaled;
-                *failure = Some(handle.refusal(core, error));
-                return Stage::Over;
-            }
-        };
+        if let Err(error) = outcome {
+            lent.end();
+            *failure = Some(handle.refusal(core, error));
+            return true;
+        }
         let count = core.poll();
         lent.end();
-        let Some(status) = core.first_status(id, count) else {
-            return self.fill_slot(handle, core, count, context, failure);
-        };
+        if count == 0 || core.first_id() != id {
+            return self.fill_slot(handle, core, count, stage, context, failure);
+        }
+        let status = core.first_status();
         core.complete_from(1, count);
         if status != CompletionStatus::Success {
             core.poll_events(handle.index);
             *failure = Some(handle.failure(core, status));
         }
-        Stage::Over
+        true
     }
 
     /// Moves the memory of a request that is posted to the next slot, whose id the request has. Then it handles
     /// the `count` completions of the last poll.
-    #[inline(never)]
+    #[cold]
     fn fill_slot<D: TrustedDevice>(
         &mut self,
         handle: &Handle<D>,
         core: &mut Core<D>,
         count: usize,
+        stage: &mut Stage<M, 1>,
         context: &mut Context<'_>,
         failure: &mut Option<Error>,
-    ) -> Stage<M, 1> {
+    ) -> bool {
         let queue = Queue::Send(handle.index);
-        let slots = [core.slots.insert(queue, mem::take(&mut self.spans), SlotState::Future)];
+        let slots = [core.slots.insert(queue, self.memory.lend(KEY), SlotState::Future)];
         handle.pair(core).outstanding += 1;
         core.complete_from(0, count);
         let posted = InFlight { slots, memory: PhantomData };
-        if !core.are_done_now(&slots, context.waker()) {
-            return Stage::Posted(posted);
+        if core.are_done_now(&slots, context.waker()) {
+            [self.memory] = posted.take(handle, core, failure);
+            return true;
         }
-        [self.spans] = posted.take(handle, core, failure);
-        Stage::Over
+        *stage = Stage::Posted(posted);
+        false
+    }
+
+    /// Goes on with it after it was posted. Returns whether it is over, once. Tells why, if it failed.
+    #[inline(never)]
+    fn resume<D: TrustedDevice>(
+        &mut self,
+        handle: &Handle<D>,
+        core: &mut Core<D>,
+        stage: &mut Stage<M, 1>,
+        context: &mut Context<'_>,
+        failure: &mut Option<Error>,
+    ) -> bool {
+        let Stage::Posted(posted) = stage else { return false };
+        if !core.are_done(&posted.slots, context.waker()) {
+            return false;
+        }
+        [self.memory] = posted.take(handle, core, failure);
+        *stage = Stage::Over;
+        true
     }
 }
 
@@ -203,6 +251,13 @@ impl<M: Lend> Work<M> {
 struct Lent<'w, M: Lend>(&'w mut Work<M>);
 
 impl<M: Lend> Lent<'_, M> {
+    /// Posts it with this id.
+    #[inline]
+    fn post<D: TrustedDevice>(&self, handle: &Handle<D>, core: &mut Core<D>, id: SlotId) -> crate::Result<()> {
+        let request = self.0.request(id, self.0.memory.segments(KEY));
+        core.cq.post_send(handle.qp, &[request], false)
+    }
+
     /// The device has returned.
     #[inline]
     fn end(self) {
@@ -213,7 +268,7 @@ impl<M: Lend> Lent<'_, M> {
 impl<M: Lend> Drop for Lent<'_, M> {
     #[cold]
     fn drop(&mut self) {
-        mem::forget(mem::take(&mut self.0.spans));
+        mem::forget(self.0.memory.lend(KEY));
     }
 }
 
@@ -239,15 +294,14 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         core: &mut Core<D>,
         works: &mut [Work<M>; N],
     ) -> Result<Self, Error> {
-        works.iter().try_for_each(|work| work.check(handle, &core.attributes))?;
+        works.iter().try_for_each(|work| work.check(handle, core))?;
         let slots = works.each_mut().map(|work| {
-            core.slots.insert(Queue::Send(handle.index), mem::take(&mut work.spans), SlotState::Future)
+            core.slots.insert(Queue::Send(handle.index), work.memory.lend(KEY), SlotState::Future)
         });
-        let qp = handle.pair(core).qp;
         let post = |core: &mut Core<D>| {
             let requests: [_; N] =
                 std::array::from_fn(|at| works[at].request(slots[at], core.slots.segments(slots[at])));
-            core.cq.post_send(qp, &requests, false)
+            core.cq.post_send(handle.qp, &requests, false)
         };
         let mut outcome = post(core);
         // Completed requests hold their entries until they are polled.
@@ -256,13 +310,11 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         }
         if let Err(error) = outcome {
             for (work, slot) in works.iter_mut().zip(slots) {
-                work.spans = core.slots.take(slot);
+                work.memory = M::restore(core.slots.take(slot).0, KEY);
             }
             return Err(handle.refusal(core, error));
         }
-        let pair = handle.pair(core);
-        pair.outstanding += N;
-        pair.unsignaled = 0;
+        handle.pair(core).outstanding += N;
         Ok(Self { slots, memory: PhantomData })
     }
 
@@ -277,24 +329,22 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         if !core.are_done(&self.slots, context.waker()) {
             return Poll::Pending;
         }
-        let spans = self.take(handle, core, failure);
-        Poll::Ready(spans.map(|mut spans| M::restore(&mut spans, KEY)))
+        Poll::Ready(self.take(handle, core, failure))
     }
 
-    /// Frees the slots of operations that are done. Tells why one has failed, if so.
+    /// Frees the slots of operations that are done. Returns the memory. Tells why one has failed, if so.
     fn take<D: TrustedDevice>(
         &self,
         handle: &Handle<D>,
         core: &mut Core<D>,
         failure: &mut Option<Error>,
-    ) -> [Spans; N] {
+    ) -> [M; N] {
         self.slots.map(|slot| {
-            let Some((spans, completion)) = core.slots.free(slot) else { return Spans::default() };
-            let (spans, status) = (mem::take(spans), completion.status);
+            let (spans, status) = core.slots.take(slot);
             if status != CompletionStatus::Success {
                 failure.get_or_insert_with(|| handle.failure(core, status));
             }
-            spans
+            M::restore(spans, KEY)
         })
     }
 
@@ -368,8 +418,8 @@ impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
             if !core.are_done(&posted.slots, context.waker()) {
                 return false;
             }
-            for (work, spans) in works.iter_mut().zip(posted.take(handle, core, failure)) {
-                work.spans = spans;
+            for (work, memory) in works.iter_mut().zip(posted.take(handle, core, failure)) {
+                work.memory = memory;
             }
             *stage = Stage::Over;
             true
@@ -382,8 +432,14 @@ impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
 fn output<M>(memory: M, failure: Option<Error>) -> Result<M, Failed<M>> {
     match failure {
         None => Ok(memory),
-        Some(error) => Err(Failed { memory, error }),
+        Some(error) => failed(memory, error),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed<M>(memory: M, error: Error) -> Result<M, Failed<M>> {
+    Err(Failed { memory, error })
 }
 
 impl<D: TrustedDevice, M: Lend, const N: usize> Future for Batch<'_, D, M, N> {
@@ -395,7 +451,7 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Future for Batch<'_, D, M, N> {
         if !self.advance(context, &mut failure) {
             return Poll::Pending;
         }
-        let memory = self.works.each_mut().map(|work| M::restore(&mut work.spans, KEY));
+        let memory = self.works.each_mut().map(Work::take_memory);
         Poll::Ready(output(memory, failure))
     }
 }
@@ -413,15 +469,15 @@ impl<D: TrustedDevice, M: Lend, const N: usize> Drop for Batch<'_, D, M, N> {
 #[must_use = "nothing is posted before it is polled"]
 pub struct Operation<'c, M: Lend, D: TrustedDevice = AnyDevice> {
     handle: &'c Handle<D>,
-    /// It has its memory before it is posted and when it is done.
-    work: Work<M>,
+    /// It has its memory before it is posted and when it is done. What it has at the end, `drop` takes.
+    work: ManuallyDrop<Work<M>>,
     stage: Stage<M, 1>,
 }
 
 impl<'c, M: Lend, D: TrustedDevice> Operation<'c, M, D> {
     #[inline]
     pub(super) fn new(handle: &'c Handle<D>, work: Work<M>) -> Self {
-        Self { handle, work, stage: Stage::New }
+        Self { handle, work: ManuallyDrop::new(work), stage: Stage::New }
     }
 
     /// Waits until it is done, and drives the shard meanwhile.
@@ -432,22 +488,22 @@ impl<'c, M: Lend, D: TrustedDevice> Operation<'c, M, D> {
         self.handle.shard.block_on(self)
     }
 
+    /// Does what the drop before the end has to do.
+    #[cold]
+    fn leave(&mut self) {
+        self.stage.leave(self.handle);
+        drop(self.work.take_memory());
+    }
+
     /// Posts it, if it is not posted. Returns whether it is over, once. Tells why, if it failed.
     ///
     /// The failure is not part of the result, because a large result costs as much as the operation.
     #[inline]
     fn advance(&mut self, context: &mut Context<'_>, failure: &mut Option<Error>) -> bool {
         let Self { handle, work, stage } = self;
-        handle.with(|core| {
-            *stage = match stage {
-                Stage::New => work.begin(handle, core, context, failure),
-                Stage::Posted(posted) if core.are_done(&posted.slots, context.waker()) => {
-                    [work.spans] = posted.take(handle, core, failure);
-                    Stage::Over
-                }
-                Stage::Posted(_) | Stage::Over => return false,
-            };
-            matches!(stage, Stage::Over)
+        handle.with(|core| match stage {
+            Stage::New => work.begin(handle, core, stage, context, failure),
+            Stage::Posted(_) | Stage::Over => work.resume(handle, core, stage, context, failure),
         })
     }
 }
@@ -462,13 +518,15 @@ impl<M: Lend, D: TrustedDevice> Future for Operation<'_, M, D> {
         if !self.advance(context, &mut failure) {
             return Poll::Pending;
         }
-        Poll::Ready(output(M::restore(&mut self.work.spans, KEY), failure))
+        Poll::Ready(output(self.work.take_memory(), failure))
     }
 }
 
 impl<M: Lend, D: TrustedDevice> Drop for Operation<'_, M, D> {
     #[inline]
     fn drop(&mut self) {
-        self.stage.leave(self.handle);
+        if !matches!(self.stage, Stage::Over) {
+            self.leave();
+        }
     }
 }

@@ -133,7 +133,7 @@ impl<D: TrustedDevice> Channel<D> {
     }
 
     pub(super) fn peer_address(&self) -> Option<SocketAddr> {
-        self.handle.with(|core| core.cq.peer_address(core.pairs[self.handle.index].qp))
+        self.handle.with(|core| core.cq.peer_address(self.handle.qp))
     }
 
     /// Sends a message, of which the bytes are copied.
@@ -218,8 +218,7 @@ impl<D: TrustedDevice> Channel<D> {
     /// Breaks the connection.
     pub(super) fn abort(&self) {
         self.handle.with(|core| {
-            let qp = self.handle.pair(core).qp;
-            core.cq.abort(qp);
+            core.cq.abort(self.handle.qp);
             core.poll_events(self.handle.index);
         });
     }
