@@ -152,27 +152,22 @@ impl<D: TrustedDevice> Core<D> {
     #[inline]
     pub(super) fn reap_message(&mut self, index: usize) -> Option<SlotId> {
         let count = self.poll();
-        match if count > 0 { self.first_message(index) } else { None } {
-            Some(id) => {
-                self.complete_from(1, count);
-                Some(id)
-            }
-            None => {
-                self.complete_from(0, count);
-                self.pairs[index].inbox.pop_front()
-            }
+        if count > 0 && self.complete_message(index) {
+            self.complete_from(1, count);
+            return Some(self.first_id());
         }
+        self.complete_from(0, count);
+        self.pairs[index].inbox.pop_front()
     }
 
     /// Handles the first completion of the last poll, if it is a message of this queue pair.
     #[inline]
-    fn first_message(&mut self, index: usize) -> Option<SlotId> {
+    fn complete_message(&mut self, index: usize) -> bool {
         let completion = &self.batch[0];
-        let id = SlotId(completion.id);
-        let slot = self.slots.get_mut(id)?;
+        let Some(slot) = self.slots.of_receive(SlotId(completion.id)) else { return false };
         let is_receive = slot.queue == Queue::Recv(index) && slot.state == SlotState::Inbox;
         if !is_receive || completion.status != CompletionStatus::Success {
-            return None;
+            return false;
         }
         slot.completion = *completion;
         let pair = &mut self.pairs[index];
@@ -182,7 +177,13 @@ impl<D: TrustedDevice> Core<D> {
         if pair.is_closed_and_idle() {
             self.poll_events(index);
         }
-        Some(id)
+        true
+    }
+
+    /// Notes that the future with this ticket waits for no message of this queue pair any more.
+    #[cold]
+    pub(super) fn stop_waiting(&mut self, index: usize, ticket: &mut Option<u64>) {
+        self.pairs[index].receivers.remove(ticket.take(), &mut self.woken);
     }
 
     /// Polls the completion queue once, without handling what has completed.
@@ -290,7 +291,7 @@ impl<D: TrustedDevice> Core<D> {
     /// or if the queue of the receive is destroyed, there is nothing to post.
     #[inline]
     pub(super) fn return_message(&mut self, id: SlotId, span: &mut Span) {
-        let Some(slot) = self.slots.get_mut(id) else { return };
+        let Some(slot) = self.slots.of_receive(id) else { return };
         let segment = Segment { length: span.chunk(), ..span.segment };
         if segment.length == 0 || slot.state != SlotState::Message {
             self.slots.take(id);

@@ -41,7 +41,12 @@ impl<D: TrustedDevice> Future for Recv<'_, D> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { handle, ticket } = &mut *self;
-        handle.with(|core| next(handle, core, ticket, context))
+        let message = handle.with(|core| next(handle, core, ticket, context));
+        if message.is_ready() {
+            // It is set here, where the compiler sees that nothing is left for `drop`.
+            *ticket = None;
+        }
+        message
     }
 }
 
@@ -56,12 +61,19 @@ pub(super) fn next<D: TrustedDevice>(
     let inbox = &mut handle.pair(core).inbox;
     let message = if inbox.is_empty() { core.reap_message(handle.index) } else { inbox.pop_front() };
     if let Some(slot) = message {
+        if ticket.is_some() {
+            core.stop_waiting(handle.index, ticket);
+        }
         let buf = Buf::new(core.slots.take_message(slot));
         return Poll::Ready(Ok(Received { buf, slot, shard: handle.shard.clone() }));
     }
     let pair = &mut core.pairs[handle.index];
     match pair.end().filter(|_| pair.is_exhausted()) {
-        Some(end) => Poll::Ready(Err(Error::Ended(end.clone()))),
+        Some(end) => {
+            let end = end.clone();
+            core.stop_waiting(handle.index, ticket);
+            Poll::Ready(Err(Error::Ended(end)))
+        }
         None => {
             pair.receivers.register(ticket, context.waker(), &mut core.woken);
             Poll::Pending
@@ -82,9 +94,7 @@ impl<D: TrustedDevice> Recv<'_, D> {
     /// Notes that it waits no longer.
     #[cold]
     fn stop(&mut self) {
-        self.handle.with(|core| {
-            core.pairs[self.handle.index].receivers.remove(self.ticket, &mut core.woken);
-        });
+        self.handle.with(|core| core.stop_waiting(self.handle.index, &mut self.ticket));
     }
 }
 
@@ -147,6 +157,7 @@ impl<D: TrustedDevice> Deref for Received<D> {
 }
 
 impl<D: TrustedDevice> Drop for Received<D> {
+    #[inline]
     fn drop(&mut self) {
         let Self { buf, slot, shard } = self;
         shard.inner.with(|core| core.return_message(*slot, buf.span_mut()));

@@ -136,11 +136,13 @@ impl Slots {
     /// The name of the slot that is filled next.
     #[inline]
     pub(super) fn next_id(&mut self) -> SlotId {
-        let index = self.free;
-        if index >= self.slots.len() {
-            self.grow();
+        match self.slots.get(self.free) {
+            Some(slot) => SlotId::new(self.free, slot.serial),
+            None => {
+                self.grow();
+                SlotId::new(self.free, 0)
+            }
         }
-        SlotId::new(index, self.slots[index].serial)
     }
 
     /// Adds a free slot.
@@ -164,6 +166,12 @@ impl Slots {
             Some(slot) if slot.serial == id.serial() => Some(slot),
             _ => None,
         }
+    }
+
+    /// The slot of a receive that has just completed, or of its message: nothing has freed it.
+    #[inline]
+    pub(super) fn of_receive(&mut self, id: SlotId) -> Option<&mut Slot> {
+        self.slots.get_mut(id.index())
     }
 
     /// The segments of the memory of a slot that is still there.
@@ -203,7 +211,7 @@ impl Slots {
     /// Takes the bytes of a message out of its slot. The program gets them.
     #[inline]
     pub(super) fn take_message(&mut self, id: SlotId) -> Span {
-        let Some(slot) = self.get_mut(id) else { return Span::default() };
+        let Some(slot) = self.of_receive(id) else { return Span::default() };
         slot.state = SlotState::Message;
         let Completion { kind, length, .. } = slot.completion;
         let mut span = mem::take(&mut slot.memory.first);

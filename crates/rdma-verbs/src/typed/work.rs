@@ -169,7 +169,6 @@ impl<M: Lend> Work<M> {
         context: &mut Context<'_>,
         failure: &mut Option<Error>,
     ) -> bool {
-        *stage = Stage::Over;
         if let Err(error) = self.check(handle, core) {
             *failure = Some(error);
             return true;
@@ -241,7 +240,6 @@ impl<M: Lend> Work<M> {
             return false;
         }
         [self.memory] = posted.take(handle, core, failure);
-        *stage = Stage::Over;
         true
     }
 }
@@ -432,14 +430,8 @@ impl<'c, D: TrustedDevice, M: Lend, const N: usize> Batch<'c, D, M, N> {
 fn output<M>(memory: M, failure: Option<Error>) -> Result<M, Failed<M>> {
     match failure {
         None => Ok(memory),
-        Some(error) => failed(memory, error),
+        Some(error) => Err(Failed { memory, error }),
     }
-}
-
-#[cold]
-#[inline(never)]
-fn failed<M>(memory: M, error: Error) -> Result<M, Failed<M>> {
-    Err(Failed { memory, error })
 }
 
 impl<D: TrustedDevice, M: Lend, const N: usize> Future for Batch<'_, D, M, N> {
@@ -518,7 +510,10 @@ impl<M: Lend, D: TrustedDevice> Future for Operation<'_, M, D> {
         if !self.advance(context, &mut failure) {
             return Poll::Pending;
         }
-        Poll::Ready(output(self.work.take_memory(), failure))
+        let memory = self.work.take_memory();
+        // It is set here, where the compiler sees that nothing is left for `drop`.
+        self.stage = Stage::Over;
+        Poll::Ready(output(memory, failure))
     }
 }
 
