@@ -163,13 +163,9 @@ impl<D: TrustedDevice> Core<D> {
     /// Handles the first completion of the last poll, if it is a message of this queue pair.
     #[inline]
     fn complete_message(&mut self, index: usize) -> bool {
-        let completion = &self.batch[0];
-        let Some(slot) = self.slots.of_receive(SlotId(completion.id)) else { return false };
-        let is_receive = slot.queue == Queue::Recv(index) && slot.state == SlotState::Inbox;
-        if !is_receive || completion.status != CompletionStatus::Success {
+        if !self.slots.finish_message(Queue::Recv(index), &self.batch[0]) {
             return false;
         }
-        slot.completion = *completion;
         let pair = &mut self.pairs[index];
         pair.outstanding -= 1;
         pair.receives -= 1;
@@ -291,7 +287,7 @@ impl<D: TrustedDevice> Core<D> {
     /// or if the queue of the receive is destroyed, there is nothing to post.
     #[inline]
     pub(super) fn return_message(&mut self, id: SlotId, span: &mut Span) {
-        let Some(slot) = self.slots.of_receive(id) else { return };
+        let slot = self.slots.of_message(id);
         let segment = Segment { length: span.chunk(), ..span.segment };
         if segment.length == 0 || slot.state != SlotState::Message {
             self.slots.take(id);

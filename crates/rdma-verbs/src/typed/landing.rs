@@ -44,14 +44,13 @@ impl<D: TrustedDevice> Landing<D> {
             return Err(Failed { memory: piece, error });
         }
         let span = piece.lend(KEY).into_first();
-        let posted =
-            handle.with(|core| match core.post_receive(handle.index, span, SlotState::Future) {
-                // Completed receives hold their entries until they are polled.
-                Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
-                    core.post_receive(handle.index, span, SlotState::Future)
-                }
-                outcome => outcome,
-            });
+        let posted = handle.with(|core| match core.post_receive(handle.index, span, SlotState::Future) {
+            // Completed receives hold their entries until they are polled.
+            Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
+                core.post_receive(handle.index, span, SlotState::Future)
+            }
+            outcome => outcome,
+        });
         match posted {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {

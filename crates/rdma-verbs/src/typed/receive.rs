@@ -159,7 +159,7 @@ impl<D: TrustedDevice> Deref for Received<D> {
 impl<D: TrustedDevice> Drop for Received<D> {
     #[inline]
     fn drop(&mut self) {
-        let Self { buf, slot, shard } = self;
+        let Self { buf, slot, shard, .. } = self;
         shard.inner.with(|core| core.return_message(*slot, buf.span_mut()));
     }
 }

@@ -10,7 +10,8 @@ use super::slots::{Queue, SlotId, SlotState};
 use super::waiters::Waiters;
 use super::{Endpoint, Pool, Result, Shard, TrustedDevice};
 use crate::{
-    AnyDevice, Buffer, Completion, CompletionStatus, MessageQueues, QpCapabilities, RecvRequest, Segment, SrqId,
+    AnyDevice, Buffer, Completion, CompletionStatus, MessageQueues, QpCapabilities, RecvRequest, Segment,
+    SrqId,
 };
 
 /// What a shard knows of one shared queue.

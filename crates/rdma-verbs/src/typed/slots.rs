@@ -168,12 +168,6 @@ impl Slots {
         }
     }
 
-    /// The slot of a receive that has just completed, or of its message: nothing has freed it.
-    #[inline]
-    pub(super) fn of_receive(&mut self, id: SlotId) -> Option<&mut Slot> {
-        self.slots.get_mut(id.index())
-    }
-
     /// The segments of the memory of a slot that is still there.
     #[inline]
     pub(super) fn segments(&self, id: SlotId) -> &[Segment] {
@@ -189,7 +183,9 @@ impl Slots {
     /// Whether a request is done, and its slot still there.
     #[inline]
     pub(super) fn is_done(&self, id: SlotId) -> bool {
-        self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.state == SlotState::Done)
+        self.slots
+            .get(id.index())
+            .is_some_and(|slot| slot.serial == id.serial() && slot.state == SlotState::Done)
     }
 
     /// Frees a slot. Returns the memory, and the status of a request that is done. Without memory, if the slot is
@@ -208,10 +204,32 @@ impl Slots {
         taken
     }
 
+    /// Keeps the completion of a receive, if it is a message of this queue.
+    #[inline]
+    pub(super) fn finish_message(&mut self, queue: Queue, completion: &Completion) -> bool {
+        let index = SlotId(completion.id).index();
+        if index >= self.slots.len() {
+            return false;
+        }
+        let slot = &mut self.slots[index];
+        let is_receive = slot.queue == queue && slot.state == SlotState::Inbox;
+        if !is_receive || completion.status != CompletionStatus::Success {
+            return false;
+        }
+        slot.completion = *completion;
+        true
+    }
+
+    /// The slot of a message that the program has. It is there as long as the message.
+    #[inline]
+    pub(super) fn of_message(&mut self, id: SlotId) -> &mut Slot {
+        &mut self.slots[id.index()]
+    }
+
     /// Takes the bytes of a message out of its slot. The program gets them.
     #[inline]
     pub(super) fn take_message(&mut self, id: SlotId) -> Span {
-        let Some(slot) = self.of_receive(id) else { return Span::default() };
+        let slot = &mut self.slots[id.index()];
         slot.state = SlotState::Message;
         let Completion { kind, length, .. } = slot.completion;
         let mut span = mem::take(&mut slot.memory.first);

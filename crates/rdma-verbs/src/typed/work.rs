@@ -12,8 +12,7 @@ use super::slots::{Queue, SlotId, SlotState};
 use super::{Error, Failed, Remote, TrustedDevice};
 use crate::memory::OutOfBounds;
 use crate::{
-    Access, AnyDevice, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment,
-    SendRequest,
+    Access, AnyDevice, CompletionStatus, Operation as Verb, Payload, QueuePairs as _, Segment, SendRequest,
 };
 
 /// Memory that an operation can use: a [`Buf`](super::Buf), a [`Piece`](super::Piece) of a region, or several
@@ -29,11 +28,7 @@ pub(super) mod sealed {
         /// Its segments. Only the first one may be empty, if it is the only one.
         fn segments(&self, key: Key) -> &[Segment];
         /// Calls `each` with the registrations of all its spans, until it fails.
-        fn try_for_each<E>(
-            &self,
-            each: impl Fn(&Registration) -> Result<(), E>,
-            key: Key,
-        ) -> Result<(), E>;
+        fn try_for_each<E>(&self, each: impl Fn(&Registration) -> Result<(), E>, key: Key) -> Result<(), E>;
         /// Takes its spans. It has none then.
         fn lend(&mut self, key: Key) -> Spans;
         fn restore(spans: Spans, key: Key) -> Self;
@@ -109,25 +104,17 @@ impl<M: Lend> Work<M> {
         M::restore(self.memory.lend(KEY), KEY)
     }
 
-    /// Checks what a device may report only by breaking the connection.
+    /// Whether it needs nothing but memory of this shard, and has that.
     #[inline]
-    fn check<D: TrustedDevice>(&self, handle: &Handle<D>, core: &Core<D>) -> Result<(), Error> {
-        match self.room {
-            None => handle.owns(&self.memory),
-            Some(room) => self.check_remote(handle, core, room),
-        }
+    fn is_fine<D: TrustedDevice>(&self, handle: &Handle<D>) -> bool {
+        self.room.is_none() && handle.owns(&self.memory)
     }
 
-    /// The same for an operation on `room` bytes of the peer's memory.
+    /// Checks what a device may report only by breaking the connection.
     #[inline(never)]
-    fn check_remote<D: TrustedDevice>(
-        &self,
-        handle: &Handle<D>,
-        core: &Core<D>,
-        room: u32,
-    ) -> Result<(), Error> {
+    fn check<D: TrustedDevice>(&self, handle: &Handle<D>, core: &Core<D>) -> Result<(), Error> {
         let length: u64 = self.memory.segments(KEY).iter().map(|segment| u64::from(segment.length)).sum();
-        if length > room.into() {
+        if let Some(room) = self.room.filter(|&room| length > room.into()) {
             let (length, size) = (usize::try_from(length).unwrap_or(usize::MAX), room as usize);
             return Err(OutOfBounds { offset: 0, length, size }.into());
         }
@@ -169,7 +156,9 @@ impl<M: Lend> Work<M> {
         context: &mut Context<'_>,
         failure: &mut Option<Error>,
     ) -> bool {
-        if let Err(error) = self.check(handle, core) {
+        if !self.is_fine(handle)
+            && let Err(error) = self.check(handle, core)
+        {
             *failure = Some(error);
             return true;
         }
@@ -251,7 +240,12 @@ struct Lent<'w, M: Lend>(&'w mut Work<M>);
 impl<M: Lend> Lent<'_, M> {
     /// Posts it with this id.
     #[inline]
-    fn post<D: TrustedDevice>(&self, handle: &Handle<D>, core: &mut Core<D>, id: SlotId) -> crate::Result<()> {
+    fn post<D: TrustedDevice>(
+        &self,
+        handle: &Handle<D>,
+        core: &mut Core<D>,
+        id: SlotId,
+    ) -> crate::Result<()> {
         let request = self.0.request(id, self.0.memory.segments(KEY));
         core.cq.post_send(handle.qp, &[request], false)
     }
