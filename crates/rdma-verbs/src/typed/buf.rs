@@ -119,9 +119,10 @@ impl Deref for Buf {
         // Nothing writes them while the result lives:
         // - The span is the only one of its chunk: `Registration::take` gives each offset out once until the
         //   span's drop gives it back, and a span is never cloned.
-        // - A request has the span in the shard's slots, not in a `Buf`, until the request has completed, or
-        //   its queue pair or shared receive queue is destroyed. From then on a `TrustedDevice` does not use
-        //   the memory.
+        // - The span of a request is in the shard's slots until the request has completed, or its queue pair or
+        //   shared receive queue is destroyed. From then on a `TrustedDevice` does not use the memory. A call
+        //   that posts a request may have its buffer itself until it returns: it reads no bytes, and if it ends
+        //   before the request has completed, or panics, a slot has the span (`Work::begin`, `Lent`).
         // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
         //   valid only in the protection domain of the shard, which is not given out either, and the
         //   region has no rights for peers.

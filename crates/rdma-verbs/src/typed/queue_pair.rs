@@ -51,7 +51,7 @@ pub(super) struct QueuePair {
     pub(super) inbox: VecDeque<SlotId>,
     /// The slots of receives to post again, which the device did not take.
     pub(super) unposted: Vec<SlotId>,
-    /// Unsignaled sends since the last signaled one.
+    /// Unsignaled inline sends since the last signaled one of them.
     pub(super) unsignaled: u32,
     /// Futures that wait for a message.
     pub(super) receivers: Waiters,

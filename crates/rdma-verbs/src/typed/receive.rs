@@ -114,6 +114,12 @@ impl<D: TrustedDevice> Received<D> {
         self.shard.inner.with(|core| core.slots.completion(self.slot))
     }
 
+    /// Whether it is nothing but bytes: it has no number and no key, and tells of no write.
+    pub(super) fn is_plain(&self) -> bool {
+        let Completion { kind, immediate, invalidated, .. } = self.completion();
+        kind == CompletionKind::Recv && immediate.is_none() && invalidated.is_none()
+    }
+
     /// The number that came with a write ([`Work::write_immediate`](super::Work::write_immediate)).
     #[must_use]
     pub fn immediate(&self) -> Option<u64> {
@@ -159,7 +165,7 @@ impl<D: TrustedDevice> Deref for Received<D> {
 impl<D: TrustedDevice> Drop for Received<D> {
     #[inline]
     fn drop(&mut self) {
-        let Self { buf, slot, shard, .. } = self;
+        let Self { buf, slot, shard } = self;
         shard.inner.with(|core| core.return_message(*slot, buf.span_mut()));
     }
 }

@@ -204,7 +204,8 @@ impl Slots {
         taken
     }
 
-    /// Keeps the completion of a receive, if it is a message of this queue.
+    /// Keeps the completion of a receive, if it is a message of this queue. A device completes a request once, so
+    /// the slot is that of the request.
     #[inline]
     pub(super) fn finish_message(&mut self, queue: Queue, completion: &Completion) -> bool {
         let index = SlotId(completion.id).index();

@@ -162,21 +162,18 @@ impl<M: Lend> Work<M> {
             *failure = Some(error);
             return true;
         }
-        let lent = Lent(self);
-        let mut id = core.slots.next_id();
-        let mut outcome = lent.post(handle, core, id);
+        let mut outcome = self.post(handle, core);
         // Completed requests hold their entries until they are polled.
         if matches!(outcome, Err(crate::Error::QueueFull { .. })) && core.reap() {
-            id = core.slots.next_id();
-            outcome = lent.post(handle, core, id);
+            outcome = self.post(handle, core);
         }
-        if let Err(error) = outcome {
-            lent.end();
-            *failure = Some(handle.refusal(core, error));
-            return true;
-        }
-        let count = core.poll();
-        lent.end();
+        let (id, count) = match outcome {
+            Ok(posted) => posted,
+            Err(error) => {
+                *failure = Some(handle.refusal(core, error));
+                return true;
+            }
+        };
         if count == 0 || core.first_id() != id {
             return self.fill_slot(handle, core, count, stage, context, failure);
         }
@@ -187,6 +184,23 @@ impl<M: Lend> Work<M> {
             *failure = Some(handle.failure(core, status));
         }
         true
+    }
+
+    /// Posts it with the id of the slot that is filled next, and polls the completion queue once. Returns the id, and
+    /// the number of completions, none of which is handled.
+    #[inline(always)]
+    fn post<D: TrustedDevice>(
+        &mut self,
+        handle: &Handle<D>,
+        core: &mut Core<D>,
+    ) -> crate::Result<(SlotId, usize)> {
+        let lent = Lent { work: self, handle, core };
+        let id = lent.core.slots.next_id();
+        let request = lent.work.request(id, lent.work.memory.segments(KEY));
+        let outcome = lent.core.cq.post_send(handle.qp, &[request], false);
+        let outcome = outcome.map(|()| (id, lent.core.poll()));
+        mem::forget(lent);
+        outcome
     }
 
     /// Moves the memory of a request that is posted to the next slot, whose id the request has. Then it handles
@@ -233,34 +247,20 @@ impl<M: Lend> Work<M> {
     }
 }
 
-/// An operation that the device may have, and whose memory is not in a slot. If the device panics, the memory is
-/// leaked, so that nobody else gets it.
-struct Lent<'w, M: Lend>(&'w mut Work<M>);
-
-impl<M: Lend> Lent<'_, M> {
-    /// Posts it with this id.
-    #[inline]
-    fn post<D: TrustedDevice>(
-        &self,
-        handle: &Handle<D>,
-        core: &mut Core<D>,
-        id: SlotId,
-    ) -> crate::Result<()> {
-        let request = self.0.request(id, self.0.memory.segments(KEY));
-        core.cq.post_send(handle.qp, &[request], false)
-    }
-
-    /// The device has returned.
-    #[inline]
-    fn end(self) {
-        mem::forget(self);
-    }
+/// An operation that the device may have, and whose memory is not in a slot. If the device panics, the slot that
+/// has its id gets the memory, as if its future was dropped.
+struct Lent<'l, D: TrustedDevice, M: Lend> {
+    work: &'l mut Work<M>,
+    handle: &'l Handle<D>,
+    core: &'l mut Core<D>,
 }
 
-impl<M: Lend> Drop for Lent<'_, M> {
+impl<D: TrustedDevice, M: Lend> Drop for Lent<'_, D, M> {
     #[cold]
     fn drop(&mut self) {
-        mem::forget(self.0.memory.lend(KEY));
+        let Self { work, handle, core } = self;
+        core.slots.insert(Queue::Send(handle.index), work.memory.lend(KEY), SlotState::Abandoned);
+        handle.pair(core).outstanding += 1;
     }
 }
 
@@ -517,5 +517,40 @@ impl<M: Lend, D: TrustedDevice> Drop for Operation<'_, M, D> {
         if !matches!(self.stage, Stage::Over) {
             self.leave();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::typed::Shard;
+    use crate::{QpCapabilities, iwarp};
+
+    #[test]
+    fn memory_that_a_panicking_device_may_use_goes_to_a_slot() {
+        let wanted = QpCapabilities {
+            send_depth: 1,
+            recv_depth: 1,
+            inline: 0,
+            initiator_depth: 1,
+            responder_resources: 1,
+        };
+        let shard = Shard::new(iwarp::Device::default()).unwrap();
+        let pool = shard.pool(1, 64).unwrap();
+        let (index, qp) = shard.inner.with(|core| core.create(wanted, None)).unwrap();
+        let handle = Handle { shard, index, qp };
+        let mut work = Work::send(pool.take().unwrap());
+        let mut call = |core: &mut Core<_>| {
+            let _lent = Lent { work: &mut work, handle: &handle, core };
+            panic!("as a device might");
+        };
+        let outcome = handle.with(|core| catch_unwind(AssertUnwindSafe(|| call(core))));
+        assert!(outcome.is_err());
+        drop(work);
+        assert_eq!(pool.available(), 0, "the device may still use it");
+        drop(handle);
+        assert_eq!(pool.available(), 1, "the queue pair is destroyed");
     }
 }

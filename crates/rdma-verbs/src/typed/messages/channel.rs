@@ -276,8 +276,7 @@ impl<D: TrustedDevice> Channel<D> {
     }
 
     fn take(&mut self, received: Received<D>) -> std::result::Result<(), Violation> {
-        if received.written().is_some() || received.immediate().is_some() || received.invalidated().is_some()
-        {
+        if !received.is_plain() {
             return Err(Violation::NoMessage);
         }
         let body = match self.flow.arrived(&received)? {
