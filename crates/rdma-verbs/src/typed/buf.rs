@@ -119,10 +119,11 @@ impl Deref for Buf {
         // Nothing writes them while the result lives:
         // - The span is the only one of its chunk: `Registration::take` gives each offset out once until the
         //   span's drop gives it back, and a span is never cloned.
-        // - The span of a request is in the shard's slots until the request has completed, or its queue pair or
-        //   shared receive queue is destroyed. From then on a `TrustedDevice` does not use the memory. A call
-        //   that posts a request may have its buffer itself until it returns: it reads no bytes, and if it ends
-        //   before the request has completed, or panics, a slot has the span (`Work::begin`, `Lent`).
+        // - The span of a request is in the shard's slots until the request has completed, or its queue pair
+        //   or shared receive queue is destroyed. From then on a `TrustedDevice` does not use the memory.
+        //   The exception is `Work::begin`, which posts a request and polls while the buffer is in its `Work`.
+        //   It makes no reference to the bytes. If it returns before the request has completed, or if it
+        //   unwinds (`Lent`), the span has moved to a slot.
         // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
         //   valid only in the protection domain of the shard, which is not given out either, and the
         //   region has no rights for peers.

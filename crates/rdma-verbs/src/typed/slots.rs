@@ -188,8 +188,8 @@ impl Slots {
             .is_some_and(|slot| slot.serial == id.serial() && slot.state == SlotState::Done)
     }
 
-    /// Frees a slot. Returns the memory, and the status of a request that is done. Without memory, if the slot is
-    /// not there any more.
+    /// Frees a slot. Returns the memory, and the status of a request that is done. There is no memory if the
+    /// slot is not there any more.
     #[inline]
     pub(super) fn take(&mut self, id: SlotId) -> (Spans, CompletionStatus) {
         let free = self.free;
@@ -204,8 +204,8 @@ impl Slots {
         taken
     }
 
-    /// Keeps the completion of a receive, if it is a message of this queue. A device completes a request once, so
-    /// the slot is that of the request.
+    /// Keeps the completion of a receive, if it is a message of this queue. A device completes a request once,
+    /// so the slot is that of the request.
     #[inline]
     pub(super) fn finish_message(&mut self, queue: Queue, completion: &Completion) -> bool {
         let index = SlotId(completion.id).index();

@@ -104,7 +104,7 @@ impl<M: Lend> Work<M> {
         M::restore(self.memory.lend(KEY), KEY)
     }
 
-    /// Whether it needs nothing but memory of this shard, and has that.
+    /// Whether [`Work::check`] has nothing to find: it needs nothing but memory of this shard, and has that.
     #[inline]
     fn is_fine<D: TrustedDevice>(&self, handle: &Handle<D>) -> bool {
         self.room.is_none() && handle.owns(&self.memory)
@@ -126,8 +126,8 @@ impl<M: Lend> Work<M> {
         handle.check(&self.memory, needed)
     }
 
-    /// The segments of an operation without bytes. Some adapters take a length of 0 for 2 GiB, and a read needs a
-    /// segment.
+    /// The segments of an operation without bytes. Some adapters take a length of 0 for 2 GiB, and a read needs
+    /// a segment.
     #[cold]
     fn without_bytes<'s>(&self, segment: &'s [Segment]) -> &'s [Segment] {
         if matches!(self.verb, Verb::Read { .. }) { segment } else { &[] }
@@ -144,9 +144,9 @@ impl<M: Lend> Work<M> {
         SendRequest { id: id.0, signaled: true, operation: self.verb, payload }
     }
 
-    /// Posts it, and polls the completion queue once. If it is the first request to complete, as it is over the
-    /// embedded device, it gets no slot, and has its memory all the time. Otherwise its slot has the memory
-    /// until it is done. Returns whether it is over. Tells why, if it failed.
+    /// Posts it, and polls the completion queue once. If it is the first request to complete, as most sends are
+    /// over the embedded device, it gets no slot and keeps its memory. Otherwise a slot has the memory until it
+    /// is done. Returns whether it is over. Tells why, if it failed.
     #[inline]
     fn begin<D: TrustedDevice>(
         &mut self,
@@ -186,8 +186,9 @@ impl<M: Lend> Work<M> {
         true
     }
 
-    /// Posts it with the id of the slot that is filled next, and polls the completion queue once. Returns the id, and
-    /// the number of completions, none of which is handled.
+    /// Posts it with the id of the slot that is filled next, and polls the completion queue once. Returns the id,
+    /// and the number of completions, none of which is handled.
+    // 26 instructions fewer for each message.
     #[inline(always)]
     fn post<D: TrustedDevice>(
         &mut self,
@@ -203,8 +204,8 @@ impl<M: Lend> Work<M> {
         outcome
     }
 
-    /// Moves the memory of a request that is posted to the next slot, whose id the request has. Then it handles
-    /// the `count` completions of the last poll.
+    /// Moves the memory of a posted request to the next slot, whose id the request has. Then it handles the
+    /// `count` completions of the last poll.
     #[cold]
     fn fill_slot<D: TrustedDevice>(
         &mut self,
@@ -247,8 +248,8 @@ impl<M: Lend> Work<M> {
     }
 }
 
-/// An operation that the device may have, and whose memory is not in a slot. If the device panics, the slot that
-/// has its id gets the memory, as if its future was dropped.
+/// An operation that the device may have, and whose memory is not in a slot. If the device panics, the slot
+/// that has its id gets the memory, as if its future was dropped.
 struct Lent<'l, D: TrustedDevice, M: Lend> {
     work: &'l mut Work<M>,
     handle: &'l Handle<D>,
@@ -344,6 +345,12 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
     pub(super) fn detach<D: TrustedDevice>(&self, core: &mut Core<D>) {
         self.slots.iter().for_each(|&slot| core.slots.abandon(slot, &mut core.woken));
     }
+
+    /// Does so where the shard is not locked.
+    #[cold]
+    fn leave<D: TrustedDevice>(&self, handle: &Handle<D>) {
+        handle.with(|core| self.detach(core));
+    }
 }
 
 impl<M: Lend, const N: usize> Stage<M, N> {
@@ -353,14 +360,6 @@ impl<M: Lend, const N: usize> Stage<M, N> {
         if let Self::Posted(posted) = self {
             posted.leave(handle);
         }
-    }
-}
-
-impl<M: Lend, const N: usize> InFlight<M, N> {
-    /// See [`InFlight::detach`].
-    #[cold]
-    fn leave<D: TrustedDevice>(&self, handle: &Handle<D>) {
-        handle.with(|core| self.detach(core));
     }
 }
 

@@ -15,8 +15,8 @@ impl<D: TrustedDevice> Core<D> {
         count > 0
     }
 
-    /// Polls the completion queue once, for a program that waits for this queue pair's next message, and whose
-    /// inbox is empty. A message that is the first completion does not go through the inbox.
+    /// Polls the completion queue once, for who waits for the next message of this queue pair. The inbox is
+    /// empty. A message that is the first completion does not go through it.
     #[inline]
     pub(in crate::typed) fn reap_message(&mut self, index: usize) -> Option<SlotId> {
         let count = self.poll();

@@ -23,8 +23,8 @@ impl<D: TrustedDevice> Core<D> {
         }
     }
 
-    /// Takes back the buffer of a message and posts it as a receive again. If the program has kept the buffer,
-    /// or if the queue of the receive is destroyed, there is nothing to post.
+    /// Takes back the buffer of a message and posts it as a receive again. There is nothing to post if the
+    /// program has kept the buffer, or if the queue of the receive is destroyed.
     #[inline]
     pub(in crate::typed) fn return_message(&mut self, id: SlotId, span: &mut Span) {
         let slot = self.slots.of_message(id);

@@ -50,8 +50,8 @@ struct Listening<D: TrustedDevice> {
 /// Messages to and from peers, by connections that it makes and accepts. Dropping it ends its connections,
 /// without waiting for that.
 ///
-/// Its shard has to be driven, as for all of the [typed layer](crate::typed): [`Hub::dispatch`] and the `wait` of
-/// [`Hub::next`] do that. Connections make progress while one of them is called. Connections of one shard
+/// Its shard has to be driven, as for all of the [typed layer](crate::typed): [`Hub::dispatch`] and the `wait`
+/// of [`Hub::next`] do that. Connections make progress while one of them is called. Connections of one shard
 /// share its protection domain: a hub for peers that must not learn each other's keys has a shard for each.
 pub struct Hub<D: TrustedDevice = AnyDevice> {
     shard: Shard<D>,
