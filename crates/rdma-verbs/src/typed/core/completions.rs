@@ -112,8 +112,9 @@ impl<D: TrustedDevice> Core<D> {
                 slot.completion = *completion;
                 pair.inbox.push_back(id);
             }
-            // The device has none in another state.
-            _ => drop(self.slots.take(id)),
+            SlotState::Abandoned | SlotState::Inbox => drop(self.slots.take(id)),
+            // No device has a request of such a slot.
+            SlotState::Free | SlotState::Done | SlotState::Message | SlotState::LastMessage => {}
         }
         if is_event_due {
             self.poll_events(index);
