@@ -1,6 +1,7 @@
 //! Pools of buffers, and the buffers. Only this file of the typed layer makes references to registered bytes.
 
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::slice;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use super::registration::{Registration, Span, Spans};
 use super::work::{Lend, sealed};
 use super::{Error, Result, out_of_range};
-use crate::{Access, Memory, ProtectionDomain};
+use crate::{Access, Memory, ProtectionDomain, Segment};
 
 /// Buffers of one size in memory that is registered without rights for peers. A clone is the same pool.
 #[derive(Debug, Clone)]
@@ -70,6 +71,24 @@ impl Pool {
 pub struct Buf(Span);
 
 impl Buf {
+    /// The buffer that a span of a pool is.
+    #[inline]
+    pub(super) fn new(span: Span) -> Self {
+        Self(span)
+    }
+
+    /// Its span.
+    #[inline]
+    pub(super) fn into_span(self) -> Span {
+        self.0
+    }
+
+    /// Its span, to be taken from it.
+    #[inline]
+    pub(super) fn span_mut(&mut self) -> &mut Span {
+        &mut self.0
+    }
+
     /// Changes its length. Bytes that this adds are those that its last user left.
     ///
     /// # Errors
@@ -100,13 +119,15 @@ impl Deref for Buf {
         // Nothing writes them while the result lives:
         // - The span is the only one of its chunk: `Registration::take` gives each offset out once until the
         //   span's drop gives it back, and a span is never cloned.
-        // - A request has the span in the shard's slots, not in a `Buf`, until the request has completed, or
-        //   its queue pair or shared receive queue is destroyed. From then on a `TrustedDevice` does not use
-        //   the memory.
+        // - The span of a request is in the shard's slots until the request has completed, or its queue pair
+        //   or shared receive queue is destroyed. From then on a `TrustedDevice` does not use the memory.
+        //   The exception is `Work::begin`, which posts a request and polls while the buffer is in its `Work`.
+        //   It makes no reference to the bytes. If it returns before the request has completed, or if it
+        //   unwinds (`Lent`), the span has moved to a slot.
         // - No other request names the bytes: the pool's keys and memory are not given out, the keys are
         //   valid only in the protection domain of the shard, which is not given out either, and the
         //   region has no rights for peers.
-        unsafe { slice::from_raw_parts(base.as_ptr(), self.0.segment.length as usize) }
+        unsafe { slice::from_raw_parts(base, self.0.segment.length as usize) }
     }
 }
 
@@ -116,7 +137,7 @@ impl DerefMut for Buf {
         // SAFETY: as in `deref`. Nothing else reads or writes the bytes while the result lives, for the
         // reasons given there and because `self` is borrowed exclusively. They do not come from a shared
         // reference to bytes: `Memory` has a pointer.
-        unsafe { slice::from_raw_parts_mut(base.as_ptr(), self.0.segment.length as usize) }
+        unsafe { slice::from_raw_parts_mut(base, self.0.segment.length as usize) }
     }
 }
 
@@ -128,8 +149,22 @@ impl fmt::Debug for Buf {
 
 impl sealed::Lend for Buf {
     #[inline]
-    fn lend(self, _: sealed::Key) -> Spans {
-        self.0.into()
+    fn segments(&self, _: sealed::Key) -> &[Segment] {
+        slice::from_ref(&self.0.segment)
+    }
+
+    #[inline]
+    fn try_for_each<E>(
+        &self,
+        each: impl Fn(&Registration) -> std::result::Result<(), E>,
+        _: sealed::Key,
+    ) -> std::result::Result<(), E> {
+        self.0.registration.as_deref().map_or(Ok(()), each)
+    }
+
+    #[inline]
+    fn lend(&mut self, _: sealed::Key) -> Spans {
+        mem::take(&mut self.0).into()
     }
 
     #[inline]

@@ -55,12 +55,11 @@ impl<D: TrustedDevice> Handle<D> {
         let pair = self.pair(core);
         // Unsignaled requests hold their entries until a signaled one is polled.
         let signaled = 2 * (pair.unsignaled + 1) >= pair.granted.send_depth;
-        let qp = pair.qp;
         let slices = [IoSlice::new(bytes)];
         let operation = Verb::Send { immediate: None, invalidate: None, solicited: false };
         let request = [SendRequest { id: NO_SLOT, signaled, operation, payload: Payload::Inline(&slices) }];
-        let outcome = match core.cq.post_send(qp, &request, false) {
-            Err(crate::Error::QueueFull { .. }) if core.reap() => core.cq.post_send(qp, &request, false),
+        let outcome = match core.cq.post_send(self.qp, &request, false) {
+            Err(crate::Error::QueueFull { .. }) if core.reap() => core.cq.post_send(self.qp, &request, false),
             outcome => outcome,
         };
         outcome.map_err(|error| self.refusal(core, error))?;
@@ -81,7 +80,7 @@ impl<D: TrustedDevice> Connection<D> {
 
     /// Posts the operation. Its future becomes the memory.
     pub fn post<M: Lend>(&self, work: Work<M>) -> Operation<'_, M, D> {
-        Operation(self.batch([work]))
+        Operation::new(&self.handle, work)
     }
 
     /// Posts operations together: the device is told once. Their future becomes their memory.
@@ -178,13 +177,13 @@ impl<D: TrustedDevice> Connection<D> {
     /// The address of the peer, if the device knows it.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        self.handle.with(|core| core.cq.peer_address(core.pairs[self.handle.index].qp))
+        self.handle.with(|core| core.cq.peer_address(self.handle.qp))
     }
 
     /// The address of this side, if the device knows it.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.handle.with(|core| core.cq.local_address(core.pairs[self.handle.index].qp))
+        self.handle.with(|core| core.cq.local_address(self.handle.qp))
     }
 
     /// How the connection has ended, if it has.
@@ -217,8 +216,7 @@ impl<D: TrustedDevice> Connection<D> {
     /// Breaks the connection at once. The peer is told, and operations fail.
     pub fn abort(&self) {
         self.handle.with(|core| {
-            let qp = self.handle.pair(core).qp;
-            core.cq.abort(qp);
+            core.cq.abort(self.handle.qp);
             core.poll_events(self.handle.index);
         });
     }

@@ -6,16 +6,18 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::queue_pair::{QueuePair, State};
-use super::registration::Spans;
-use super::slots::Owner;
-use super::work::sealed::{KEY, Lend as _};
+use super::registration::Registration;
+use super::slots::SlotState;
+use super::work::sealed::{KEY, Lend};
 use super::{Connection, Error, Failed, Landing, Piece, Pool, Result, Shard, TrustedDevice};
-use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities};
+use crate::{Access, AnyDevice, Connections as _, EventTarget, QpCapabilities, QpId};
 
 /// The ownership of a queue pair. Dropping it ends the connection in order, without waiting for that.
 pub(super) struct Handle<D: TrustedDevice> {
     pub(super) shard: Shard<D>,
     pub(super) index: usize,
+    /// What the device calls it.
+    pub(super) qp: QpId,
 }
 
 impl<D: TrustedDevice> Handle<D> {
@@ -31,21 +33,29 @@ impl<D: TrustedDevice> Handle<D> {
         &mut core.pairs[self.index]
     }
 
-    /// Checks that memory is of this shard, and has the rights that a request needs.
+    /// Whether memory is of this shard.
     #[inline]
-    pub(super) fn check(&self, spans: &Spans, needed: Access) -> Result<()> {
-        spans.try_for_each(|registration| {
+    pub(super) fn owns(&self, memory: &impl Lend) -> bool {
+        let shard = self.shard.inner.id;
+        let check = |registration: &Registration| if registration.shard == shard { Ok(()) } else { Err(()) };
+        memory.try_for_each(check, KEY).is_ok()
+    }
+
+    /// Checks that memory is of this shard, and has the rights that a request needs.
+    pub(super) fn check(&self, memory: &impl Lend, needed: Access) -> Result<()> {
+        let check = |registration: &Registration| {
             self.shard.owns(registration)?;
             let granted = registration.access;
             if granted.contains(needed) { Ok(()) } else { Err(Error::MissingRights { needed, granted }) }
-        })
+        };
+        memory.try_for_each(check, KEY)
     }
 
     pub(super) fn post_receives(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let span = pool.take()?.lend(KEY).into_first();
-            let posted = self.with(|core| core.post_receive(self.index, span, Owner::Inbox));
+            let span = pool.take()?.into_span();
+            let posted = self.with(|core| core.post_receive(self.index, span, SlotState::Inbox));
             posted.map_err(|refused| refused.error)?;
         }
         Ok(())
@@ -66,8 +76,8 @@ pub struct Endpoint<D: TrustedDevice = AnyDevice> {
 
 impl<D: TrustedDevice> Endpoint<D> {
     pub(super) fn new(shard: &Shard<D>, wanted: QpCapabilities, shared: Option<usize>) -> Result<Self> {
-        let index = shard.inner.with(|core| core.create(wanted, shared))?;
-        Ok(Self { handle: Handle { shard: shard.clone(), index } })
+        let (index, qp) = shard.inner.with(|core| core.create(wanted, shared))?;
+        Ok(Self { handle: Handle { shard: shard.clone(), index, qp } })
     }
 
     /// Posts buffers of the pool as receives. Do so before connecting or accepting: iWARP does not retry a
@@ -108,13 +118,12 @@ impl<D: TrustedDevice> Endpoint<D> {
 
     fn begin(
         self,
-        start: impl FnOnce(&mut Core<D>, crate::QpId, EventTarget) -> crate::Result<()>,
+        start: impl FnOnce(&mut Core<D>, QpId, EventTarget) -> crate::Result<()>,
     ) -> Connecting<D> {
         let handle = self.handle;
         let outcome = handle.with(|core| {
-            let qp = handle.pair(core).qp;
             let events = core.attempt(handle.index);
-            start(core, qp, events)
+            start(core, handle.qp, events)
         });
         Connecting { begun: Some((handle, outcome)), ticket: None }
     }

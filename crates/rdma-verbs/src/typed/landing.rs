@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use super::endpoint::Handle;
 use super::queue_pair::Refused;
-use super::slots::{Owner, SlotId};
+use super::slots::{SlotId, SlotState};
 use super::work::sealed::{KEY, Lend as _};
 use super::{Error, Failed, Piece, Shard, TrustedDevice};
 use crate::{Access, AnyDevice, Completion, CompletionKind, CompletionStatus};
@@ -39,19 +39,18 @@ pub struct Landed {
 }
 
 impl<D: TrustedDevice> Landing<D> {
-    pub(super) fn post(handle: &Handle<D>, piece: Piece) -> Result<Self, Failed<Piece>> {
-        let spans = piece.lend(KEY);
-        if let Err(error) = handle.check(&spans, Access::LOCAL_WRITE) {
-            return Err(Failed { memory: Piece::restore(spans, KEY), error });
+    pub(super) fn post(handle: &Handle<D>, mut piece: Piece) -> Result<Self, Failed<Piece>> {
+        if let Err(error) = handle.check(&piece, Access::LOCAL_WRITE) {
+            return Err(Failed { memory: piece, error });
         }
-        let posted =
-            handle.with(|core| match core.post_receive(handle.index, spans.into_first(), Owner::Future) {
-                // Completed receives hold their entries until they are polled.
-                Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
-                    core.post_receive(handle.index, span, Owner::Future)
-                }
-                outcome => outcome,
-            });
+        let span = piece.lend(KEY).into_first();
+        let posted = handle.with(|core| match core.post_receive(handle.index, span, SlotState::Future) {
+            // Completed receives hold their entries until they are polled.
+            Err(Refused { span, error: crate::Error::QueueFull { .. } }) if core.reap() => {
+                core.post_receive(handle.index, span, SlotState::Future)
+            }
+            outcome => outcome,
+        });
         match posted {
             Ok(slot) => Ok(Self { shard: handle.shard.clone(), index: handle.index, slot: Some(slot) }),
             Err(refused) => {
@@ -78,12 +77,12 @@ impl<D: TrustedDevice> Future for Landing<D> {
         let Self { shard, index, slot } = &mut *self;
         let Some(id) = *slot else { return Poll::Pending };
         shard.inner.with(|core| {
-            if !core.are_done(&[id], false, context.waker()) {
+            if !core.are_done(&[id], context.waker()) {
                 return Poll::Pending;
             }
             *slot = None;
-            let (spans, completion) = core.slots.take(id);
-            let piece = Piece::restore(spans, KEY);
+            let completion = core.slots.completion(id);
+            let piece = Piece::restore(core.slots.take(id).0, KEY);
             let Completion { status, kind, length, immediate, invalidated, qp, .. } = completion;
             if status != CompletionStatus::Success {
                 // Its queue pair may be gone, and another one may have the index.

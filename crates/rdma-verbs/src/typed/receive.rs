@@ -7,10 +7,9 @@ use std::task::{Context, Poll};
 
 use super::core::Core;
 use super::endpoint::Handle;
-use super::registration::{Span, Spans};
-use super::work::sealed::{KEY, Lend as _};
+use super::slots::SlotId;
 use super::{Buf, Error, Remote, Result, Shard, TrustedDevice};
-use crate::{AnyDevice, Completion, CompletionKind, QpId, SrqId};
+use crate::{AnyDevice, Completion, CompletionKind};
 
 /// The next message of a connection. Messages arrive in the order in which they were sent.
 ///
@@ -42,7 +41,12 @@ impl<D: TrustedDevice> Future for Recv<'_, D> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { handle, ticket } = &mut *self;
-        handle.with(|core| next(handle, core, ticket, context))
+        let message = handle.with(|core| next(handle, core, ticket, context));
+        if message.is_ready() {
+            // It is set here, where the compiler sees that nothing is left for `drop`.
+            *ticket = None;
+        }
+        message
     }
 }
 
@@ -54,20 +58,22 @@ pub(super) fn next<D: TrustedDevice>(
     ticket: &mut Option<u64>,
     context: &mut Context<'_>,
 ) -> Poll<Result<Received<D>>> {
-    if handle.pair(core).inbox.is_empty() {
-        core.reap();
+    let inbox = &mut handle.pair(core).inbox;
+    let message = if inbox.is_empty() { core.reap_message(handle.index) } else { inbox.pop_front() };
+    if let Some(slot) = message {
+        if ticket.is_some() {
+            core.stop_waiting(handle.index, ticket);
+        }
+        let buf = Buf::new(core.slots.take_message(slot));
+        return Poll::Ready(Ok(Received { buf, slot, shard: handle.shard.clone() }));
     }
     let pair = &mut core.pairs[handle.index];
-    if let Some(id) = pair.inbox.pop_front() {
-        let source = match pair.shared.and_then(|index| Some((index, core.shared.get(index)?))) {
-            Some((index, shared)) => Source::Shared(index, shared.srq),
-            None => Source::Own(handle.index, pair.qp),
-        };
-        let (spans, completion) = core.slots.take(id);
-        return Poll::Ready(Ok(Received::new(spans.into_first(), completion, handle.shard.clone(), source)));
-    }
     match pair.end().filter(|_| pair.is_exhausted()) {
-        Some(end) => Poll::Ready(Err(Error::Ended(end.clone()))),
+        Some(end) => {
+            let end = end.clone();
+            core.stop_waiting(handle.index, ticket);
+            Poll::Ready(Err(Error::Ended(end)))
+        }
         None => {
             pair.receivers.register(ticket, context.waker(), &mut core.woken);
             Poll::Pending
@@ -88,9 +94,7 @@ impl<D: TrustedDevice> Recv<'_, D> {
     /// Notes that it waits no longer.
     #[cold]
     fn stop(&mut self) {
-        self.handle.with(|core| {
-            core.pairs[self.handle.index].receivers.remove(self.ticket, &mut core.woken);
-        });
+        self.handle.with(|core| core.stop_waiting(self.handle.index, &mut self.ticket));
     }
 }
 
@@ -100,45 +104,39 @@ impl<D: TrustedDevice> Recv<'_, D> {
 pub struct Received<D: TrustedDevice = AnyDevice> {
     /// Without memory after [`Received::into_buf`].
     buf: Buf,
-    immediate: Option<u64>,
-    written: Option<u32>,
-    invalidated: Option<u32>,
+    /// The slot to which the buffer returns. It has what else is known of the message.
+    slot: SlotId,
     shard: Shard<D>,
-    source: Source,
-}
-
-/// The queue that a receive is of, by its index and its id.
-#[derive(Debug, Clone, Copy)]
-enum Source {
-    Own(usize, QpId),
-    Shared(usize, SrqId),
 }
 
 impl<D: TrustedDevice> Received<D> {
-    fn new(mut span: Span, completion: Completion, shard: Shard<D>, source: Source) -> Self {
-        let Completion { kind, length, immediate, invalidated, .. } = completion;
-        let written = (kind == CompletionKind::RecvWrite).then_some(length);
-        // The bytes of a write are in a region.
-        span.segment.length = if written.is_none() { length.min(span.segment.length) } else { 0 };
-        Self { buf: Buf::restore(span.into(), KEY), immediate, written, invalidated, shard, source }
+    fn completion(&self) -> Completion {
+        self.shard.inner.with(|core| core.slots.completion(self.slot))
+    }
+
+    /// Whether it is nothing but bytes: it has no number and no key, and tells of no write.
+    pub(super) fn is_plain(&self) -> bool {
+        let Completion { kind, immediate, invalidated, .. } = self.completion();
+        kind == CompletionKind::Recv && immediate.is_none() && invalidated.is_none()
     }
 
     /// The number that came with a write ([`Work::write_immediate`](super::Work::write_immediate)).
     #[must_use]
     pub fn immediate(&self) -> Option<u64> {
-        self.immediate
+        self.completion().immediate
     }
 
     /// Number of bytes that the peer has written to a region, if this is what it tells.
     #[must_use]
     pub fn written(&self) -> Option<u32> {
-        self.written
+        let Completion { kind, length, .. } = self.completion();
+        (kind == CompletionKind::RecvWrite).then_some(length)
     }
 
     /// The key of this side that the message has invalidated.
     #[must_use]
     pub fn invalidated(&self) -> Option<u32> {
-        self.invalidated
+        self.completion().invalidated
     }
 
     /// The peer's memory, if the message is an [advertisement](super::Connection::advertise).
@@ -149,16 +147,10 @@ impl<D: TrustedDevice> Received<D> {
         Remote::from_advert(self)
     }
 
-    /// Takes the buffer, and leaves one without memory.
-    #[inline]
-    fn take(&mut self) -> Buf {
-        mem::replace(&mut self.buf, Buf::restore(Spans::default(), KEY))
-    }
-
     /// The buffer, which is not posted again. The connection has a receive less.
     #[must_use]
     pub fn into_buf(mut self) -> Buf {
-        self.take()
+        Buf::new(mem::take(self.buf.span_mut()))
     }
 }
 
@@ -171,21 +163,9 @@ impl<D: TrustedDevice> Deref for Received<D> {
 }
 
 impl<D: TrustedDevice> Drop for Received<D> {
+    #[inline]
     fn drop(&mut self) {
-        let mut span = self.take().lend(KEY).into_first();
-        span.segment.length = span.chunk();
-        if span.segment.length == 0 {
-            return;
-        }
-        let source = self.source;
-        // Its connection or its queue may be gone, and another one may have the index.
-        self.shard.inner.with(|core| match source {
-            Source::Own(index, qp) => core.repost(index, qp, span),
-            Source::Shared(index, srq) => {
-                if core.shared.get(index).is_some_and(|shared| shared.srq == srq) {
-                    core.repost_shared(index, span);
-                }
-            }
-        });
+        let Self { buf, slot, shard } = self;
+        shard.inner.with(|core| core.return_message(*slot, buf.span_mut()));
     }
 }

@@ -1,14 +1,16 @@
 //! Regions: memory that peers may read and write, and how its place is told to them.
 
+use std::mem;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
 use super::registration::{Registration, Span, Spans};
 use super::work::{Lend, sealed};
 use super::{Error, Result};
 use crate::memory::OutOfBounds;
-use crate::{Access, Memory, ProtectionDomain, RemoteAddress};
+use crate::{Access, Memory, ProtectionDomain, RemoteAddress, Segment};
 
 /// Registered memory with rights for peers. Its bytes are only copied, because a peer may change them at any
 /// time. When the last clone and the last operation on it are gone, its key is invalid.
@@ -97,8 +99,20 @@ impl Region {
 pub struct Piece(Span);
 
 impl sealed::Lend for Piece {
-    fn lend(self, _: sealed::Key) -> Spans {
-        self.0.into()
+    fn segments(&self, _: sealed::Key) -> &[Segment] {
+        slice::from_ref(&self.0.segment)
+    }
+
+    fn try_for_each<E>(
+        &self,
+        each: impl Fn(&Registration) -> std::result::Result<(), E>,
+        _: sealed::Key,
+    ) -> std::result::Result<(), E> {
+        self.0.registration.as_deref().map_or(Ok(()), each)
+    }
+
+    fn lend(&mut self, _: sealed::Key) -> Spans {
+        mem::take(&mut self.0).into()
     }
 
     fn restore(spans: Spans, _: sealed::Key) -> Self {
@@ -122,8 +136,20 @@ impl Pieces {
 }
 
 impl sealed::Lend for Pieces {
-    fn lend(self, _: sealed::Key) -> Spans {
-        self.0
+    fn segments(&self, _: sealed::Key) -> &[Segment] {
+        self.0.segments()
+    }
+
+    fn try_for_each<E>(
+        &self,
+        each: impl Fn(&Registration) -> std::result::Result<(), E>,
+        _: sealed::Key,
+    ) -> std::result::Result<(), E> {
+        self.0.try_for_each(each)
+    }
+
+    fn lend(&mut self, _: sealed::Key) -> Spans {
+        mem::take(&mut self.0)
     }
 
     fn restore(spans: Spans, _: sealed::Key) -> Self {

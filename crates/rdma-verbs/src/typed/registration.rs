@@ -1,7 +1,6 @@
 //! Registered memory and the pieces of it that move into operations.
 
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,7 +9,7 @@ use crate::memory::OutOfBounds;
 use crate::{Access, Memory, MemoryRegion, ProtectionDomain, Result, Segment};
 
 /// Registered memory of a shard. It stays registered as long as a [`Span`] or its owner refers to it.
-pub(super) struct Registration {
+pub struct Registration {
     /// The shard in whose protection domain it is. Keys mean nothing in another one.
     pub(super) shard: u64,
     pub(super) access: Access,
@@ -113,10 +112,10 @@ pub struct Span {
 impl Span {
     /// Their first byte. `None` without memory.
     #[inline]
-    pub(super) fn base(&self) -> Option<NonNull<u8>> {
+    pub(super) fn base(&self) -> Option<*mut u8> {
         let registration = self.registration.as_deref()?;
         let bytes = registration.memory().address().as_ptr();
-        NonNull::new(bytes.wrapping_add(registration.offset(&self.segment)))
+        Some(bytes.wrapping_add(registration.offset(&self.segment)))
     }
 
     /// Size of its chunk, if it owns one of a pool. Otherwise 0.
@@ -194,13 +193,7 @@ impl Spans {
         }
     }
 
-    /// Their number of bytes.
-    pub(super) fn length(&self) -> u64 {
-        self.segments().iter().map(|segment| u64::from(segment.length)).sum()
-    }
-
     /// Calls `each` with the registrations of all, until it fails.
-    #[inline]
     pub(super) fn try_for_each<E>(
         &self,
         each: impl Fn(&Registration) -> std::result::Result<(), E>,

@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 use super::core::Core;
 use super::queue_pair::QueuePair;
 use super::registration::Span;
-use super::slots::{Owner, Queue, SlotId};
+use super::slots::{Queue, SlotId, SlotState};
 use super::waiters::Waiters;
-use super::work::sealed::{KEY, Lend as _};
 use super::{Endpoint, Pool, Result, Shard, TrustedDevice};
 use crate::{
-    AnyDevice, Buffer, Completion, CompletionStatus, MessageQueues as _, QpCapabilities, RecvRequest, SrqId,
+    AnyDevice, Buffer, Completion, CompletionStatus, MessageQueues, QpCapabilities, RecvRequest, Segment,
+    SrqId,
 };
 
 /// What a shard knows of one shared queue.
@@ -23,8 +23,8 @@ pub(super) struct SharedQueue {
     posted: usize,
     /// Number of queue pairs that use it.
     pub(super) users: usize,
-    /// Buffers to post again, which the device did not take.
-    unposted: Vec<Span>,
+    /// The slots of receives to post again, which the device did not take.
+    unposted: Vec<SlotId>,
     /// Futures that wait until few receives are posted.
     waiters: Waiters,
     is_dropped: bool,
@@ -64,8 +64,8 @@ impl<D: TrustedDevice> SharedReceives<D> {
     pub fn post(&self, pool: &Pool, count: u32) -> Result<()> {
         self.shard.owns(pool.registration())?;
         for _ in 0..count {
-            let span = pool.take()?.lend(KEY).into_first();
-            self.shard.inner.with(|core| core.post_shared(self.index, span).map_err(|(_, error)| error))?;
+            let span = pool.take()?.into_span();
+            self.shard.inner.with(|core| core.post_shared(self.index, span))?;
         }
         Ok(())
     }
@@ -133,6 +133,16 @@ impl<D: TrustedDevice> Drop for Fewer<'_, D> {
     }
 }
 
+impl SharedQueue {
+    /// Posts the receive of a slot that has this segment.
+    fn post(&mut self, cq: &mut impl MessageQueues, id: SlotId, segment: Segment) -> crate::Result<()> {
+        let request = RecvRequest { id: id.0, buffer: Buffer::Segment(segment) };
+        cq.post_srq_recv(self.srq, &[request])?;
+        self.posted += 1;
+        Ok(())
+    }
+}
+
 impl<D: TrustedDevice> Core<D> {
     fn create_shared(&mut self, depth: u32) -> crate::Result<usize> {
         let srq = self.cq.create_srq(&self.pd, depth)?;
@@ -143,26 +153,31 @@ impl<D: TrustedDevice> Core<D> {
         Ok(index)
     }
 
-    /// Posts a buffer as a receive of a shared queue. A buffer that the device did not take comes back.
-    fn post_shared(&mut self, index: usize, span: Span) -> std::result::Result<(), (Span, crate::Error)> {
+    /// Posts a buffer as a receive of a shared queue. A buffer that the device did not take goes back to its
+    /// pool.
+    fn post_shared(&mut self, index: usize, span: Span) -> crate::Result<()> {
         let Some(shared) = self.shared.get_mut(index) else { return Ok(()) };
         let segment = span.segment;
-        let id = self.slots.insert(Queue::Shared(index), span.into(), Owner::Inbox);
-        let request = RecvRequest { id: id.0, buffer: Buffer::Segment(segment) };
-        if let Err(error) = self.cq.post_srq_recv(shared.srq, &[request]) {
-            return Err((self.slots.take(id).0.into_first(), error));
+        let id = self.slots.insert(Queue::Shared(index), span.into(), SlotState::Inbox);
+        let posted = shared.post(&mut self.cq, id, segment);
+        if posted.is_err() {
+            self.slots.take(id);
         }
-        shared.posted += 1;
-        Ok(())
+        posted
     }
 
-    /// Posts a buffer again, now or when the queue has room.
-    pub(super) fn repost_shared(&mut self, index: usize, span: Span) {
-        if let Err((span, crate::Error::QueueFull { .. })) = self.post_shared(index, span)
-            && let Some(shared) = self.shared.get_mut(index)
-        {
-            shared.unposted.push(span);
-            self.has_unposted = true;
+    /// Posts the receive of a slot of this shared queue again, now or when the queue has room.
+    #[inline(never)]
+    pub(super) fn repost_shared(&mut self, id: SlotId, queue: Queue, segment: Segment) {
+        let Queue::Shared(index) = queue else { return };
+        let Some(shared) = self.shared.get_mut(index) else { return };
+        match shared.post(&mut self.cq, id, segment) {
+            Ok(()) => {}
+            Err(crate::Error::QueueFull { .. }) => {
+                shared.unposted.push(id);
+                self.has_unposted = true;
+            }
+            Err(_) => drop(self.slots.take(id)),
         }
     }
 
@@ -170,8 +185,8 @@ impl<D: TrustedDevice> Core<D> {
     pub(super) fn post_shared_again(&mut self) {
         for index in 0..self.shared.capacity() {
             for _ in 0..self.shared.get(index).map_or(0, |shared| shared.unposted.len()) {
-                let span = self.shared.get_mut(index).and_then(|shared| shared.unposted.pop());
-                span.into_iter().for_each(|span| self.repost_shared(index, span));
+                let id = self.shared.get_mut(index).and_then(|shared| shared.unposted.pop());
+                id.into_iter().for_each(|id| self.repost_slot(id));
             }
         }
     }
@@ -187,14 +202,13 @@ impl<D: TrustedDevice> Core<D> {
         match pair.and_then(|pair| self.pairs.get_mut(pair)) {
             Some(pair) if completion.status == CompletionStatus::Success => {
                 if let Some(slot) = self.slots.get_mut(id) {
-                    slot.finish(&completion);
+                    slot.completion = completion;
                     pair.inbox.push_back(id);
                 }
                 pair.receivers.wake(&mut self.woken);
             }
             _ => {
-                let (spans, _) = self.slots.take(id);
-                self.repost_shared(index, spans.into_first());
+                self.repost_slot(id);
                 // The connection has the reason.
                 pair.into_iter().for_each(|pair| self.poll_events(pair));
             }
@@ -213,8 +227,7 @@ impl<D: TrustedDevice> Core<D> {
         self.sharing.remove(&pair.qp);
         self.draining -= usize::from(pair.draining.is_some());
         for id in pair.inbox.drain(..) {
-            let (spans, _) = self.slots.take(id);
-            self.repost_shared(index, spans.into_first());
+            self.repost_slot(id);
         }
         if let Some(shared) = self.shared.get_mut(index) {
             shared.users -= 1;

@@ -3,9 +3,9 @@
 use std::mem;
 use std::task::Waker;
 
-use super::registration::Spans;
+use super::registration::{Span, Spans};
 use super::waiters::replace;
-use crate::{Completion, Segment};
+use crate::{Completion, CompletionKind, CompletionStatus, Segment};
 
 /// The id of requests that have no slot, because they use no memory of the shard.
 pub(super) const NO_SLOT: u64 = u64::MAX;
@@ -40,15 +40,23 @@ pub(super) enum Queue {
     Shared(usize),
 }
 
-/// Who takes the memory when the request has completed.
+/// What a slot is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// A future.
+pub(super) enum SlotState {
+    /// Nothing. It has no memory.
+    Free,
+    /// A request of a future.
     Future,
-    /// Nobody, because the future was dropped: it goes back to its pool.
-    Nobody,
-    /// Who takes the message out of the inbox of its queue pair.
+    /// A request of a future, which has completed: the future takes the memory.
+    Done,
+    /// A request whose future was dropped: its memory goes back to its pool when it completes.
+    Abandoned,
+    /// A receive, and then its message, which is in the inbox of its queue pair.
     Inbox,
+    /// A message that the program has, and its memory with it. Its receive is posted again in this slot.
+    Message,
+    /// The same, after the queue of the receive was destroyed: the slot ends with the message.
+    LastMessage,
 }
 
 /// A request and its memory.
@@ -58,21 +66,43 @@ pub(super) struct Slot {
     /// The slot that was freed before this one, if this one is free.
     next: usize,
     pub(super) queue: Queue,
-    pub(super) owner: Owner,
-    is_used: bool,
+    pub(super) state: SlotState,
     memory: Spans,
-    is_done: bool,
-    /// Of a request that is done.
-    completion: Completion,
+    /// That of a request that is done, or of a message.
+    pub(super) completion: Completion,
     /// The task that waits for the completion.
-    pub(super) waker: Option<Waker>,
+    waker: Option<Waker>,
 }
 
 impl Slot {
-    /// Keeps the completion of its request for the owner.
+    /// Keeps the completion of its request for the future.
     #[inline]
-    pub(super) fn finish(&mut self, completion: &Completion) {
-        (self.is_done, self.completion) = (true, *completion);
+    pub(super) fn finish(&mut self, completion: &Completion, woken: &mut Vec<Waker>) {
+        self.state = SlotState::Done;
+        self.completion = *completion;
+        if self.waker.is_some() {
+            woken.extend(self.waker.take());
+        }
+    }
+
+    /// Gives it memory. It has none, so nothing has to be dropped.
+    #[inline]
+    fn fill(&mut self, memory: Spans) {
+        mem::forget(mem::replace(&mut self.memory, memory));
+    }
+
+    /// Takes back the memory of a message, to be posted as a receive with this segment again.
+    #[inline]
+    pub(super) fn return_message(&mut self, span: &mut Span, segment: Segment) {
+        self.state = SlotState::Inbox;
+        self.memory.first.segment = segment;
+        mem::swap(&mut self.memory.first.registration, &mut span.registration);
+    }
+
+    /// The segment of a receive.
+    #[inline]
+    pub(super) fn segment(&self) -> Segment {
+        self.memory.first.segment
     }
 }
 
@@ -91,16 +121,28 @@ impl Slots {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, queue: Queue, memory: Spans, owner: Owner) -> SlotId {
+    pub(super) fn insert(&mut self, queue: Queue, memory: Spans, state: SlotState) -> SlotId {
         let index = self.free;
-        if index == self.slots.len() {
+        if index >= self.slots.len() {
             self.grow();
         }
         let slot = &mut self.slots[index];
         self.free = slot.next;
-        (slot.queue, slot.owner, slot.memory) = (queue, owner, memory);
-        (slot.is_used, slot.is_done) = (true, false);
+        (slot.queue, slot.state) = (queue, state);
+        slot.fill(memory);
         SlotId::new(index, slot.serial)
+    }
+
+    /// The name of the slot that is filled next.
+    #[inline]
+    pub(super) fn next_id(&mut self) -> SlotId {
+        match self.slots.get(self.free) {
+            Some(slot) => SlotId::new(self.free, slot.serial),
+            None => {
+                self.grow();
+                SlotId::new(self.free, 0)
+            }
+        }
     }
 
     /// Adds a free slot.
@@ -110,10 +152,8 @@ impl Slots {
             serial: 0,
             next: self.slots.len() + 1,
             queue: Queue::Send(0),
-            owner: Owner::Nobody,
-            is_used: false,
+            state: SlotState::Free,
             memory: Spans::default(),
-            is_done: false,
             completion: Completion::EMPTY,
             waker: None,
         });
@@ -122,7 +162,10 @@ impl Slots {
     /// The slot of a request, if it is still there.
     #[inline]
     pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Slot> {
-        self.slots.get_mut(id.index()).filter(|slot| slot.serial == id.serial())
+        match self.slots.get_mut(id.index()) {
+            Some(slot) if slot.serial == id.serial() => Some(slot),
+            _ => None,
+        }
     }
 
     /// The segments of the memory of a slot that is still there.
@@ -131,25 +174,76 @@ impl Slots {
         self.slots[id.index()].memory.segments()
     }
 
+    /// Whether these requests are done.
+    #[inline]
+    pub(super) fn are_done(&self, requests: &[SlotId]) -> bool {
+        requests.iter().all(|&id| self.is_done(id))
+    }
+
     /// Whether a request is done, and its slot still there.
     #[inline]
     pub(super) fn is_done(&self, id: SlotId) -> bool {
-        self.slots.get(id.index()).is_some_and(|slot| slot.serial == id.serial() && slot.is_done)
+        self.slots
+            .get(id.index())
+            .is_some_and(|slot| slot.serial == id.serial() && slot.state == SlotState::Done)
     }
 
-    /// Frees a slot. Returns the memory, and the completion if the request is done. Nothing, if the slot is not
-    /// there any more.
+    /// Frees a slot. Returns the memory, and the status of a request that is done. There is no memory if the
+    /// slot is not there any more.
     #[inline]
-    pub(super) fn take(&mut self, id: SlotId) -> (Spans, Completion) {
+    pub(super) fn take(&mut self, id: SlotId) -> (Spans, CompletionStatus) {
         let free = self.free;
-        let Some(slot) = self.get_mut(id) else { return (Spans::default(), Completion::EMPTY) };
+        let none = (Spans::default(), CompletionStatus::Success);
+        let Some(slot) = self.get_mut(id) else { return none };
         // Never that of `NO_SLOT`.
         slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
         slot.next = free;
-        slot.is_used = false;
-        let taken = (mem::take(&mut slot.memory), slot.completion);
+        slot.state = SlotState::Free;
+        let taken = (mem::take(&mut slot.memory), slot.completion.status);
         self.free = id.index();
         taken
+    }
+
+    /// Keeps the completion of a receive, if it is a message of this queue. A device completes a request once,
+    /// so the slot is that of the request.
+    #[inline]
+    pub(super) fn finish_message(&mut self, queue: Queue, completion: &Completion) -> bool {
+        let index = SlotId(completion.id).index();
+        if index >= self.slots.len() {
+            return false;
+        }
+        let slot = &mut self.slots[index];
+        let is_receive = slot.queue == queue && slot.state == SlotState::Inbox;
+        if !is_receive || completion.status != CompletionStatus::Success {
+            return false;
+        }
+        slot.completion = *completion;
+        true
+    }
+
+    /// The slot of a message that the program has. It is there as long as the message.
+    #[inline]
+    pub(super) fn of_message(&mut self, id: SlotId) -> &mut Slot {
+        &mut self.slots[id.index()]
+    }
+
+    /// Takes the bytes of a message out of its slot. The program gets them.
+    #[inline]
+    pub(super) fn take_message(&mut self, id: SlotId) -> Span {
+        let slot = &mut self.slots[id.index()];
+        slot.state = SlotState::Message;
+        let Completion { kind, length, .. } = slot.completion;
+        let mut span = mem::take(&mut slot.memory.first);
+        // The bytes of a write are in a region.
+        let length = if kind == CompletionKind::RecvWrite { 0 } else { length };
+        span.segment.length = length.min(span.segment.length);
+        span
+    }
+
+    /// The completion of a message, or of a request that is done.
+    pub(super) fn completion(&self, id: SlotId) -> Completion {
+        let slot = self.slots.get(id.index()).filter(|slot| slot.serial == id.serial());
+        slot.map_or(Completion::EMPTY, |slot| slot.completion)
     }
 
     /// Has the task of a future woken when its request is done.
@@ -164,10 +258,11 @@ impl Slots {
     /// Drops the interest of a future in its request: its memory goes back when the request is done.
     pub(super) fn abandon(&mut self, id: SlotId, woken: &mut Vec<Waker>) {
         let Some(slot) = self.get_mut(id) else { return };
-        slot.owner = Owner::Nobody;
         woken.extend(slot.waker.take());
-        if slot.is_done {
+        if slot.state == SlotState::Done {
             self.take(id);
+        } else {
+            slot.state = SlotState::Abandoned;
         }
     }
 
@@ -176,18 +271,18 @@ impl Slots {
     pub(super) fn end(&mut self, is_destroyed: impl Fn(Queue) -> bool, woken: &mut Vec<Waker>) {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            if !slot.is_used || !is_destroyed(slot.queue) {
+            if !is_destroyed(slot.queue) {
                 continue;
             }
-            if slot.owner == Owner::Future {
-                if !slot.is_done {
-                    // Its status is that it was flushed.
-                    slot.finish(&Completion::EMPTY);
+            match slot.state {
+                SlotState::Free | SlotState::Done | SlotState::LastMessage => {}
+                SlotState::Message => slot.state = SlotState::LastMessage,
+                // Its status is that it was flushed.
+                SlotState::Future => slot.finish(&Completion::EMPTY, woken),
+                SlotState::Abandoned | SlotState::Inbox => {
+                    let id = SlotId::new(index, slot.serial);
+                    self.take(id);
                 }
-                woken.extend(slot.waker.take());
-            } else {
-                let id = SlotId::new(index, slot.serial);
-                self.take(id);
             }
         }
     }

@@ -5,7 +5,7 @@ use rdma_testkit::sim::Config;
 use rdma_verbs::typed::{Shard, TrustedDevice, Work};
 use rdma_verbs::{Access, iwarp};
 
-use super::support::{BUFFERS, QUEUES, SIZE, any_port, connected, done, poll, settle, simulated};
+use super::support::{BUFFERS, QUEUES, SIZE, any_port, connected, done, poll, settle, simulated, until};
 
 /// Runs a test over a device in memory and over the embedded device.
 macro_rules! over_devices {
@@ -26,6 +26,7 @@ over_devices!(
     a_fenced_send_has_what_a_read_fetches,
     a_key_can_be_invalidated,
     a_buffer_can_be_kept,
+    a_message_outlives_its_connection,
     inline_sends_do_not_fill_the_queue,
     both_sides_can_be_on_one_shard
 );
@@ -153,6 +154,28 @@ mod bodies {
         assert_eq!((second.connection.receives(), second.pool.available()), (2, BUFFERS as usize - 3));
         drop(kept);
         assert_eq!(second.pool.available(), BUFFERS as usize - 2);
+    }
+
+    pub(super) fn a_message_outlives_its_connection<D: TrustedDevice>(shards: [Shard<D>; 2]) {
+        let [first, second] = connected(shards, any_port(), 3).unwrap();
+        let both = [&first.shard, &second.shard];
+        let region = second.shard.region(SIZE, Access::REMOTE_WRITE).unwrap();
+        let write = Work::write_immediate(first.pool.copy_of(b"!").unwrap(), region.remote(), 7);
+        drop(done(both, "a completion", first.connection.post(write)).unwrap());
+        let told = done(both, "a message", second.connection.recv()).unwrap();
+        drop(
+            done(both, "a completion", first.connection.send(first.pool.copy_of(b"held").unwrap())).unwrap(),
+        );
+        let held = done(both, "a message", second.connection.recv()).unwrap();
+        drop((first.connection, second.connection));
+        let is_over = || (second.pool.available() == BUFFERS as usize - 2).then_some(());
+        until(both, "the end", is_over);
+        // Its queue pair may have the place of the one that is destroyed.
+        let again = connected([first.shard.clone(), second.shard.clone()], any_port(), 2).unwrap();
+        assert_eq!((told.immediate(), told.written(), &held[..]), (Some(7), Some(1), &b"held"[..]));
+        drop((told, held));
+        assert_eq!(again[1].connection.receives(), 2, "nothing is posted to another connection");
+        assert_eq!(second.pool.available(), BUFFERS as usize);
     }
 
     pub(super) fn inline_sends_do_not_fill_the_queue<D: TrustedDevice>(shards: [Shard<D>; 2]) {

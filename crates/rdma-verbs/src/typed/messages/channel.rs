@@ -133,7 +133,7 @@ impl<D: TrustedDevice> Channel<D> {
     }
 
     pub(super) fn peer_address(&self) -> Option<SocketAddr> {
-        self.handle.with(|core| core.cq.peer_address(core.pairs[self.handle.index].qp))
+        self.handle.with(|core| core.cq.peer_address(self.handle.qp))
     }
 
     /// Sends a message, of which the bytes are copied.
@@ -218,8 +218,7 @@ impl<D: TrustedDevice> Channel<D> {
     /// Breaks the connection.
     pub(super) fn abort(&self) {
         self.handle.with(|core| {
-            let qp = self.handle.pair(core).qp;
-            core.cq.abort(qp);
+            core.cq.abort(self.handle.qp);
             core.poll_events(self.handle.index);
         });
     }
@@ -277,8 +276,7 @@ impl<D: TrustedDevice> Channel<D> {
     }
 
     fn take(&mut self, received: Received<D>) -> std::result::Result<(), Violation> {
-        if received.written().is_some() || received.immediate().is_some() || received.invalidated().is_some()
-        {
+        if !received.is_plain() {
             return Err(Violation::NoMessage);
         }
         let body = match self.flow.arrived(&received)? {
@@ -323,7 +321,7 @@ impl<D: TrustedDevice> Channel<D> {
         for message in &mut self.incoming {
             let Body::Reading(posted) = &message.body else { continue };
             let mut failure = None;
-            let memory = handle.with(|core| posted.poll(handle, core, false, context, &mut failure));
+            let memory = handle.with(|core| posted.poll(handle, core, context, &mut failure));
             let Poll::Ready([target]) = memory else { return };
             match failure.map_or_else(|| target.into_bytes(), Err) {
                 Ok(bytes) => {
@@ -343,7 +341,7 @@ impl<D: TrustedDevice> Channel<D> {
         let (handle, before) = (&self.handle, self.posted.len());
         while let Some((posted, ticket)) = self.posted.front() {
             let mut failure = None;
-            if handle.with(|core| posted.poll(handle, core, false, context, &mut failure)).is_pending() {
+            if handle.with(|core| posted.poll(handle, core, context, &mut failure)).is_pending() {
                 break;
             }
             // A failed request ends the connection, which has the reason.

@@ -4,11 +4,11 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::wire::Header;
-use crate::typed::registration::Spans;
+use crate::typed::registration::{Registration, Spans};
 use crate::typed::work::Lend;
 use crate::typed::work::sealed::{self, KEY, Lend as _};
 use crate::typed::{Buf, Piece, Received, Result, Shard, TrustedDevice};
-use crate::{Access, AnyDevice};
+use crate::{Access, AnyDevice, Segment};
 
 /// A message of a peer: a slice of bytes. Dropping it lets the peer send another one. If a program holds as
 /// many as [`Options::window`](super::Options::window), the peer has to wait.
@@ -69,7 +69,7 @@ impl Target {
     pub(super) fn into_bytes(self) -> Result<Bytes> {
         match self {
             Self::Buf(buf) => Ok(Bytes::Buf(buf)),
-            Self::Piece(piece) => {
+            Self::Piece(mut piece) => {
                 let span = piece.lend(KEY).into_first();
                 let mut bytes = vec![0; span.segment.length as usize];
                 span.read(&mut bytes)?;
@@ -80,7 +80,25 @@ impl Target {
 }
 
 impl sealed::Lend for Target {
-    fn lend(self, key: sealed::Key) -> Spans {
+    fn segments(&self, key: sealed::Key) -> &[Segment] {
+        match self {
+            Self::Buf(buf) => buf.segments(key),
+            Self::Piece(piece) => piece.segments(key),
+        }
+    }
+
+    fn try_for_each<E>(
+        &self,
+        each: impl Fn(&Registration) -> std::result::Result<(), E>,
+        key: sealed::Key,
+    ) -> std::result::Result<(), E> {
+        match self {
+            Self::Buf(buf) => buf.try_for_each(each, key),
+            Self::Piece(piece) => piece.try_for_each(each, key),
+        }
+    }
+
+    fn lend(&mut self, key: sealed::Key) -> Spans {
         match self {
             Self::Buf(buf) => buf.lend(key),
             Self::Piece(piece) => piece.lend(key),
