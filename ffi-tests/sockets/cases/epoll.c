@@ -436,6 +436,38 @@ TEST(members_are_reported_in_turn)
 }
 
 /* Others are not starved by a connection that always has something. */
+/* What only the library makes of a call of the kernel takes no place of another file. */
+TEST(a_file_beside_members_that_have_bytes)
+{
+    enum { PAIRS = 2, WAITS = 8 };
+    int ends[PAIRS][2], pipe_ends[2], set = epoll_create1(0), found = 0;
+
+    CHECK_INT(pipe(pipe_ends), 0);
+    for (int i = 0; i < PAIRS; i++) {
+        open_pair(ends[i]);
+        CHECK_INT(change(set, EPOLL_CTL_ADD, ends[i][0], EPOLLIN, DATA), 0);
+    }
+    CHECK_INT(change(set, EPOLL_CTL_ADD, pipe_ends[0], EPOLLIN, 1), 0);
+    CHECK_INT(next(set, 0), 0);
+    /* Each peer rings, because this side has found nothing. */
+    for (int i = 0; i < PAIRS; i++) {
+        char byte;
+
+        CHECK_ERROR(recv(ends[i][0], &byte, 1, MSG_DONTWAIT), EAGAIN);
+        send_part(ends[i][1], 0, 100);
+    }
+    CHECK_INT(write(pipe_ends[1], "x", 1), 1);
+    for (int wait = 0; wait < WAITS; wait++) {
+        struct epoll_event events[PAIRS + 1];
+        int count = epoll_wait(set, events, PAIRS + 1, 0);
+
+        CHECK_RANGE(count, 1, PAIRS + 1);
+        for (int i = 0; i < count; i++)
+            found += events[i].data.u64 == 1;
+    }
+    CHECK_RANGE(found, 1, WAITS);
+}
+
 TEST(other_files_in_the_set)
 {
     struct epoll_event events[4];
