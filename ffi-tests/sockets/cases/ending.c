@@ -280,7 +280,43 @@ FAMILY(bytes_after_a_close, sides)
     CHECK_INT(receive_byte(peer), 0);
 }
 
-/* As before, but with bytes of the peer that are still to be read. */
+/* A call that sends after this side's end takes the error that is pending. */
+FAMILY(bytes_after_a_close_and_an_end, sides)
+{
+    char byte;
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1}};
+    int ends[2], peer;
+
+    open_pair(ends);
+    peer = ends[1 - kind->number];
+    CHECK_INT(close(ends[kind->number]), 0);
+    CHECK_INT(receive_byte(peer), 0);
+    CHECK_INT(send_byte(peer), 1);
+    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    CHECK_ERROR(shutdown(peer, SHUT_WR), ENOTCONN);
+    CHECK_ERROR(send_byte(peer), EPIPE);
+    /* Other than recv(), it looks for an error first. */
+    CHECK_INT(recvmmsg(peer, &message, 1, 0, NULL), 1);
+    CHECK_INT(message.msg_len, 0);
+}
+
+FAMILY(bytes_after_a_reset_and_an_end, sides)
+{
+    int ends[2], peer;
+
+    open_pair(ends);
+    peer = ends[1 - kind->number];
+    send_part(peer, 0, 100);
+    await_events(ends[kind->number], POLLIN);
+    CHECK_INT(close(ends[kind->number]), 0);
+    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    CHECK_ERROR(shutdown(peer, SHUT_WR), ENOTCONN);
+    CHECK_ERROR(send_byte(peer), ECONNRESET);
+    CHECK_ERROR(send_byte(peer), EPIPE);
+    CHECK_INT(receive_byte(peer), 0);
+}
+
+/* With bytes of the peer that are still to be read. */
 FAMILY(bytes_after_a_close_with_bytes, sides)
 {
     int ends[2], peer;
