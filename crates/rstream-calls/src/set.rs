@@ -286,6 +286,7 @@ impl Set {
     fn collect(&self, events: &mut Events, mut count: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
+        let mut back = Vec::new();
         for at in 0..state.touched.len() {
             if count == events.len() {
                 // The others come first next time.
@@ -294,12 +295,18 @@ impl Set {
             }
             let fd = state.touched[at];
             let Some(entry) = state.entries.get_mut(&fd) else { continue };
+            // The kernel reports it from now on.
+            if !entry.has_rings() {
+                back.push(fd);
+                continue;
+            }
             let found = entry.find();
             if found != 0 {
                 events[count].write(epoll_event { events: found, u64: entry.data });
                 count += 1;
             }
         }
+        back.into_iter().for_each(|fd| state.release(self.descriptor(), fd));
         count
     }
 

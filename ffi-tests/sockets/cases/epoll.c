@@ -468,6 +468,44 @@ TEST(a_file_beside_members_that_have_bytes)
     CHECK_RANGE(found, 1, WAITS);
 }
 
+/* The other side goes back to TCP for an option, and sends there. */
+static void go_back_and_send(struct peer *self, int fd)
+{
+    hear(self);
+    CHECK_INT(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &(int){1}, sizeof(int)), 0);
+    send_part(fd, 0, 100);
+    tell(self);
+    hear(self);
+}
+
+TEST(a_member_goes_back_beside_another_that_has_bytes)
+{
+    enum { WAITS = 9 };
+    struct peer peer;
+    int ends[2], fd = start_peer(&peer, true, go_back_and_send), set = make_set(fd, EPOLLIN), found = 0;
+
+    open_pair(ends);
+    CHECK_INT(change(set, EPOLL_CTL_ADD, ends[0], EPOLLIN, 1), 0);
+    CHECK_INT(next(set, 0), 0);
+    send_part(ends[1], 0, 100);
+    tell(&peer);
+    while (poll_one(peer.from, POLLIN, 1) == 0)
+        (void)poll_one(fd, POLLIN, 0);
+    hear(&peer);
+    for (int wait = 0; wait < WAITS; wait++) {
+        struct epoll_event events[3];
+        int count = epoll_wait(set, events, 3, 0);
+
+        CHECK_RANGE(count, 1, 2);
+        for (int i = 0; i < count; i++)
+            found += events[i].data.u64 == DATA;
+    }
+    CHECK_RANGE(found, 1, WAITS);
+    receive_part(fd, 0, 100);
+    tell(&peer);
+    join_peer(&peer);
+}
+
 TEST(other_files_in_the_set)
 {
     struct epoll_event events[4];
