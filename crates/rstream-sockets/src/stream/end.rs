@@ -183,7 +183,9 @@ impl Stream {
             if self.is_back() {
                 return reset;
             }
-            let has_unread = state.leaving != Leaving::Left
+            // A look takes an error of the kernel, which is another process's if that goes on.
+            let has_unread = is_last
+                && state.leaving != Leaving::Left
                 && (reader.readable().is_ok_and(|bytes| bytes > 0)
                     || leaves_in_kernel(kernel, state, reader));
             state.ring = reader.state();
