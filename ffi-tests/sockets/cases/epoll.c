@@ -157,6 +157,20 @@ FAMILY(one_event_only, ages)
     }
 }
 
+/* There is always room: a reset is told with it. */
+FAMILY(one_event_tells_of_a_reset, ages)
+{
+    int ends[2], set;
+
+    open_aged(ends, kind->number);
+    set = make_set(ends[0], EPOLLIN | EPOLLOUT | EPOLLONESHOT);
+    CHECK_INT(next(set, 0), EPOLLOUT);
+    CHECK_INT(change(set, EPOLL_CTL_MOD, ends[0], EPOLLIN | EPOLLOUT | EPOLLONESHOT, DATA), 0);
+    send_part(ends[0], 0, 100);
+    CHECK_INT(close(ends[1]), 0);
+    CHECK_INT(next(set, 5000), EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP);
+}
+
 FAMILY(room_comes_and_goes, ages)
 {
     size_t sent;
