@@ -12,6 +12,10 @@ packages=(
     memcached libmemcached-tools haproxy postgresql iperf3 socat rsync wrk
 )
 
+# Others than Debian's will do.
+command -v node >/dev/null || packages+=(nodejs)
+command -v javac >/dev/null || packages+=(openjdk-17-jdk-headless)
+
 installed() {
     dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'
 }

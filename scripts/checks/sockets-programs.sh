@@ -308,6 +308,45 @@ database_programs() {
     rm -rf "$folder"
 }
 
+# carries BYTES COMMAND...: runs it as `upgrades` does, and makes sure that it received so many bytes by rings.
+carries() {
+    local said status=0
+    said=$(mktemp)
+    $upgrading -s "${@:2}" 2>"$said" || status=$?
+    cat "$said" >&2
+    awk -v least="$1" '{ for (i = 3; i < NF; i++) if ($(i - 2) == "ring" && $(i - 1) == "received") sum += $i }
+        END { exit sum < least }' "$said" || { echo "error: few bytes by rings: ${*:2}" >&2; status=1; }
+    rm "$said"
+    return "$status"
+}
+
+# own_programs PORT BYTES COMMAND...: servers and clients that compare every byte: over TCP, both with the library, and
+# each beside a plain one. The client receives so many bytes at least.
+own_programs() {
+    local port=$1 both server client process
+    for both in '|' "${pairs[@]}"; do
+        server=${both%|*} client=${both#*|}
+        [[ $client != upgrades ]] || client="carries $2"
+        $server "${@:3}" serve "$port" &
+        process=$!
+        await_port "$port"
+        $client "${@:3}" ask "$port"
+        end "$process"
+        echo "1 passed, 0 failed"
+    done
+}
+
+node_programs() {
+    own_programs 7614 40000000 node ffi-tests/sockets/programs/sockets.js
+}
+
+java_programs() {
+    javac -Xlint:all -Werror -d "$programs/sockets" ffi-tests/sockets/programs/Sockets.java
+    # Without a compiler that goes on for long, and answers that wait for an acknowledgement.
+    own_programs 7617 50000000 java -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dsun.net.httpserver.nodelay=true \
+        -cp "$programs/sockets" Sockets
+}
+
 sockets_programs() {
     # Servers of what has failed.
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -319,5 +358,7 @@ sockets_programs() {
     memcached_programs
     copying_programs
     database_programs
+    node_programs
+    java_programs
     python_suites
 }

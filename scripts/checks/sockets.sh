@@ -42,8 +42,8 @@ sockets_model() {
 
 # Random calls of two processes, whose transcripts over TCP and with the library have to be equal.
 sockets_transcripts() {
-    local transcripts=$programs/sockets/transcripts seeds=${long:+4000} compiler
-    seeds=${seeds:-400}
+    local transcripts=$programs/sockets/transcripts seeds=${long:+10000} compiler
+    seeds=${seeds:-1000}
     build_sockets
     for compiler in clang gcc; do
         "$compiler" -O2 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread -o "$transcripts" \

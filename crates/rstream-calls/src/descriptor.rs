@@ -221,6 +221,11 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let item = table::get(fd);
     if let Some(connection) = item.as_ref().and_then(|item| item.connection()) {
         let socket = connection.socket(fd);
+        let is_valid = matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR);
+        if is_valid && connection.stream.has_no_output_left() == Ok(true) {
+            set_errno(Errno::NOTCONN);
+            return -1;
+        }
         if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
             connection.stream.end_input(&socket, how == libc::SHUT_RDWR);
         }

@@ -286,6 +286,7 @@ impl Set {
     fn collect(&self, events: &mut Events, mut count: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;
+        let mut back = Vec::new();
         for at in 0..state.touched.len() {
             if count == events.len() {
                 // The others come first next time.
@@ -294,12 +295,18 @@ impl Set {
             }
             let fd = state.touched[at];
             let Some(entry) = state.entries.get_mut(&fd) else { continue };
+            // The kernel reports it from now on.
+            if !entry.has_rings() {
+                back.push(fd);
+                continue;
+            }
             let found = entry.find();
             if found != 0 {
                 events[count].write(epoll_event { events: found, u64: entry.data });
                 count += 1;
             }
         }
+        back.into_iter().for_each(|fd| state.release(self.descriptor(), fd));
         count
     }
 
@@ -393,13 +400,22 @@ impl Set {
         self.waits.fetch_add(1, Ordering::Relaxed) % FAIR == FAIR - 1
     }
 
-    /// Adds what the kernel has to what was found, without a sleep.
+    /// Adds what the kernel has to what was found, without a sleep. If bells took all places of other events, it is
+    /// asked again.
     fn add_kernels(&self, events: &mut Events, found: usize, mask: *const sigset_t) -> c_int {
-        let counted = self.call_kernel(&mut events[found..], Some(Duration::ZERO), mask);
-        if counted < 0 {
-            return if found > 0 { found as c_int } else { counted };
+        const ASKED: usize = 8;
+        let places = events.len() - found;
+        let mut kept = 0;
+        for _ in 0..ASKED {
+            let counted = self.call_kernel(&mut events[found..], Some(Duration::ZERO), mask);
+            if counted < 0 {
+                return if found > 0 { found as c_int } else { counted };
+            }
+            kept = self.translate(&mut events[found..], counted as usize);
+            if kept > 0 || (counted as usize) < places {
+                break;
+            }
         }
-        let kept = self.translate(&mut events[found..], counted as usize);
         // What was found is reported once.
         let total = if found > 0 { found + kept } else { self.collect(events, kept) };
         total as c_int

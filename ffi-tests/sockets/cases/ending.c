@@ -69,6 +69,46 @@ FAMILY(shutdown_twice, sides)
     CHECK_INT(receive_byte(ends[1 - kind->number]), 0);
 }
 
+/* There is no connection any more. */
+FAMILY(shutdown_after_both_have_ended, sides)
+{
+    int ends[2], own;
+
+    open_pair(ends);
+    own = ends[kind->number];
+    send_part(ends[1 - kind->number], 0, 100);
+    CHECK_INT(shutdown(own, SHUT_WR), 0);
+    CHECK_INT(shutdown(ends[1 - kind->number], SHUT_WR), 0);
+    await_events(own, POLLIN | POLLRDHUP | POLLHUP);
+    await_events(ends[1 - kind->number], POLLIN | POLLRDHUP | POLLHUP);
+    for (int how = SHUT_RD; how <= SHUT_RDWR; how++) {
+        CHECK_ERROR(shutdown(own, how), ENOTCONN);
+        CHECK_ERROR(shutdown(ends[1 - kind->number], how), ENOTCONN);
+    }
+    CHECK_ERROR(shutdown(own, 3), EINVAL);
+    CHECK_INT(receive_to_end(own, 0), 100);
+    close_pair(ends);
+}
+
+/* The peer, which has closed, waited for something before. Its end is answered by this side's, not by a reset. */
+FAMILY(shutdown_after_a_close, sides)
+{
+    int ends[2], own, peer;
+    char byte;
+
+    open_pair(ends);
+    own = ends[kind->number];
+    peer = ends[1 - kind->number];
+    send_part(peer, 0, 100);
+    CHECK_ERROR(recv(peer, &byte, 1, MSG_DONTWAIT), EAGAIN);
+    CHECK_INT(poll_one(peer, POLLIN, 1), 0);
+    CHECK_INT(close(peer), 0);
+    await_events(own, POLLIN | POLLRDHUP | POLLOUT);
+    CHECK_INT(shutdown(own, SHUT_WR), 0);
+    await_events(own, POLLIN | POLLRDHUP | POLLHUP);
+    CHECK_INT(receive_to_end(own, 0), 100);
+}
+
 FAMILY(shutdown_of_input_with_unread_bytes, sides)
 {
     int ends[2], own, peer;
@@ -240,7 +280,43 @@ FAMILY(bytes_after_a_close, sides)
     CHECK_INT(receive_byte(peer), 0);
 }
 
-/* As before, but with bytes of the peer that are still to be read. */
+/* A call that sends after this side's end takes the error that is pending. */
+FAMILY(bytes_after_a_close_and_an_end, sides)
+{
+    char byte;
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &(struct iovec){&byte, 1}, .msg_iovlen = 1}};
+    int ends[2], peer;
+
+    open_pair(ends);
+    peer = ends[1 - kind->number];
+    CHECK_INT(close(ends[kind->number]), 0);
+    CHECK_INT(receive_byte(peer), 0);
+    CHECK_INT(send_byte(peer), 1);
+    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    CHECK_ERROR(shutdown(peer, SHUT_WR), ENOTCONN);
+    CHECK_ERROR(send_byte(peer), EPIPE);
+    /* Other than recv(), it looks for an error first. */
+    CHECK_INT(recvmmsg(peer, &message, 1, 0, NULL), 1);
+    CHECK_INT(message.msg_len, 0);
+}
+
+FAMILY(bytes_after_a_reset_and_an_end, sides)
+{
+    int ends[2], peer;
+
+    open_pair(ends);
+    peer = ends[1 - kind->number];
+    send_part(peer, 0, 100);
+    await_events(ends[kind->number], POLLIN);
+    CHECK_INT(close(ends[kind->number]), 0);
+    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    CHECK_ERROR(shutdown(peer, SHUT_WR), ENOTCONN);
+    CHECK_ERROR(send_byte(peer), ECONNRESET);
+    CHECK_ERROR(send_byte(peer), EPIPE);
+    CHECK_INT(receive_byte(peer), 0);
+}
+
+/* With bytes of the peer that are still to be read. */
 FAMILY(bytes_after_a_close_with_bytes, sides)
 {
     int ends[2], peer;
@@ -279,6 +355,27 @@ FAMILY(close_that_lingers, sides)
     send_part(ends[kind->number], 0, 10000);
     CHECK_INT(close(ends[kind->number]), 0);
     CHECK_INT(receive_to_end(peer, 0), 10000);
+}
+
+/* It makes no call between the way back to TCP, which the other side takes for an option, and its close. */
+static void close_with_unread(struct peer *self, int fd)
+{
+    while (poll_one(self->from, POLLIN, 1) == 0)
+        (void)poll_one(fd, POLLIN, 0);
+    hear(self);
+    CHECK_INT(close(fd), 0);
+}
+
+FAMILY(close_with_unread_bytes_after_the_way_back, sides)
+{
+    struct peer peer;
+    int fd = start_peer(&peer, kind->number, close_with_unread);
+
+    CHECK_INT(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &(int){1}, sizeof(int)), 0);
+    send_part(fd, 0, 100);
+    tell(&peer);
+    join_peer(&peer);
+    CHECK_ERROR(receive_byte(fd), ECONNRESET);
 }
 
 /* ---- processes that end -------------------------------------------------------------------------------- */

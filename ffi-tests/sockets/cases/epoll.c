@@ -157,6 +157,20 @@ FAMILY(one_event_only, ages)
     }
 }
 
+/* There is always room: a reset is told with it. */
+FAMILY(one_event_tells_of_a_reset, ages)
+{
+    int ends[2], set;
+
+    open_aged(ends, kind->number);
+    set = make_set(ends[0], EPOLLIN | EPOLLOUT | EPOLLONESHOT);
+    CHECK_INT(next(set, 0), EPOLLOUT);
+    CHECK_INT(change(set, EPOLL_CTL_MOD, ends[0], EPOLLIN | EPOLLOUT | EPOLLONESHOT, DATA), 0);
+    send_part(ends[0], 0, 100);
+    CHECK_INT(close(ends[1]), 0);
+    CHECK_INT(next(set, 5000), EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP);
+}
+
 FAMILY(room_comes_and_goes, ages)
 {
     size_t sent;
@@ -436,6 +450,76 @@ TEST(members_are_reported_in_turn)
 }
 
 /* Others are not starved by a connection that always has something. */
+/* What only the library makes of a call of the kernel takes no place of another file. */
+TEST(a_file_beside_members_that_have_bytes)
+{
+    enum { PAIRS = 2, WAITS = 8 };
+    int ends[PAIRS][2], pipe_ends[2], set = epoll_create1(0), found = 0;
+
+    CHECK_INT(pipe(pipe_ends), 0);
+    for (int i = 0; i < PAIRS; i++) {
+        open_pair(ends[i]);
+        CHECK_INT(change(set, EPOLL_CTL_ADD, ends[i][0], EPOLLIN, DATA), 0);
+    }
+    CHECK_INT(change(set, EPOLL_CTL_ADD, pipe_ends[0], EPOLLIN, 1), 0);
+    CHECK_INT(next(set, 0), 0);
+    /* Each peer rings, because this side has found nothing. */
+    for (int i = 0; i < PAIRS; i++) {
+        char byte;
+
+        CHECK_ERROR(recv(ends[i][0], &byte, 1, MSG_DONTWAIT), EAGAIN);
+        send_part(ends[i][1], 0, 100);
+    }
+    CHECK_INT(write(pipe_ends[1], "x", 1), 1);
+    for (int wait = 0; wait < WAITS; wait++) {
+        struct epoll_event events[PAIRS + 1];
+        int count = epoll_wait(set, events, PAIRS + 1, 0);
+
+        CHECK_RANGE(count, 1, PAIRS + 1);
+        for (int i = 0; i < count; i++)
+            found += events[i].data.u64 == 1;
+    }
+    CHECK_RANGE(found, 1, WAITS);
+}
+
+/* The other side goes back to TCP for an option, and sends there. */
+static void go_back_and_send(struct peer *self, int fd)
+{
+    hear(self);
+    CHECK_INT(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &(int){1}, sizeof(int)), 0);
+    send_part(fd, 0, 100);
+    tell(self);
+    hear(self);
+}
+
+TEST(a_member_goes_back_beside_another_that_has_bytes)
+{
+    enum { WAITS = 9 };
+    struct peer peer;
+    int ends[2], fd = start_peer(&peer, true, go_back_and_send), set = make_set(fd, EPOLLIN), found = 0;
+
+    open_pair(ends);
+    CHECK_INT(change(set, EPOLL_CTL_ADD, ends[0], EPOLLIN, 1), 0);
+    CHECK_INT(next(set, 0), 0);
+    send_part(ends[1], 0, 100);
+    tell(&peer);
+    while (poll_one(peer.from, POLLIN, 1) == 0)
+        (void)poll_one(fd, POLLIN, 0);
+    hear(&peer);
+    for (int wait = 0; wait < WAITS; wait++) {
+        struct epoll_event events[3];
+        int count = epoll_wait(set, events, 3, 0);
+
+        CHECK_RANGE(count, 1, 2);
+        for (int i = 0; i < count; i++)
+            found += events[i].data.u64 == DATA;
+    }
+    CHECK_RANGE(found, 1, WAITS);
+    receive_part(fd, 0, 100);
+    tell(&peer);
+    join_peer(&peer);
+}
+
 TEST(other_files_in_the_set)
 {
     struct epoll_event events[4];

@@ -2,6 +2,7 @@
 #include "cases.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -48,6 +49,38 @@ FAMILY(a_child_goes_on_alone, sides)
     join_child(child);
     /* The last descriptor is closed. */
     join_peer(&peer);
+}
+
+/* Whichever part of the way to the rings the connection has gone, the parent's close takes no error. */
+FAMILY(a_reset_is_left_to_the_child, sides)
+{
+    for (uint64_t calls = 0; calls < 40; calls++) {
+        int ends[2], turn[2], own, peer;
+        pid_t child;
+        char byte;
+
+        open_fresh(ends);
+        own = ends[!kind->number];
+        peer = ends[kind->number];
+        for (uint64_t at = 0; at < calls; at++)
+            at % 2 ? receive_part(peer, at / 2, 1) : send_part(own, at / 2, 1);
+        send_part(own, (calls + 1) / 2, 100);
+        for (int look = 0; look < 2; look++)
+            CHECK_INT(poll_one(own, POLLIN, 0), 0);
+        CHECK_INT(close(peer), 0);
+        CHECK_INT(pipe(turn), 0);
+        CHECK((child = fork()) >= 0);
+        if (child == 0) {
+            CHECK_INT(read(turn[0], &byte, 1), 1);
+            CHECK_ERROR(recv(own, &byte, 1, 0), ECONNRESET);
+            exit(0);
+        }
+        CHECK_INT(close(own), 0);
+        CHECK_INT(write(turn[1], "x", 1), 1);
+        join_child(child);
+        CHECK_INT(close(turn[0]), 0);
+        CHECK_INT(close(turn[1]), 0);
+    }
 }
 
 FAMILY(a_child_that_ends_takes_nothing_along, sides)

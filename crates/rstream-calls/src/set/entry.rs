@@ -146,9 +146,23 @@ impl Entry {
         self.news(found, arrived, ended) != 0
     }
 
+    /// Takes note of a break that only the kernel knows. Returns whether there is one.
+    fn settle_break(&mut self) -> bool {
+        let Some(connection) = self.item.connection() else { return false };
+        let socket = connection.own_socket();
+        let told = u32::from(socket.failures().bits()) & (ERR | HUP);
+        self.ends |= told;
+        told != 0 && connection.stream.settle(&socket).is_ok()
+    }
+
     /// What is to be reported now.
     pub(super) fn find(&mut self) -> u32 {
-        let (found, arrived, ended) = self.look(false);
+        let (mut found, mut arrived, mut ended) = self.look(false);
+        // What is reported once leaves nothing to a further report.
+        let is_once = self.asked & ONCE != 0 && !self.is_off && found != 0 && found & NORMAL_IN == 0;
+        if is_once && self.settle_break() {
+            (found, arrived, ended) = self.look(false);
+        }
         let news = self.news(found, arrived, ended);
         if news != 0 {
             self.idle = 0;

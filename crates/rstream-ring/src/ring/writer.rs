@@ -247,6 +247,11 @@ impl Writer {
         !matches!(self.has_room(least), Ok(false))
     }
 
+    /// Takes back what [`arm`](crate::arm) asked for: the reader need not notify any more.
+    pub fn disarm(&mut self) {
+        self.ring.direction().writer_waits.0.stop();
+    }
+
     /// At least `wanted` bytes of room, or all there are.
     #[inline]
     fn room_for(&mut self, wanted: usize) -> Result<usize> {

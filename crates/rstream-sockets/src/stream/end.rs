@@ -108,6 +108,28 @@ impl Stream {
         Ok(state.leaving == Leaving::Granted || state.begun && !kernel.has_ended())
     }
 
+    /// Whether both sides have ended their output by the rings: TCP has no connection any more then, and refuses a
+    /// further `shutdown`.
+    ///
+    /// # Errors
+    /// As [`Stream::receive`].
+    pub fn has_no_output_left(&self) -> Result<bool, Errno> {
+        let has_ended = {
+            let mut held = self.lock_output()?;
+            let (state, _) = held.parts();
+            state.begun && state.ended
+        };
+        if !has_ended {
+            return Ok(false);
+        }
+        let mut held = self.lock_input()?;
+        let (state, Some(reader)) = held.parts() else { return Ok(false) };
+        reader.resume(state.ring);
+        let _ = reader.readable();
+        state.ring = reader.state();
+        Ok(reader.knows_end())
+    }
+
     /// To be called before the kernel's `shutdown` of the input. `all`: the output ends too, and what the
     /// peer sends then is refused.
     pub fn end_input(&self, kernel: &impl Kernel, all: bool) {
@@ -122,8 +144,17 @@ impl Stream {
         state.finished = true;
         if all {
             reader.resume(state.ring);
-            reader.close(&Bell::new(kernel, self));
+            self.close_reader(kernel, reader);
             state.ring = reader.state();
+        }
+    }
+
+    /// Reads no more. A bell would be answered by a reset from now on, as every byte, unless a thread sleeps in a
+    /// call: for that the kernel keeps the socket.
+    fn close_reader(&self, kernel: &impl Kernel, reader: &mut Reader) {
+        reader.close(&Bell::new(kernel, self));
+        if !self.is_led() {
+            reader.disarm();
         }
     }
 
@@ -148,16 +179,28 @@ impl Stream {
             let Ok(mut held) = self.lock_input() else { return false };
             let (state, Some(reader)) = held.parts() else { return false };
             reader.resume(state.ring);
-            // The last bells of a peer that has gone back to TCP may be here still.
+            // The last bells of a peer that has gone back to TCP may be here still. Then the kernel has all the rest.
             if is_last {
                 let _ = self.follow_peer(kernel, state, reader);
             }
-            let has_unread = state.leaving != Leaving::Left
+            if self.is_back() {
+                return reset;
+            }
+            // A look takes an error of the kernel, which is another process's if that goes on.
+            let has_unread = is_last
+                && state.leaving != Leaving::Left
                 && (reader.readable().is_ok_and(|bytes| bytes > 0)
                     || leaves_in_kernel(kernel, state, reader));
             state.ring = reader.state();
             is_last && (reset || has_unread || self.has_to_resend(kernel))
         };
+        if is_last
+            && !self.is_led()
+            && let Ok(mut held) = self.lock_output()
+            && let (_, Some(writer)) = held.parts()
+        {
+            writer.disarm();
+        }
         // A reset is told by the kernel: an end that was told by the ring would look like an orderly one. The
         // kernel's end comes before a reset for a bell that is still under way.
         if is_last && !reset && self.end_output(kernel) == Ok(false) {
@@ -175,7 +218,7 @@ impl Stream {
             let _ = self.take_bells(kernel);
         }
         if is_last {
-            reader.close(&Bell::new(kernel, self));
+            self.close_reader(kernel, reader);
         }
         state.ring = reader.state();
         reset

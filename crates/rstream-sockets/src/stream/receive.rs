@@ -438,7 +438,7 @@ fn last_of(state: &mut Input) -> Result<Option<usize>, Errno> {
 }
 
 /// Whether a connection that has this error is over.
-fn is_break(error: Errno) -> bool {
+pub(super) fn is_break(error: Errno) -> bool {
     matches!(error, Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT)
 }
 

@@ -7,6 +7,7 @@ use rstream_ring::{Error, Notify as _, Writer, ask};
 use rustix::io::Errno;
 
 use super::leave::seconds;
+use super::receive::is_break;
 use super::{Answer, Role, Stream};
 use crate::bell::Bell;
 use crate::kernel::Kernel;
@@ -40,7 +41,10 @@ impl Stream {
         }
         match self.resend(kernel, &mut held) {
             Leaving::No => {}
-            Leaving::Left if held.parts().0.ended => return Err(Errno::PIPE),
+            Leaving::Left if held.parts().0.ended => {
+                drop(held);
+                return Err(self.refusal(kernel));
+            }
             Leaving::Left => return Ok(Answer::Kernel),
             _ => return Ok(Answer::Wait),
         }
@@ -50,7 +54,8 @@ impl Stream {
         }
         let (state, Some(writer)) = held.parts() else { return Ok(Answer::Kernel) };
         if state.ended {
-            return Err(Errno::PIPE);
+            drop(held);
+            return Err(self.refusal(kernel));
         }
         if self.is_peer_gone() {
             state.inside += 1;
@@ -72,6 +77,17 @@ impl Stream {
             return self.send(kernel, slices);
         }
         answer
+    }
+
+    /// What a call says that sends after this side has ended its output: a break that no call has told comes first,
+    /// and is told once.
+    fn refusal(&self, kernel: &impl Kernel) -> Errno {
+        let told = || kernel.has_ended().then(|| kernel.send(&[]).err())?;
+        let error = self.take_error().or_else(told).filter(|&error| is_break(error)).unwrap_or(Errno::PIPE);
+        if error != Errno::PIPE {
+            self.note_told(error);
+        }
+        error
     }
 
     /// To be called when there is no room. Returns whether the peer is gone, and takes nothing any more.
