@@ -228,15 +228,13 @@ impl std::fmt::Debug for Rendezvous {
 }
 
 impl Listener {
-    /// Looks whether the peer has come. `ends` are the addresses of the connection, this side's first.
-    /// `None`: it has not, yet.
+    /// Whether somebody has come, the peer or a stranger, of whom [`accept`](Self::accept) has to tell.
     ///
     /// # Errors
-    /// [`Error::NoPeer`] if as many strangers came as are looked at; those of [`Segment::from_peer`] and
-    /// [`Segment::map`]; [`Error::Io`], with `EMFILE` if the process needed this listener's descriptor.
-    pub fn accept(&mut self, ends: (SocketAddr, SocketAddr), sizes: RingSizes) -> Result<Option<Connected>> {
+    /// [`Error::Io`], with `EMFILE` if the process needed this listener's descriptor.
+    pub fn has_callers(&mut self) -> Result<bool> {
         // Somebody takes it away just now.
-        let Ok(held) = self.socket.0.try_lock() else { return Ok(None) };
+        let Ok(held) = self.socket.0.try_lock() else { return Ok(false) };
         let socket = held.as_ref().ok_or_else(|| Error::io("accept")(Errno::MFILE))?;
         while self.strangers.len() < STRANGERS {
             match net::accept_with(socket, FLAGS) {
@@ -245,7 +243,19 @@ impl Listener {
                 Err(errno) => return Err(Error::io("accept")(errno)),
             }
         }
-        drop(held);
+        Ok(!self.strangers.is_empty())
+    }
+
+    /// Looks whether the peer has come. `ends` are the addresses of the connection, this side's first.
+    /// `None`: it has not, yet.
+    ///
+    /// # Errors
+    /// [`Error::NoPeer`] if as many strangers came as are looked at; those of [`Segment::from_peer`] and
+    /// [`Segment::map`]; those of [`has_callers`](Self::has_callers).
+    pub fn accept(&mut self, ends: (SocketAddr, SocketAddr), sizes: RingSizes) -> Result<Option<Connected>> {
+        if !self.has_callers()? {
+            return Ok(None);
+        }
         let expected = self.rendezvous.hello(ends);
         for at in 0..self.strangers.len() {
             let Some((hello, file)) = receive(self.strangers[at].as_fd())? else { continue };

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::bell::BELL;
-use crate::kernel::Socket;
+use crate::kernel::{Counts, Socket};
 use crate::stream::{Answer, Then};
 
 /// A bell may be received while another thread joins: the peer begins as soon as the segment is mapped.
@@ -52,4 +53,69 @@ fn a_bell_before_the_join_is_no_byte_of_the_stream() {
     let mut byte = [0];
     let received = stream.receive(&kernel, &mut [IoSliceMut::new(&mut byte)], false, Then::Return);
     assert_eq!((received, byte), (Ok(Answer::Done(1)), *b"x"));
+}
+
+/// A socket of the kernel that counts how often it is asked what it has counted.
+struct Asked<'a>(Socket<'a>, Cell<u32>);
+
+impl Kernel for Asked<'_> {
+    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.0.send(bytes)
+    }
+
+    fn receive(&self, buffers: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
+        self.0.receive(buffers, peek)
+    }
+
+    fn obstacle(&self) -> Option<&'static str> {
+        self.0.obstacle()
+    }
+
+    fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.0.ends()
+    }
+
+    fn counts(&self) -> Option<Counts> {
+        self.1.set(self.1.get() + 1);
+        self.0.counts()
+    }
+
+    fn send_at_once(&self) -> Result<(), Errno> {
+        self.0.send_at_once()
+    }
+
+    fn end_output(&self) {
+        self.0.end_output();
+    }
+
+    fn has_input(&self) -> bool {
+        self.0.has_input()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+}
+
+/// A side that waits for its peer looks with each of its calls: that has to be cheap.
+#[test]
+fn looks_that_find_nobody_ask_for_no_counts() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let peers_socket = listener.accept().unwrap().0;
+    let kernel = Asked(Socket::new(socket.as_fd(), true), Cell::new(0));
+    let peers_kernel = Socket::new(peers_socket.as_fd(), false);
+    let (stream, peer) = (Stream::new(Role::Active, 0).unwrap(), Stream::new(Role::Passive, 0).unwrap());
+    stream.meet(&kernel);
+    assert_eq!(kernel.1.replace(0), 1);
+    for _ in 0..10 {
+        assert!(stream.meet_now(&kernel));
+    }
+    assert_eq!(kernel.1.get(), 0);
+    assert!(matches!(*stream.meeting.lock().unwrap(), Meeting::Listening(_, 10)));
+
+    peer.meet(&peers_kernel);
+    assert!(stream.meet_now(&kernel));
+    assert_eq!(kernel.1.get(), 1);
+    assert!(matches!(*stream.meeting.lock().unwrap(), Meeting::Joined));
 }
