@@ -99,6 +99,18 @@ impl Slot {
         mem::swap(&mut self.memory.first.registration, &mut span.registration);
     }
 
+    /// The slot has another name from now on, and never that of `NO_SLOT`.
+    #[inline]
+    fn end_serial(&mut self) {
+        self.serial = self.serial.wrapping_add(1) & (u32::MAX >> 1);
+    }
+
+    /// Whether the device has its request, unless that is a message in an inbox.
+    #[inline]
+    pub(super) fn is_outstanding(&self) -> bool {
+        matches!(self.state, SlotState::Future | SlotState::Abandoned | SlotState::Inbox)
+    }
+
     /// The segment of a receive.
     #[inline]
     pub(super) fn segment(&self) -> Segment {
@@ -143,6 +155,14 @@ impl Slots {
                 SlotId::new(self.free, 0)
             }
         }
+    }
+
+    /// Uses up the name of the slot that is filled next. A request that a device has refused may have that name,
+    /// and the end of its connection may complete it.
+    #[cold]
+    pub(super) fn skip(&mut self) {
+        let id = self.next_id();
+        self.slots[id.index()].end_serial();
     }
 
     /// Adds a free slot.
@@ -195,8 +215,7 @@ impl Slots {
         let free = self.free;
         let none = (Spans::default(), CompletionStatus::Success);
         let Some(slot) = self.get_mut(id) else { return none };
-        // Never that of `NO_SLOT`.
-        slot.serial = slot.serial.wrapping_add(1) & (u32::MAX >> 1);
+        slot.end_serial();
         slot.next = free;
         slot.state = SlotState::Free;
         let taken = (mem::take(&mut slot.memory), slot.completion.status);
@@ -204,15 +223,10 @@ impl Slots {
         taken
     }
 
-    /// Keeps the completion of a receive, if it is a message of this queue. A device completes a request once,
-    /// so the slot is that of the request.
+    /// Keeps the completion of a receive, if it is a message of this queue.
     #[inline]
     pub(super) fn finish_message(&mut self, queue: Queue, completion: &Completion) -> bool {
-        let index = SlotId(completion.id).index();
-        if index >= self.slots.len() {
-            return false;
-        }
-        let slot = &mut self.slots[index];
+        let Some(slot) = self.get_mut(SlotId(completion.id)) else { return false };
         let is_receive = slot.queue == queue && slot.state == SlotState::Inbox;
         if !is_receive || completion.status != CompletionStatus::Success {
             return false;

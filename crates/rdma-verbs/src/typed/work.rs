@@ -170,6 +170,7 @@ impl<M: Lend> Work<M> {
         let (id, count) = match outcome {
             Ok(posted) => posted,
             Err(error) => {
+                core.slots.skip();
                 *failure = Some(handle.refusal(core, error));
                 return true;
             }
@@ -218,15 +219,15 @@ impl<M: Lend> Work<M> {
     ) -> bool {
         let queue = Queue::Send(handle.index);
         let slots = [core.slots.insert(queue, self.memory.lend(KEY), SlotState::Future)];
+        *stage = Stage::Posted(InFlight { slots, memory: PhantomData });
         handle.pair(core).outstanding += 1;
         core.complete_from(0, count);
-        let posted = InFlight { slots, memory: PhantomData };
-        if core.are_done_now(&slots, context.waker()) {
+        let Stage::Posted(posted) = stage else { return false };
+        let is_done = core.are_done_now(&slots, context.waker());
+        if is_done {
             [self.memory] = posted.take(handle, core, failure);
-            return true;
         }
-        *stage = Stage::Posted(posted);
-        false
+        is_done
     }
 
     /// Goes on with it after it was posted. Returns whether it is over, once. Tells why, if it failed.

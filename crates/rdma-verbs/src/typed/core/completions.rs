@@ -91,7 +91,9 @@ impl<D: TrustedDevice> Core<D> {
     fn complete(&mut self, at: usize) {
         let completion = &self.batch[at];
         let id = SlotId(completion.id);
-        let Some(slot) = self.slots.get_mut(id) else { return without_slot(completion) };
+        let Some(slot) = self.slots.get_mut(id).filter(|slot| slot.is_outstanding()) else {
+            return without_slot(completion);
+        };
         let failed = completion.status != CompletionStatus::Success;
         let (index, is_receive) = match slot.queue {
             Queue::Send(index) => (index, false),
@@ -112,9 +114,7 @@ impl<D: TrustedDevice> Core<D> {
                 slot.completion = *completion;
                 pair.inbox.push_back(id);
             }
-            SlotState::Abandoned | SlotState::Inbox => drop(self.slots.take(id)),
-            // No device has a request of such a slot.
-            SlotState::Free | SlotState::Done | SlotState::Message | SlotState::LastMessage => {}
+            _ => drop(self.slots.take(id)),
         }
         if is_event_due {
             self.poll_events(index);
