@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     match Options::from_arguments().and_then(|options| run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("perftest: {error}");
+            // In one piece: the peer may write to the same terminal.
+            let line = format!("perftest: {error}\n");
+            eprint!("{line}");
             ExitCode::FAILURE
         }
     }

@@ -46,7 +46,9 @@ fn main() -> ExitCode {
     match Options::from_arguments().and_then(|options| run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("rping: {error}");
+            // In one piece: the peer may write to the same terminal.
+            let line = format!("rping: {error}\n");
+            eprint!("{line}");
             ExitCode::FAILURE
         }
     }
