@@ -51,7 +51,7 @@ static void a_used_connection_stays_on_tcp(void)
     CHECK_INT(rs_attach(ends[1]), 0);
     check_path(ends[0], 0, "it was used before");
     receive_part(ends[1], 0, 10);
-    for (uint64_t i = 0; i < 50; i++) {
+    for (uint64_t i = 0; i < 400; i++) {
         send_part(ends[1], i, 1);
         receive_part(ends[0], i, 1);
     }

@@ -47,8 +47,8 @@ pub(crate) struct Connection {
 
 /// How long a thread looks again before it sleeps, if nothing else is set.
 const LOOK: Duration = Duration::from_micros(20);
-/// Calls after which the two sides meet: then TCP has cost as much as the meeting does.
-const CALLS: u32 = 8;
+/// Turns after which the two sides meet: then TCP has cost as much as the meeting does.
+const TURNS: u32 = 8;
 
 /// Watches a new connection, if it is one of TCP and the rules allow it. `fd` was connected or accepted just
 /// now.
@@ -70,9 +70,9 @@ pub(crate) fn insert(
     options: &Options,
     is_attached: bool,
 ) -> Result<Arc<Item>, Errno> {
-    let calls = calls().or(options.after).unwrap_or(CALLS);
-    // The side that connected makes itself known in the call before the one in which the other looks.
-    let after = if role == Role::Active { calls } else { calls.saturating_add(1) };
+    let turns = turns().or(options.after).unwrap_or(TURNS);
+    // The side that connected makes itself known in the turn before the one in which the other looks.
+    let after = if role == Role::Active { turns } else { turns.saturating_add(1) };
     let stream = Stream::new(role, after)?;
     // SAFETY: the caller's descriptor, which is a socket.
     let cookie = socket_cookie(unsafe { BorrowedFd::borrow_raw(fd) })?;
@@ -121,7 +121,7 @@ pub fn cookie(fd: c_int) -> Option<u64> {
 }
 
 /// `RSTREAM_SOCKETS_AFTER`.
-fn calls() -> Option<u32> {
+fn turns() -> Option<u32> {
     static KNOWN: std::sync::OnceLock<Option<u32>> = std::sync::OnceLock::new();
     let read = || std::env::var("RSTREAM_SOCKETS_AFTER").ok().and_then(|value| value.parse().ok());
     *KNOWN.get_or_init(read)

@@ -11,7 +11,7 @@ use rstream_sockets::{Kernel, Patience, Role, Socket, Stream};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
 
-use crate::CALLS;
+use crate::TURNS;
 
 /// Buffers of one call of the kernel.
 const MOST: usize = 1024;
@@ -49,7 +49,7 @@ impl<S: AsFd> Connection<S> {
     /// A connection of unknown origin. If it has carried bytes, it stays on TCP.
     pub(crate) fn of_unknown(socket: S) -> io::Result<Self> {
         let role = Socket::role_of_unused(socket.as_fd());
-        let connection = Self::new(socket, role.unwrap_or(Role::Passive), CALLS)?;
+        let connection = Self::new(socket, role.unwrap_or(Role::Passive), TURNS)?;
         if role.is_none() {
             connection.stream.stay(&connection.kernel(), "it was used before");
         }

@@ -19,5 +19,5 @@ pub use connection::Path;
 pub use listener::{Incoming, TcpListener};
 pub use stream::TcpStream;
 
-/// Calls after which the two ends of a connection meet: then TCP has cost as much as the meeting does.
-const CALLS: u32 = 8;
+/// Turns after which the two ends of a connection meet: then TCP has cost as much as the meeting does.
+const TURNS: u32 = 8;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rstream_sockets::Role;
 
-use crate::{CALLS, TcpStream};
+use crate::{TURNS, TcpStream};
 
 /// As [`std::net::TcpListener`], for [`TcpStream`]s of this crate.
 #[derive(Debug)]
@@ -90,14 +90,14 @@ impl TcpListener {
     }
 
     /// [`TcpStream::upgrade_after`] of each connection that is accepted from now on.
-    pub fn upgrade_after(&self, calls: u32) {
-        self.after.store(calls, Ordering::Relaxed);
+    pub fn upgrade_after(&self, turns: u32) {
+        self.after.store(turns, Ordering::Relaxed);
     }
 }
 
 impl From<net::TcpListener> for TcpListener {
     fn from(socket: net::TcpListener) -> Self {
-        Self { socket, after: AtomicU32::new(CALLS) }
+        Self { socket, after: AtomicU32::new(TURNS) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rstream_sockets::Role;
 
 use crate::connection::{Connection, Path};
-use crate::{CALLS, blocking};
+use crate::{TURNS, blocking};
 
 /// As [`std::net::TcpStream`]. Any TCP peer may be at the other end; with one that uses rstream too, on the
 /// same host, the bytes move to shared memory by themselves.
@@ -28,7 +28,7 @@ impl TcpStream {
     /// # Errors
     /// Those of [`std::net::TcpStream::connect`].
     pub fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::new(net::TcpStream::connect(address)?, Role::Active, CALLS)
+        Self::new(net::TcpStream::connect(address)?, Role::Active, TURNS)
     }
 
     /// Connects within a time.
@@ -36,7 +36,7 @@ impl TcpStream {
     /// # Errors
     /// Those of [`std::net::TcpStream::connect_timeout`].
     pub fn connect_timeout(address: &SocketAddr, timeout: Duration) -> io::Result<Self> {
-        Self::new(net::TcpStream::connect_timeout(address, timeout)?, Role::Active, CALLS)
+        Self::new(net::TcpStream::connect_timeout(address, timeout)?, Role::Active, TURNS)
     }
 
     /// A connection that has carried **no bytes yet**. One that has stays on TCP, as far as the kernel's
@@ -65,10 +65,11 @@ impl TcpStream {
         self.connection.path()
     }
 
-    /// Has it move to shared memory after so many calls that move bytes, instead of 8, if it has not begun
-    /// to. 0 is for tests; [`u32::MAX`] is never.
-    pub fn upgrade_after(&self, calls: u32) {
-        self.connection.stream.meet_after(calls);
+    /// Has it move to shared memory after so many turns, instead of 8, if it has not begun to. A turn is a call
+    /// whose bytes go the other way than those of the call before, or 32 calls that go the same way, or a MiB.
+    /// 0 is for tests; [`u32::MAX`] is never.
+    pub fn upgrade_after(&self, turns: u32) {
+        self.connection.stream.meet_after(turns);
     }
 
     /// As `read`, but the bytes stay the next to be read.

@@ -1,7 +1,7 @@
 //! How the two ends of a connection find each other, outside the connection.
 //!
 //! The side that connected listens at a name made of the connection's addresses, once the connection has been
-//! used a while. The other side looks there after so many calls, after twice as many, and so on. A peer that
+//! used a while. The other side looks there after so many turns, after twice as many, and so on. A peer that
 //! does not use this library never notices: nothing is asked of it, and no byte of the connection is used.
 
 use std::fmt;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::bell::Bell;
 use crate::kernel::Kernel;
 use crate::lock::thread;
-use crate::stream::{RING, Role, Stream};
+use crate::stream::{RING, Role, Stream, TURN, turns};
 
 /// Where the meeting stands.
 pub(crate) enum Meeting {
@@ -32,14 +32,16 @@ pub(crate) enum Meeting {
 }
 
 const SIZES: RingSizes = RingSizes { output: RING, input: RING };
-/// Looks of the side that listens: in each call at first, then in one of so many, then no more.
+/// Looks of the side that listens: so many in each turn, or in every fourth call the same way, then one in so many
+/// turns, then no more.
 const OFTEN: u32 = 32;
-const STEP: u32 = 16;
+const FOUR_CALLS: u32 = TURN / 8;
+const STEP: u32 = turns(16);
 const LAST: u32 = 4096;
 /// When the next look is due once a segment was offered: in each call.
 const OFFERED: u32 = 0;
-/// The last time that the other side looks, in calls.
-const LATEST: u32 = 1 << 24;
+/// The last time that the other side looks.
+const LATEST: u32 = turns(1 << 24);
 /// Why there is no meeting if nobody comes.
 pub(crate) const NOBODY: &str = "the peer does not use rstream";
 
@@ -47,12 +49,12 @@ pub(crate) const NOBODY: &str = "the peer does not use rstream";
 const FEW_DESCRIPTORS: &str = "the process has few descriptors left";
 
 impl Stream {
-    /// Has the sides meet after `after` calls, unless this side has begun to.
+    /// Has the sides meet after `after` turns, unless this side has begun to.
     pub fn meet_after(&self, after: u32) {
         if let Ok(meeting) = self.meeting.try_lock()
             && matches!(*meeting, Meeting::Due(_))
         {
-            self.due.store(after, Ordering::Relaxed);
+            self.due.store(turns(after), Ordering::Relaxed);
         }
     }
 
@@ -68,7 +70,7 @@ impl Stream {
     /// Goes on with the meeting if that is due.
     #[inline]
     pub(crate) fn meet(&self, kernel: &impl Kernel) {
-        if self.calls.load(Ordering::Relaxed) >= self.due.load(Ordering::Relaxed) {
+        if self.served.load(Ordering::Relaxed) >= self.due.load(Ordering::Relaxed) {
             self.meet_now(kernel);
         }
     }
@@ -97,11 +99,11 @@ impl Stream {
         };
         let _meeter = Meeter::new(&self.meeter);
         self.attach(kernel, &meeting);
-        let calls = self.calls.load(Ordering::Relaxed);
+        let served = self.served.load(Ordering::Relaxed);
         let was_open = !matches!(*meeting, Meeting::Over(_));
         let (next, due) = match std::mem::replace(&mut *meeting, Meeting::Over("")) {
-            Meeting::Due(_) => self.start(kernel, calls),
-            Meeting::Listening(listener, looks) => self.look_for_peer(kernel, listener, looks, calls),
+            Meeting::Due(_) => self.start(kernel, served),
+            Meeting::Listening(listener, looks) => self.look_for_peer(kernel, listener, looks, served),
             Meeting::Offered(connected) => self.look_for_answer(kernel, connected),
             last @ (Meeting::Joined | Meeting::Over(_)) => (last, u32::MAX),
         };
@@ -116,7 +118,7 @@ impl Stream {
         true
     }
 
-    fn start(&self, kernel: &impl Kernel, calls: u32) -> (Meeting, u32) {
+    fn start(&self, kernel: &impl Kernel, served: u32) -> (Meeting, u32) {
         if let Some(why) = kernel.obstacle() {
             return over(why);
         }
@@ -125,7 +127,7 @@ impl Stream {
         let Some(rendezvous) = Rendezvous::of_connection(active, passive) else {
             return over("the peer is on another host");
         };
-        let later = |why| later(calls, why);
+        let later = |why| later(served, why);
         if self.is_shared() {
             return later("another process has it too");
         }
@@ -134,7 +136,7 @@ impl Stream {
         }
         if self.role == Role::Active {
             return match rendezvous.listen() {
-                Ok(listener) => (Meeting::Listening(listener, 0), calls + 1),
+                Ok(listener) => (Meeting::Listening(listener, 0), served + 1),
                 Err(Error::Io { source: Errno::MFILE, .. }) => later(FEW_DESCRIPTORS),
                 Err(_) => over("the system has no socket for the meeting"),
             };
@@ -157,9 +159,9 @@ impl Stream {
         kernel: &impl Kernel,
         mut listener: Listener,
         looks: u32,
-        calls: u32,
+        served: u32,
     ) -> (Meeting, u32) {
-        let again = if looks < OFTEN { calls + 1 } else { calls.saturating_add(STEP) };
+        let again = served.saturating_add(if looks < OFTEN { FOUR_CALLS } else { STEP });
         if self.is_shared() {
             return over("another process has it too");
         }
@@ -189,7 +191,7 @@ impl Stream {
             }
             Ok(None) if looks < LAST => (Meeting::Listening(listener, looks + 1), again),
             Ok(None) => over(NOBODY),
-            Err(Error::Io { source: Errno::MFILE, .. }) => later(calls, FEW_DESCRIPTORS),
+            Err(Error::Io { source: Errno::MFILE, .. }) => later(served, FEW_DESCRIPTORS),
             Err(error) => over(why_not(error)),
         }
     }
@@ -245,9 +247,9 @@ fn over(why: &'static str) -> (Meeting, u32) {
     (Meeting::Over(why), u32::MAX)
 }
 
-/// It is due again after twice as many calls.
-fn later(calls: u32, why: &'static str) -> (Meeting, u32) {
-    let again = calls.max(1).saturating_mul(2);
+/// It is due again after twice as many turns.
+fn later(served: u32, why: &'static str) -> (Meeting, u32) {
+    let again = served.max(TURN).saturating_mul(2);
     if again < LATEST { (Meeting::Due(why), again) } else { over(why) }
 }
 

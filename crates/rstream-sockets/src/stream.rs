@@ -18,7 +18,7 @@ mod wait;
 
 pub use leave::{Step, WayBack};
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rstream_ring::{Error, Reader, Writer};
@@ -108,9 +108,11 @@ pub struct Stream {
     pub(crate) meeting: Mutex<Meeting>,
     /// The thread that has it now, or 0.
     pub(crate) meeter: AtomicU32,
-    /// Calls that the kernel has served, and from how many on the meeting is due.
-    pub(crate) calls: AtomicU32,
+    /// How much the kernel has served, and from how much on the meeting is due, in parts of a [`TURN`].
+    pub(crate) served: AtomicU32,
     pub(crate) due: AtomicU32,
+    /// Which way the last call went: 0 none yet, else a [`Way`].
+    last_way: AtomicU8,
     /// Calls that send, since the upgrade.
     sends: AtomicU32,
     pub(crate) statistics: Statistics,
@@ -119,14 +121,14 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A connection that has carried no bytes yet. The sides meet after `after` calls.
+    /// A connection that has carried no bytes yet. The sides meet after `after` turns: see [`TURN`].
     ///
     /// # Errors
     /// What the system says if it has no memory.
     pub fn new(role: Role, after: u32) -> Result<Self, Errno> {
         let slot = Slot::new()?;
         let (input, output) = (slot.input(), slot.output());
-        let (meeting, calls) = (Mutex::new(Meeting::Due("")), AtomicU32::new(0));
+        let meeting = Mutex::new(Meeting::Due(""));
         Ok(Self {
             role,
             slot,
@@ -134,8 +136,9 @@ impl Stream {
             output,
             meeting,
             meeter: AtomicU32::new(0),
-            calls,
-            due: AtomicU32::new(after),
+            served: AtomicU32::new(0),
+            due: AtomicU32::new(turns(after)),
+            last_way: AtomicU8::new(0),
             sends: AtomicU32::new(0),
             statistics: Statistics::new(role),
             window: RING,
@@ -221,12 +224,36 @@ impl Stream {
         error
     }
 
-    /// Counts a call of the kernel, and one more for each so many bytes.
-    fn count(&self, length: usize) {
-        const BYTES: usize = 8 << 10;
-        let calls = 1 + u32::try_from(length / BYTES).unwrap_or(u32::MAX >> 8);
-        self.calls.fetch_add(calls, Ordering::Relaxed);
+    /// Counts a call of the kernel that has moved so many bytes.
+    fn count(&self, way: Way, length: usize) {
+        /// A part of a turn.
+        const BYTES: usize = (1 << 20) / TURN as usize;
+        let is_turn = self.last_way.load(Ordering::Relaxed) != way as u8;
+        if is_turn {
+            self.last_way.store(way as u8, Ordering::Relaxed);
+        }
+        let parts = if is_turn { TURN } else { TURN / 32 };
+        let bytes = u32::try_from(length / BYTES).unwrap_or(TURN << 8);
+        self.served.fetch_add(parts + bytes, Ordering::Relaxed);
     }
+}
+
+/// A call whose bytes go the other way than those of the call before. The calls that follow it the same way are a
+/// thirty-second of a turn each, and each MiB is one more: what goes in one direction and ends the connection, as a
+/// file, is over before a meeting would have paid.
+pub(crate) const TURN: u32 = 64;
+
+/// So many turns, in their parts. Too many to count are never.
+pub(crate) const fn turns(count: u32) -> u32 {
+    if count < u32::MAX / TURN { count * TURN } else { u32::MAX }
+}
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy)]
+#[repr(u8)]
+enum Way {
+    In = 1,
+    Out = 2,
 }
 
 #[cfg(test)]

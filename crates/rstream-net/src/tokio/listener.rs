@@ -10,7 +10,7 @@ use ::tokio::net::ToSocketAddrs;
 use rstream_sockets::Role;
 
 use super::TcpStream;
-use crate::CALLS;
+use crate::TURNS;
 
 /// As [`tokio::net::TcpListener`](::tokio::net::TcpListener), for [`TcpStream`]s of this crate.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl TcpListener {
     }
 
     fn new(socket: ::tokio::net::TcpListener) -> Self {
-        Self { socket, after: AtomicU32::new(CALLS) }
+        Self { socket, after: AtomicU32::new(TURNS) }
     }
 
     /// Waits for a connection. A future that is dropped loses none.
@@ -88,8 +88,8 @@ impl TcpListener {
     }
 
     /// [`TcpStream::upgrade_after`] of each connection that is accepted from now on.
-    pub fn upgrade_after(&self, calls: u32) {
-        self.after.store(calls, Ordering::Relaxed);
+    pub fn upgrade_after(&self, turns: u32) {
+        self.after.store(turns, Ordering::Relaxed);
     }
 }
 

@@ -16,7 +16,7 @@ use rstream_sockets::Role;
 use super::core::Core;
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, split, split_owned};
 use super::wakers::Who;
-use crate::CALLS;
+use crate::TURNS;
 use crate::connection::{Connection, Path};
 
 /// As [`tokio::net::TcpStream`](::tokio::net::TcpStream). Any TCP peer may be at the other end; with one that
@@ -35,7 +35,7 @@ impl TcpStream {
     /// # Errors
     /// Those of [`tokio::net::TcpStream::connect`](::tokio::net::TcpStream::connect).
     pub async fn connect(address: impl ToSocketAddrs) -> io::Result<Self> {
-        Self::new(::tokio::net::TcpStream::connect(address).await?, Role::Active, CALLS)
+        Self::new(::tokio::net::TcpStream::connect(address).await?, Role::Active, TURNS)
     }
 
     /// A connection that has carried **no bytes yet**, in this runtime. One that has stays on TCP, as far as
@@ -55,10 +55,11 @@ impl TcpStream {
         self.core.connection().path()
     }
 
-    /// Has it move to shared memory after so many calls that move bytes, instead of 8, if it has not begun
-    /// to. 0 is for tests; [`u32::MAX`] is never.
-    pub fn upgrade_after(&self, calls: u32) {
-        self.core.connection().stream.meet_after(calls);
+    /// Has it move to shared memory after so many turns, instead of 8, if it has not begun to. A turn is a call
+    /// whose bytes go the other way than those of the call before, or 32 calls that go the same way, or a MiB.
+    /// 0 is for tests; [`u32::MAX`] is never.
+    pub fn upgrade_after(&self, turns: u32) {
+        self.core.connection().stream.meet_after(turns);
     }
 
     /// As a read, but the bytes stay the next to be read. Any number of tasks may wait.

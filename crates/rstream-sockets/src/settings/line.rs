@@ -19,8 +19,8 @@ pub(super) struct Rule {
 
 /// The longest look before a sleep that can be asked for.
 const LONGEST_SPIN: Duration = Duration::from_millis(10);
-/// The most calls after which the sides meet.
-const MOST_CALLS: u32 = 1 << 20;
+/// The most turns after which the sides meet.
+const MOST_TURNS: u32 = 1 << 20;
 
 /// Reads a line: the programs that it is for, and its rule, or what is wrong with it. `None`: it says
 /// nothing.
@@ -61,7 +61,7 @@ fn option(mut options: Options, word: &str) -> Result<Options, String> {
     let (name, value) = word.split_once('=').ok_or_else(|| format!("'{word}' is no option"))?;
     let is_new = match name {
         "window" => options.window.replace(window(value)?).is_none(),
-        "after" => options.after.replace(calls(value)?).is_none(),
+        "after" => options.after.replace(turns(value)?).is_none(),
         "spin" => options.spin.replace(time(value)?).is_none(),
         _ => return Err(format!("'{name}' is no option: window, after or spin")),
     };
@@ -79,9 +79,9 @@ fn window(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("'{text}' is no window: 16K, 32K, 64K, 128K, 256K or 512K"))
 }
 
-fn calls(text: &str) -> Result<u32, String> {
-    let calls = number(text).filter(|&calls| calls <= MOST_CALLS);
-    calls.ok_or_else(|| format!("'{text}' is no number of calls: 0 to {MOST_CALLS}"))
+fn turns(text: &str) -> Result<u32, String> {
+    let turns = number(text).filter(|&turns| turns <= MOST_TURNS);
+    turns.ok_or_else(|| format!("'{text}' is no number of turns: 0 to {MOST_TURNS}"))
 }
 
 fn time(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rstream_ring::{Error, Notify, Reader, ask};
 use rustix::io::Errno;
 
-use super::{Answer, Stream, Then};
+use super::{Answer, Stream, Then, Way};
 use crate::bell::{Bell, are_bells, take_bells};
 use crate::kernel::Kernel;
 use crate::lock::{is_alive, thread};
@@ -58,7 +58,7 @@ impl Stream {
         outcome: Result<usize, Errno>,
         peek: bool,
     ) -> Result<Option<usize>, Errno> {
-        self.count(outcome.unwrap_or(0));
+        self.count(Way::In, outcome.unwrap_or(0));
         self.meet_before_counting(kernel);
         let mut held = self.lock_input()?;
         let (state, mut reader) = held.parts();

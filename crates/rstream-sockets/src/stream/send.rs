@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::leave::seconds;
 use super::receive::is_break;
-use super::{Answer, Role, Stream};
+use super::{Answer, Role, Stream, Way};
 use crate::bell::Bell;
 use crate::kernel::Kernel;
 use crate::shared::{Held, Leaving, Output};
@@ -135,7 +135,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::send`].
     pub fn sent(&self, kernel: &impl Kernel, length: usize) -> Result<(), Errno> {
-        self.count(length);
+        self.count(Way::Out, length);
         {
             let mut held = self.lock_output()?;
             let (state, _) = held.parts();

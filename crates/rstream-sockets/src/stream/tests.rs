@@ -23,7 +23,7 @@ fn with_silent_peer(test: impl FnOnce(TcpStream, &Stream, &Stream, &Socket<'_>))
     let peers_kernel = Socket::new(peers_socket.as_fd(), true);
     peer.meet(&peers_kernel);
     stream.meet(&kernel);
-    peer.count(0);
+    peer.count(Way::In, 0);
     peer.meet(&peers_kernel);
     stream.meet(&kernel);
     assert!(stream.has_rings() && stream.begin(&kernel).unwrap());
