@@ -121,7 +121,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A connection that has carried no bytes yet. The sides meet after `after` turns: see [`TURN`].
+    /// A connection that has carried no bytes yet. The sides meet after `after` turns: calls whose bytes go the other
+    /// way than those of the call before, or 32 calls that go the same way, or a MiB.
     ///
     /// # Errors
     /// What the system says if it has no memory.
