@@ -91,3 +91,31 @@ fn a_bell_that_is_late_for_a_close_hides_no_end() {
         assert_eq!(got, Ok(Answer::Done(0)));
     });
 }
+
+/// A response on a connection of its own is over before a meeting would have paid.
+#[test]
+fn what_goes_one_way_meets_late() {
+    let is_due =
+        |stream: &Stream| stream.served.load(Ordering::Relaxed) >= stream.due.load(Ordering::Relaxed);
+    let one_way = |count: usize, length: usize| {
+        let stream = Stream::new(Role::Active, 8).unwrap();
+        stream.count(Way::Out, 100);
+        (0..count).for_each(|_| stream.count(Way::In, length));
+        is_due(&stream)
+    };
+    assert!(!one_way(125, 8 << 10), "1 MB as ab reads it");
+    assert!(!one_way(1, 5 << 20), "5 MiB by one sendfile");
+    assert!(one_way(1, 6 << 20));
+    assert!(one_way(300, 1), "a stream of small messages");
+
+    let turns = Stream::new(Role::Active, 8).unwrap();
+    for turn in 0..8 {
+        assert!(!is_due(&turns), "after {turn} turns");
+        turns.count(if turn % 2 == 0 { Way::Out } else { Way::In }, 100);
+    }
+    assert!(is_due(&turns));
+
+    let never = Stream::new(Role::Active, u32::MAX).unwrap();
+    (0..100).for_each(|_| never.count(Way::In, usize::MAX));
+    assert!(!is_due(&never) && never.is_over());
+}
