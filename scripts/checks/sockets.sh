@@ -12,7 +12,7 @@ build_sockets() {
     done
 }
 
-# preloaded CALLS COMMAND...: with the library; connections are upgraded after so many calls.
+# preloaded TURNS COMMAND...: with the library; connections are upgraded after so many turns.
 preloaded() {
     RSTREAM_SOCKETS_AFTER=$1 "$provider/rstream-run" "${@:2}"
 }
@@ -28,7 +28,7 @@ sockets_model() {
     local model=$programs/sockets/model after program
     needs_little
     "$model" 0 300
-    for after in 0 3 8; do
+    for after in 0 2 4; do
         preloaded "$after" "$model" 0 1500
     done
     for program in killed handed; do

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rstream_sockets::settings::Options;
 use rstream_sockets::statistics::close_left;
-use rstream_sockets::{Patience, Role, Socket, Step, Stream, WayBack};
+use rstream_sockets::{LOOK, Patience, Role, Socket, Step, Stream, TURNS, WayBack};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 
@@ -45,11 +45,6 @@ pub(crate) struct Connection {
     is_back_known: AtomicBool,
 }
 
-/// How long a thread looks again before it sleeps, if nothing else is set.
-const LOOK: Duration = Duration::from_micros(20);
-/// Turns after which the two sides meet: then TCP has cost as much as the meeting does.
-const TURNS: u32 = 8;
-
 /// Watches a new connection, if it is one of TCP and the rules allow it. `fd` was connected or accepted just
 /// now.
 pub(crate) fn add(fd: c_int, role: Role) {
@@ -70,10 +65,7 @@ pub(crate) fn insert(
     options: &Options,
     is_attached: bool,
 ) -> Result<Arc<Item>, Errno> {
-    let turns = turns().or(options.after).unwrap_or(TURNS);
-    // The side that connected makes itself known in the turn before the one in which the other looks.
-    let after = if role == Role::Active { turns } else { turns.saturating_add(1) };
-    let stream = Stream::new(role, after)?;
+    let stream = Stream::new(role, turns().or(options.after).unwrap_or(TURNS))?;
     // SAFETY: the caller's descriptor, which is a socket.
     let cookie = socket_cookie(unsafe { BorrowedFd::borrow_raw(fd) })?;
     let connection = Connection {

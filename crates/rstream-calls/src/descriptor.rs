@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::net::Shutdown;
 use std::sync::Arc;
 
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
@@ -220,21 +221,21 @@ pub unsafe fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t,
 pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     let item = table::get(fd);
     if let Some(connection) = item.as_ref().and_then(|item| item.connection()) {
-        let socket = connection.socket(fd);
-        let is_valid = matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR);
-        if is_valid && connection.stream.has_no_output_left() == Ok(true) {
-            set_errno(Errno::NOTCONN);
-            return -1;
-        }
-        if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
-            connection.stream.end_input(&socket, how == libc::SHUT_RDWR);
-        }
-        let by_ring = match how {
-            libc::SHUT_WR | libc::SHUT_RDWR => connection.stream.end_output(&socket) == Ok(true),
-            _ => false,
+        let shut = |how| connection.stream.shut(&connection.socket(fd), how);
+        let outcome = match how {
+            libc::SHUT_RD => shut(Shutdown::Read),
+            libc::SHUT_WR => shut(Shutdown::Write),
+            libc::SHUT_RDWR => shut(Shutdown::Both),
+            // The kernel refuses it.
+            _ => Ok(true),
         };
-        if by_ring && how == libc::SHUT_WR {
-            return 0;
+        match outcome {
+            Ok(true) => {}
+            Ok(false) => return 0,
+            Err(error) => {
+                set_errno(error);
+                return -1;
+            }
         }
     }
     // SAFETY: no pointers.

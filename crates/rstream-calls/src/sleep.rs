@@ -4,15 +4,11 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
-use rstream_sockets::{Naps, Wait};
+use rstream_sockets::{Naps, OUTPUT_SLEEP, Wait};
 use rustix::io::Errno;
 
 use crate::connection::Connection;
 use crate::{errno, real};
-
-/// The longest sleep of a call that sends, where each signal ends it. Another thread may end the output, of which
-/// the kernel knows nothing.
-const OUTPUT_SLEEP: Duration = Duration::from_millis(100);
 
 /// Whether calls of this socket wait.
 pub(crate) fn is_blocking(fd: c_int) -> bool {

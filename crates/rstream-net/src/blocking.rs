@@ -4,19 +4,13 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
 
-use rstream_sockets::{Answer, Naps, Step, Stream, Then, Wait, WayBack};
+use rstream_sockets::{Answer, LOOK, Naps, OUTPUT_SLEEP, Step, Stream, Then, Wait, WayBack};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
 use crate::connection::Connection;
-
-/// How long a thread looks again before it sleeps.
-const LOOK: Duration = Duration::from_micros(20);
-/// The longest sleep of a call that sends, where each signal ends it. Another thread may end the output, of which
-/// the kernel knows nothing.
-const OUTPUT_SLEEP: Duration = Duration::from_millis(100);
 
 /// Has the kernel serve the connection.
 pub(crate) fn go_back(connection: &Connection) -> io::Result<()> {

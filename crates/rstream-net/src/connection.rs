@@ -7,11 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rstream_sockets::{Kernel, Patience, Role, Socket, Stream};
+use rstream_sockets::{Kernel, Patience, Role, Socket, Stream, TURNS};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, sockopt};
-
-use crate::TURNS;
 
 /// Buffers of one call of the kernel.
 const MOST: usize = 1024;
@@ -39,8 +37,6 @@ pub(crate) struct Connection<S: AsFd = net::TcpStream> {
 impl<S: AsFd> Connection<S> {
     /// A connection that has carried no bytes yet.
     pub(crate) fn new(socket: S, role: Role, after: u32) -> io::Result<Self> {
-        // The side that connected makes itself known in the call before the one in which the other looks.
-        let after = after.saturating_add(u32::from(role == Role::Passive && after > 0));
         let is_nodelay = AtomicBool::new(sockopt::tcp_nodelay(&socket)?);
         let (stream, patience) = (Stream::new(role, after)?, Patience::new());
         Ok(Self { socket, stream, role, patience, is_nodelay })
@@ -95,13 +91,7 @@ impl<S: AsFd> Connection<S> {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        let kernel = self.kernel();
-        if how != Shutdown::Write {
-            self.stream.end_input(&kernel, how == Shutdown::Both);
-        }
-        let by_ring = how != Shutdown::Read && self.stream.end_output(&kernel) == Ok(true);
-        // The peer learns it by the ring, and bells can be rung on.
-        if by_ring && how == Shutdown::Write {
+        if !self.stream.shut(&self.kernel(), how)? {
             return Ok(());
         }
         Ok(rustix::net::shutdown(

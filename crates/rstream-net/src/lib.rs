@@ -18,6 +18,3 @@ pub mod tokio;
 pub use connection::Path;
 pub use listener::{Incoming, TcpListener};
 pub use stream::TcpStream;
-
-/// Turns after which the two ends of a connection meet: then TCP has cost as much as the meeting does.
-const TURNS: u32 = 8;

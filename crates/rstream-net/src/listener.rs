@@ -5,9 +5,9 @@ use std::net::{self, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rstream_sockets::Role;
+use rstream_sockets::{Role, TURNS};
 
-use crate::{TURNS, TcpStream};
+use crate::TcpStream;
 
 /// As [`std::net::TcpListener`], for [`TcpStream`]s of this crate.
 #[derive(Debug)]

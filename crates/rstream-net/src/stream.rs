@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rstream_sockets::Role;
+use rstream_sockets::{Role, TURNS};
 
+use crate::blocking;
 use crate::connection::{Connection, Path};
-use crate::{TURNS, blocking};
 
 /// As [`std::net::TcpStream`]. Any TCP peer may be at the other end; with one that uses rstream too, on the
 /// same host, the bytes move to shared memory by themselves.

@@ -23,8 +23,8 @@ mod tests;
 
 pub use kernel::{Counts, Kernel, Socket};
 pub use meeting::{Report, set_reporter};
-pub use patience::{Naps, Patience};
-pub use stream::{Answer, Ready, Role, Step, Stream, Then, Wait, WayBack};
+pub use patience::{LOOK, Naps, OUTPUT_SLEEP, Patience};
+pub use stream::{Answer, Ready, Role, Step, Stream, TURNS, Then, Wait, WayBack};
 
 /// To be called in a process that is about to fork: `streams` are all that it has. What they share stays
 /// shared, and none that is not upgraded yet is upgraded by both processes.

@@ -32,11 +32,12 @@ pub(crate) enum Meeting {
 }
 
 const SIZES: RingSizes = RingSizes { output: RING, input: RING };
-/// Looks of the side that listens: so many in each turn, or in every fourth call the same way, then one in so many
-/// turns, then no more.
+/// The first looks of the side that listens come with each turn, or with every fourth call the same way.
 const OFTEN: u32 = 32;
 const FOUR_CALLS: u32 = TURN / 8;
+/// The others come after so many turns each.
 const STEP: u32 = turns(16);
+/// There are at most so many in all.
 const LAST: u32 = 4096;
 /// When the next look is due once a segment was offered: in each call.
 const OFFERED: u32 = 0;
@@ -54,7 +55,7 @@ impl Stream {
         if let Ok(meeting) = self.meeting.try_lock()
             && matches!(*meeting, Meeting::Due(_))
         {
-            self.due.store(turns(after), Ordering::Relaxed);
+            self.due.store(self.role.due(after), Ordering::Relaxed);
         }
     }
 

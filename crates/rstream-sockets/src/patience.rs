@@ -8,6 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::statistics::Looks;
 
+/// How long a thread looks again before it sleeps, if nothing else is said.
+pub const LOOK: Duration = Duration::from_micros(20);
+/// The longest sleep of a call that sends, if it may end early: another thread may end the output, and the kernel
+/// does not know of that.
+pub const OUTPUT_SLEEP: Duration = Duration::from_millis(100);
+
 /// What looking has brought. All that share one learn together.
 #[derive(Debug)]
 pub struct Patience {

@@ -46,6 +46,14 @@ pub enum Role {
     Passive,
 }
 
+impl Role {
+    /// When the meeting is due for this side, in parts of a [`TURN`], if the sides are to meet after so many turns.
+    /// The side that connected makes itself known in the turn before the one in which the other looks.
+    pub(crate) fn due(self, after: u32) -> u32 {
+        turns(after.saturating_add(u32::from(self == Self::Passive && after > 0)))
+    }
+}
+
 /// What a call has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
@@ -138,7 +146,7 @@ impl Stream {
             meeting,
             meeter: AtomicU32::new(0),
             served: AtomicU32::new(0),
-            due: AtomicU32::new(turns(after)),
+            due: AtomicU32::new(role.due(after)),
             last_way: AtomicU8::new(0),
             sends: AtomicU32::new(0),
             statistics: Statistics::new(role),
@@ -238,6 +246,9 @@ impl Stream {
         self.served.fetch_add(parts + bytes, Ordering::Relaxed);
     }
 }
+
+/// Turns after which the sides meet, if nothing else is said: by then TCP has cost as much as the meeting does.
+pub const TURNS: u32 = 8;
 
 /// A call whose bytes go the other way than those of the call before. The calls that follow it the same way are a
 /// thirty-second of a turn each, and each MiB is one more: what goes in one direction and ends the connection, as a

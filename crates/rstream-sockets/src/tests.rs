@@ -336,7 +336,7 @@ fn run(seed: u64, seen: &mut Seen) {
     let random = Rc::new(Random(Cell::new(seed.wrapping_mul(2).wrapping_add(1) << 8)));
     (0..8).for_each(|_| _ = random.next());
     let longest = [4, 60, 2000, 40_000][random.below(4)];
-    let mut apps = apps(&random, [random.below(12) as u32, random.below(12) as u32]);
+    let mut apps = apps(&random, [random.below(7) as u32, random.below(7) as u32]);
     for _ in 0..20 + random.below(200) {
         let at = random.below(2);
         let length = random.below(longest);
@@ -426,6 +426,6 @@ fn what_is_read_is_what_was_written() {
         }
     }
     if one.is_none() {
-        assert!(seen.upgraded > 3000 && seen.ended > 5000 && seen.died > 500 && seen.back > 500);
+        assert!(seen.upgraded > 4000 && seen.ended > 10_000 && seen.died > 2000 && seen.back > 800);
     }
 }

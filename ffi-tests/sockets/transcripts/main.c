@@ -123,7 +123,7 @@ static int serve(unsigned end)
 
 /* ---- ways to run ----------------------------------------------------------------------------------------- */
 
-/* For each end: after how many calls the library upgrades; NULL: it is not there. */
+/* For each end: after how many turns the library upgrades; NULL: it is not there. */
 struct way {
     const char *name;
     const char *after[ENDS];
@@ -139,9 +139,9 @@ static struct way ways[] = {
     {.name = "with the library at end 0", .after = {"1", NULL}},
     {.name = "with the library at end 1", .after = {NULL, "2"}},
     {.name = "with the library, at once", .after = {"0", "0"}},
-    {.name = "with the library after 1 call", .after = {"1", "1"}},
-    {.name = "with the library after 2 and 5 calls", .after = {"2", "5"}},
-    {.name = "with the library after 8 calls", .after = {"8", "8"}},
+    {.name = "with the library at once and after 1 turn", .after = {"0", "1"}},
+    {.name = "with the library after 1 and 2 turns", .after = {"1", "2"}},
+    {.name = "with the library after 3 turns", .after = {"3", "3"}},
 };
 enum { WAYS = sizeof ways / sizeof ways[0] };
 

@@ -4,20 +4,18 @@ use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ::tokio::io::Interest;
 use ::tokio::net::TcpStream;
 use ::tokio::task::coop::poll_proceed;
-use rstream_sockets::{Answer, Then};
+use rstream_sockets::{Answer, LOOK, Then};
 use rustix::io::Errno;
 
 use super::nap::Nap;
 use super::wakers::{Place, Wakers, Who};
 use crate::connection::Connection;
 
-/// How long a task looks again, while others run, before it sleeps.
-const LOOK: Duration = Duration::from_micros(20);
 /// Attempts of one poll. More are left to the next one.
 const ATTEMPTS: u32 = 16;
 

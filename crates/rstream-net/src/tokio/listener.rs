@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 
 use ::tokio::net::ToSocketAddrs;
-use rstream_sockets::Role;
+use rstream_sockets::{Role, TURNS};
 
 use super::TcpStream;
-use crate::TURNS;
 
 /// As [`tokio::net::TcpListener`](::tokio::net::TcpListener), for [`TcpStream`]s of this crate.
 #[derive(Debug)]

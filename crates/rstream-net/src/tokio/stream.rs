@@ -11,12 +11,11 @@ use std::task::{Context, Poll, ready};
 
 use ::tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use ::tokio::net::ToSocketAddrs;
-use rstream_sockets::Role;
+use rstream_sockets::{Role, TURNS};
 
 use super::core::Core;
 use super::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf, split, split_owned};
 use super::wakers::Who;
-use crate::TURNS;
 use crate::connection::{Connection, Path};
 
 /// As [`tokio::net::TcpStream`](::tokio::net::TcpStream). Any TCP peer may be at the other end; with one that

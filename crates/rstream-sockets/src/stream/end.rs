@@ -1,6 +1,7 @@
 //! Joining a peer, sharing with other processes, and the ends.
 
 use std::io::IoSliceMut;
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rstream_ring::{Connected, Reader, ask};
@@ -108,12 +109,27 @@ impl Stream {
         Ok(state.leaving == Leaving::Granted || state.begun && !kernel.has_ended())
     }
 
-    /// Whether both sides have ended their output by the rings: TCP has no connection any more then, and refuses a
-    /// further `shutdown`.
+    /// `shutdown`, as far as rings carry the stream. Returns whether the kernel's has to be called as well. If only
+    /// the output ends, the peer learns that by the ring, and bells can be rung on.
+    ///
+    /// # Errors
+    /// [`Errno::NOTCONN`] if both sides have ended their output.
+    pub fn shut(&self, kernel: &impl Kernel, how: Shutdown) -> Result<bool, Errno> {
+        if self.has_no_output_left() == Ok(true) {
+            return Err(Errno::NOTCONN);
+        }
+        if how != Shutdown::Write {
+            self.end_input(kernel, how == Shutdown::Both);
+        }
+        let by_ring = how != Shutdown::Read && self.end_output(kernel) == Ok(true);
+        Ok(!by_ring || how != Shutdown::Write)
+    }
+
+    /// Whether both sides have ended their output by the rings. TCP has no connection any more then.
     ///
     /// # Errors
     /// As [`Stream::receive`].
-    pub fn has_no_output_left(&self) -> Result<bool, Errno> {
+    fn has_no_output_left(&self) -> Result<bool, Errno> {
         let has_ended = {
             let mut held = self.lock_output()?;
             let (state, _) = held.parts();
