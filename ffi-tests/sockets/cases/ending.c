@@ -215,16 +215,23 @@ FAMILY(close_after_bytes, sides)
     CHECK_INT(receive_byte(peer), 0);
 }
 
-FAMILY(close_with_unread_bytes, sides)
+/* The end of a new connection, by its number, whose peer was closed with bytes unread. */
+static int open_reset(int number)
 {
-    int ends[2], peer;
+    int ends[2];
 
     open_pair(ends);
-    peer = ends[1 - kind->number];
-    send_part(peer, 0, 100);
-    await_events(ends[kind->number], POLLIN);
-    CHECK_INT(close(ends[kind->number]), 0);
-    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    send_part(ends[number], 0, 100);
+    await_events(ends[1 - number], POLLIN);
+    CHECK_INT(close(ends[1 - number]), 0);
+    await_events(ends[number], POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
+    return ends[number];
+}
+
+FAMILY(close_with_unread_bytes, sides)
+{
+    int peer = open_reset(1 - kind->number);
+
     CHECK_ERROR(receive_byte(peer), ECONNRESET);
     CHECK_INT(receive_byte(peer), 0);
     CHECK_ERROR(send_byte(peer), EPIPE);
@@ -233,14 +240,8 @@ FAMILY(close_with_unread_bytes, sides)
 /* The error is told once, and the sender is told first if it asks first. */
 FAMILY(close_with_unread_bytes_and_a_sender, sides)
 {
-    int ends[2], peer;
+    int peer = open_reset(1 - kind->number);
 
-    open_pair(ends);
-    peer = ends[1 - kind->number];
-    send_part(peer, 0, 100);
-    await_events(ends[kind->number], POLLIN);
-    CHECK_INT(close(ends[kind->number]), 0);
-    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
     CHECK_ERROR(send_byte(peer), ECONNRESET);
     CHECK_ERROR(send_byte(peer), EPIPE);
     CHECK_INT(receive_byte(peer), 0);
@@ -248,15 +249,9 @@ FAMILY(close_with_unread_bytes_and_a_sender, sides)
 
 FAMILY(close_with_unread_bytes_and_an_option, sides)
 {
-    int ends[2], peer, error = 0;
+    int peer = open_reset(1 - kind->number), error = 0;
     socklen_t length = sizeof error;
 
-    open_pair(ends);
-    peer = ends[1 - kind->number];
-    send_part(peer, 0, 100);
-    await_events(ends[kind->number], POLLIN);
-    CHECK_INT(close(ends[kind->number]), 0);
-    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
     CHECK_INT(getsockopt(peer, SOL_SOCKET, SO_ERROR, &error, &length), 0);
     CHECK_INT(error, ECONNRESET);
     CHECK_INT(getsockopt(peer, SOL_SOCKET, SO_ERROR, &error, &length), 0);
@@ -302,14 +297,8 @@ FAMILY(bytes_after_a_close_and_an_end, sides)
 
 FAMILY(bytes_after_a_reset_and_an_end, sides)
 {
-    int ends[2], peer;
+    int peer = open_reset(1 - kind->number);
 
-    open_pair(ends);
-    peer = ends[1 - kind->number];
-    send_part(peer, 0, 100);
-    await_events(ends[kind->number], POLLIN);
-    CHECK_INT(close(ends[kind->number]), 0);
-    await_events(peer, POLLIN | POLLOUT | POLLRDHUP | POLLHUP | POLLERR);
     CHECK_ERROR(shutdown(peer, SHUT_WR), ENOTCONN);
     CHECK_ERROR(send_byte(peer), ECONNRESET);
     CHECK_ERROR(send_byte(peer), EPIPE);
