@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures programs of others over TCP, Unix sockets and upgraded connections, in turns, and writes
 # docs/sockets-measured.md's tables to standard output: the medians of all rounds, their ratio to TCP, and the ratio of
-# the processor time that the whole machine used for as much work.
+# the processor time that the whole machine used for as much work. A second table is of what is not upgraded: plain, and
+# with rstream-run.
 #
 #   scripts/sockets-bench.sh [ROUNDS [PICTURE]]
 #
@@ -11,16 +12,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/cargo.sh
 
-rounds=${1:-5}
+rounds=${1:-5} columns='tcp unix rstream'
 release=$PWD/target/release
 folder=$(mktemp -d)
 chmod 755 "$folder"
 started=()
 trap 'kill "${started[@]}" 2>/dev/null || true; rm -rf "$folder"' EXIT
 
-cargo build --release --quiet -p rstream-preload -p rstream-run
+cargo build --release --quiet -p rstream-preload -p rstream-run -p rstream-perf
 gcc -O2 -std=c11 -D_GNU_SOURCE -o "$folder/pingpong" ffi-tests/sockets/pingpong.c
 head -c 1024 /dev/urandom >"$folder/file"
+echo '* any * * shm spin=0' >"$folder/asleep"
 cat >"$folder/nginx" <<END
 daemon off; worker_processes 1; pid $folder/pid; error_log $folder/errors;
 events { worker_connections 256; }
@@ -71,6 +73,22 @@ sized_clients() {
     [[ $1 != unix ]] || place=(-s "$folder/redis")
     redis-benchmark "${place[@]}" -q -t set -d "$2" -n 100 >/dev/null
     redis_clients "$1" -c 50 -n 100000
+}
+
+# redis_beside PATH SIDE: one side goes over the path, the other is plain.
+redis_beside() {
+    local asking=$1 serving=tcp
+    [[ $2 == client ]] || { asking=tcp serving=$1; }
+    during "$serving" redis-server --port 7701 --save '' -- redis_clients "$asking" -c 1 -n 60000
+}
+
+local_clients() {
+    (over "$1" redis-benchmark -s "$folder/redis" --csv -t get -c 1 -n 100000 2>/dev/null) | awk -F'"' '/GET/ { print $4 }'
+}
+
+# redis_local PATH: by a Unix socket, whatever the path.
+redis_local() {
+    during "$1" redis-server --port 0 --unixsocket "$folder/redis" --save '' -- local_clients "$1"
 }
 
 # redis_sized PATH SIZE
@@ -137,6 +155,21 @@ pingpong() {
     (over "$1" "$folder/pingpong" "${@:2}")
 }
 
+# Both sides sleep at once, instead of looking first.
+pingpong_asleep() {
+    RSTREAM_SOCKETS_CONF=$folder/asleep pingpong "$1" 64 30000 block
+}
+
+# bulk PATH: 64 KiB one way, both sides spinning; as "tcp", a bare ring with the window of an upgraded connection.
+bulk() {
+    if [[ $1 == rstream ]]; then
+        pingpong rstream 65536 200000 flow
+    else
+        "$release/rstream-perf" -o ring:512K -t bandwidth -s 64k -r 1 --json "$folder/ring.json" &>/dev/null
+        jq '.results[0].metrics.megabytes_per_second.median' "$folder/ring.json"
+    fi
+}
+
 median() {
     sort -g | awk '{ value[NR] = $1 } END { print value[int((NR + 1) / 2)] }'
 }
@@ -161,7 +194,7 @@ row() {
         done
     done
     printf '| %s |' "$title"
-    for path in tcp unix rstream; do
+    for path in $columns; do
         if [[ -e $folder/$path.row ]]; then
             printf ' %.5g |' "$(median <"$folder/$path.row")"
         else
@@ -226,3 +259,12 @@ row time 'PostgreSQL, pgbench -S, 8 clients' 'tcp unix rstream' database 8
 row time 'iperf3, one way, MB/s' 'tcp rstream' flood
 row work '64 B there and back, waiting, µs' 'tcp rstream' pingpong 64 30000 block
 row work '64 B there and back, spinning, µs' 'tcp rstream' pingpong 64 100000 spin
+row work '64 B there and back, both asleep, µs' 'tcp rstream' pingpong_asleep
+row time '64 KiB one way, spinning, MB/s (in the place of TCP: a bare ring of 512 KiB)' 'tcp rstream' bulk
+echo
+echo "| | plain | with rstream-run | ratio | processor time |"
+echo "|---|---|---|---|---|"
+rounds=$((2 * rounds)) columns='tcp rstream'
+row work 'redis GET, 1 client with rstream-run, a plain server, requests/s' 'tcp rstream' redis_beside client
+row work 'redis GET, 1 plain client, a server with rstream-run' 'tcp rstream' redis_beside server
+row work 'redis GET by a Unix socket, 1 client, both sides with rstream-run' 'tcp rstream' redis_local

@@ -1,7 +1,8 @@
 /*
- * A message there and back between two processes over TCP.
+ * Messages between two processes over TCP.
  *
  *   pingpong BYTES TRIPS HOW    HOW: block, or spin. Prints the median of a round trip in microseconds.
+ *   pingpong BYTES TRIPS flow   Messages one way, spinning, and one back when all are there. Prints MB/s.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -36,6 +37,14 @@ static void move(int fd, char *bytes, size_t length, bool is_send, int flags)
     }
 }
 
+static int64_t now(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
 static int compare(const void *one, const void *other)
 {
     int64_t first = *(const int64_t *)one, second = *(const int64_t *)other;
@@ -47,7 +56,8 @@ int main(int argc, char **argv)
     if (argc != 4)
         return 2;
     size_t length = strtoul(argv[1], NULL, 0), trips = strtoul(argv[2], NULL, 0);
-    int flags = strcmp(argv[3], "spin") ? 0 : MSG_DONTWAIT;
+    bool flows = !strcmp(argv[3], "flow");
+    int flags = strcmp(argv[3], "block") ? MSG_DONTWAIT : 0;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t room = sizeof address;
     int listener = socket(AF_INET, SOCK_STREAM, 0), fd;
@@ -64,23 +74,25 @@ int main(int argc, char **argv)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
         for (size_t trip = 0; trip < trips; trip++) {
             move(fd, bytes, length, false, flags);
-            move(fd, bytes, length, true, flags);
+            if (!flows || trip + 1 == trips)
+                move(fd, bytes, length, true, flags);
         }
         _exit(0);
     }
     if ((fd = socket(AF_INET, SOCK_STREAM, 0)) < 0 || connect(fd, (struct sockaddr *)&address, room))
         die("connect");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    int64_t start = now();
     for (size_t trip = 0; trip < trips; trip++) {
-        struct timespec begin, end;
-        clock_gettime(CLOCK_MONOTONIC, &begin);
+        int64_t begin = now();
         move(fd, bytes, length, true, flags);
-        move(fd, bytes, length, false, flags);
-        clock_gettime(CLOCK_MONOTONIC, &end);
-        times[trip] = (end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec;
+        if (!flows || trip + 1 == trips)
+            move(fd, bytes, length, false, flags);
+        times[trip] = now() - begin;
     }
+    int64_t all = now() - start;
     waitpid(child, NULL, 0);
     qsort(times, trips, sizeof *times, compare);
-    printf("%.3f\n", (double)times[trips / 2] / 1000);
+    printf("%.3f\n", flows ? 1e3 * (double)length * (double)trips / (double)all : (double)times[trips / 2] / 1000);
     return 0;
 }
