@@ -3,12 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::net::Shutdown;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
+use rstream_sockets::Role;
 use rstream_sockets::statistics::{close_left, is_left, left};
-use rstream_sockets::{Role, Socket};
 use rustix::io::Errno;
 
 use crate::connection::Connection;
@@ -296,14 +295,9 @@ pub unsafe fn getsockopt(
 ) -> c_int {
     // SAFETY: the application's arguments.
     let answer = unsafe { real::getsockopt(fd, level, name, value, length) };
-    if (answer, level, name) != (0, libc::SOL_SOCKET, libc::SO_ERROR) {
-        return answer;
-    }
-    let Some(item) = table::get(fd) else {
-        keep(|| add_unseen(fd));
-        return answer;
-    };
-    if let Some(connection) = item.connection()
+    if (answer, level, name) == (0, libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(item) = table::get(fd)
+        && let Some(connection) = item.connection()
         // SAFETY: the kernel has written the length, and an error if there is room for it.
         && unsafe { *length } as usize == size_of::<c_int>()
     {
@@ -319,21 +313,6 @@ pub unsafe fn getsockopt(
         }
     }
     answer
-}
-
-/// Watches a connection that the program has made by a system call of its own, as Rust's async-io does, before it asks
-/// how that went. One without `FD_CLOEXEC` may be another program's, too.
-#[cold]
-fn add_unseen(fd: c_int) {
-    // SAFETY: no pointers; and a descriptor that is open, because the kernel has just answered.
-    let (flags, socket) = unsafe { (real::fcntl(fd, libc::F_GETFD, 0), BorrowedFd::borrow_raw(fd)) };
-    if flags & libc::FD_CLOEXEC != 0
-        && process::is_own()
-        && Socket::role_of_unused(socket) == Some(Role::Active)
-    {
-        connection::add(fd, Role::Active);
-        set::introduce(fd);
-    }
 }
 
 /// Takes the error of a connection that no call has reported yet.

@@ -1,12 +1,10 @@
-/* Where descriptors come from, copies of them, and how they are closed. */
+/* Copies of descriptors, and how they are closed. */
 #include "cases.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 static void check_works(int own, int peer)
@@ -239,24 +237,4 @@ TEST(the_lowest_number_is_free)
     CHECK_RANGE(ends[1], lowest, lowest + 2);
     close_pair(ends);
     CHECK_INT(dup(0), lowest);
-}
-
-/* As programs do that make system calls themselves, and ask by the C library how it went. */
-TEST(connected_by_a_system_call)
-{
-    struct sockaddr_in address;
-    socklen_t length = sizeof address;
-    unsigned port;
-    int listener = open_listener(&port), ends[2], error = -1;
-
-    CHECK_INT(getsockname(listener, (struct sockaddr *)&address, &length), 0);
-    CHECK((ends[0] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0);
-    CHECK_INT(syscall(SYS_connect, ends[0], &address, length), 0);
-    length = sizeof error;
-    CHECK_INT(getsockopt(ends[0], SOL_SOCKET, SO_ERROR, &error, &length), 0);
-    CHECK_INT(error, 0);
-    CHECK((ends[1] = accept(listener, NULL, NULL)) >= 0);
-    CHECK_INT(close(listener), 0);
-    upgrade(ends);
-    close_pair(ends);
 }
