@@ -59,6 +59,8 @@ pub(crate) struct Input {
     pub(crate) inside_thread: u32,
     /// Calls that found nothing, in a row.
     pub(crate) empty: u32,
+    /// When the last of them was, in nanoseconds.
+    pub(crate) looked: u64,
     /// Whether its caller calls again and again until there is something.
     pub(crate) spins: bool,
     /// Whether a bell was asked for, and none was taken since.

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { LENGTH = 1000 };
@@ -576,4 +577,73 @@ TEST(several_threads_send)
         CHECK_INT(callers[i].returned, 400 << 10);
     }
     CHECK_INT(poll_one(ends[1], POLLIN, 10), 0);
+}
+
+/* ---- past the C library -------------------------------------------------------------------------------- */
+
+static const struct way sides[] = {{"connector", 0}, {"acceptor", 1}};
+
+/* By the system call itself. */
+static int poll_unseen(int fd, int ms)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+
+    return (int)syscall(SYS_poll, &one, 1, ms);
+}
+
+static void find_nothing(int fd)
+{
+    char byte;
+
+    CHECK_ERROR(recv(fd, &byte, 1, MSG_DONTWAIT), EAGAIN);
+}
+
+static ssize_t poll_for_byte(void *fd)
+{
+    return poll_unseen(*(int *)fd, 5000);
+}
+
+/* A byte ends a wait of that kind. */
+static void check_unseen_wait(int own, int peer)
+{
+    start_caller(&caller, poll_for_byte, &own);
+    send_part(peer, 0, 1);
+    join_caller(&caller);
+    CHECK_INT(caller.returned, 1);
+    receive_part(own, 0, 1);
+}
+
+FAMILY(an_unseen_wait_after_room_came, sides)
+{
+    int ends[2], own, peer;
+    uint64_t sent, taken = 0;
+
+    open_pair(ends);
+    own = ends[kind->number];
+    peer = ends[1 - kind->number];
+    sent = fill_up(own, 0);
+    /* What tells of room looks like input to whoever waits unseen. */
+    for (int round = 0; round < 40; round++) {
+        receive_part(peer, taken, sent - taken);
+        taken = sent;
+        poll_unseen(own, 5);
+        find_nothing(own);
+        sent += fill_up(own, sent);
+    }
+    check_unseen_wait(own, peer);
+    close_pair(ends);
+}
+
+FAMILY(an_unseen_wait_after_calls_in_vain, sides)
+{
+    int ends[2], own;
+
+    open_pair(ends);
+    own = ends[kind->number];
+    for (int round = 0; round < 40; round++) {
+        find_nothing(own);
+        CHECK_INT(poll_unseen(own, 1), 0);
+    }
+    check_unseen_wait(own, ends[1 - kind->number]);
+    close_pair(ends);
 }

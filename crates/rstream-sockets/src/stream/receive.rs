@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rstream_ring::{Error, Notify, Reader, ask};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::{Answer, Stream, Then, Way};
 use crate::bell::{Bell, are_bells, take_bells};
@@ -186,12 +187,17 @@ impl Stream {
                 if state.finished {
                     return Ok(Answer::Done(0));
                 }
-                if then == Then::Look || then == Then::Return && !self.is_led() && spins(state, reader) {
+                let may_spin = then == Then::Return && !self.is_led();
+                if then == Then::Look || may_spin && spins(state) {
                     return Ok(Answer::Wait);
                 }
+                let bells = self.words().taken_bells.load(Ordering::Relaxed);
                 // What the kernel says counts once everything that the peer wrote before was read.
                 if self.take_news(kernel, state, reader) {
                     continue;
+                }
+                if may_spin {
+                    note_empty(state, reader, self.words().taken_bells.load(Ordering::Relaxed) != bells);
                 }
             }
             if then == Then::Sleep {
@@ -444,15 +450,32 @@ pub(super) fn is_break(error: Errno) -> bool {
 
 /// Whether a caller that has found nothing calls again and again, as far as the last times tell: then it
 /// needs no bell, and looks at the kernel only now and then.
-fn spins(state: &mut Input, reader: &mut Reader) -> bool {
-    const CALLS: u32 = 3;
+fn spins(state: &mut Input) -> bool {
     const LOOK: u32 = 512;
     state.empty = state.empty.wrapping_add(1);
+    state.spins && !state.empty.is_multiple_of(LOOK)
+}
+
+/// After a call that has found nothing: decides whether the caller spins. A bell may have woken it from a sleep that is
+/// not seen, and so may time.
+fn note_empty(state: &mut Input, reader: &mut Reader, was_rung: bool) {
+    /// Calls in a row, each so soon after the one before that there was no sleep in between.
+    const CALLS: u32 = 16;
+    const SOON: u64 = 5_000;
+    let now = nanoseconds();
+    if was_rung || now - state.looked.min(now) > SOON {
+        state.empty = 1;
+    }
+    state.looked = now;
     if !state.spins && state.empty >= CALLS {
         state.spins = true;
         reader.disarm();
     }
-    state.spins && !state.empty.is_multiple_of(LOOK)
+}
+
+fn nanoseconds() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Reads from the ring, or looks at what is there.
