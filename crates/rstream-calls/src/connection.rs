@@ -16,7 +16,8 @@ use crate::guard::guard;
 use crate::inside::Inside;
 use crate::set::Set;
 use crate::table::{self, Item};
-use crate::{set, settings};
+use crate::unseen::Unseen;
+use crate::{set, settings, sleep};
 
 /// A connection that has been upgraded, or may be.
 pub(crate) struct Connection {
@@ -29,6 +30,7 @@ pub(crate) struct Connection {
     /// The kernel's number for the socket.
     pub(crate) cookie: u64,
     pub(crate) patience: Patience,
+    pub(crate) unseen: Unseen,
     /// How long a thread looks again before it sleeps.
     pub(crate) spin: Duration,
     /// The epoll sets that watch it, and by which descriptor.
@@ -75,6 +77,7 @@ pub(crate) fn insert(
         fd: AtomicI32::new(fd),
         cookie,
         patience: Patience::new(),
+        unseen: Unseen::default(),
         spin: options.spin.unwrap_or(LOOK),
         sets: Mutex::new(Vec::new()),
         is_watched: AtomicBool::new(false),
@@ -166,6 +169,7 @@ impl Connection {
     pub(crate) fn watch(&self, set: &Arc<Item>, fd: c_int) {
         let _inside = Inside::enter();
         self.is_watched.store(true, Ordering::SeqCst);
+        self.unseen.note_seen();
         let mut sets = self.sets.lock().unwrap_or_else(PoisonError::into_inner);
         sets.retain(|(known, _)| known.strong_count() > 0);
         sets.push((Arc::downgrade(set), fd));
@@ -186,6 +190,17 @@ impl Connection {
         // What sets know of it stays right.
         if self.stream.is_over() && !self.is_attached && !self.is_watched.load(Ordering::Relaxed) {
             self.leave(fd);
+        }
+    }
+
+    /// Takes note of a call that the kernel has served, and that received so much.
+    pub(crate) fn note_received(&self, fd: c_int, outcome: Result<usize, Errno>) {
+        match outcome {
+            Ok(length) if length > 0 && self.unseen.note_something() && !self.is_attached => {
+                self.stream.stay(&self.socket(fd), "it is waited for unseen");
+            }
+            Err(Errno::AGAIN) if !sleep::is_blocking(fd) => self.unseen.note_nothing(),
+            _ => {}
         }
     }
 

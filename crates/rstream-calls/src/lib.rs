@@ -24,6 +24,7 @@ mod set;
 mod settings;
 mod sleep;
 mod table;
+mod unseen;
 
 pub use attach::{attach, detach, forget_if_closed, path};
 pub use connection::{cookie, socket_stays_on_tcp, stays_on_tcp};

@@ -160,6 +160,7 @@ fn prepare(fds: &[pollfd], asked: &mut [pollfd], all_lead: bool) -> (bool, bool)
         is_ready |= polled.revents != 0;
         let item = table::get(polled.fd);
         let Some(connection) = item.as_ref().and_then(|item| item.connection()) else { continue };
+        connection.unseen.note_seen();
         let Some(ready) = ready(connection, polled, false) else { continue };
         if ready.output.is_some() {
             asked.events &= !OUT;

@@ -45,7 +45,11 @@ fn receive_on(
                 // The kernel would take bells for the bytes that are missing.
                 let some = flags & !libc::MSG_WAITALL;
                 let outcome = outcome(if done == 0 { call(some) } else { real_receive(fd, rest, some) });
-                match guard(|| stream.received(&socket, rest, outcome, peek)) {
+                let received = guard(|| stream.received(&socket, rest, outcome, peek));
+                if may_wait {
+                    connection.note_received(fd, outcome);
+                }
+                match received {
                     Ok(None) => continue,
                     Ok(Some(length)) => Ok(length),
                     Err(error) => Err(error),

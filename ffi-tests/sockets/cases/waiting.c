@@ -598,6 +598,13 @@ static void find_nothing(int fd)
     CHECK_ERROR(recv(fd, &byte, 1, MSG_DONTWAIT), EAGAIN);
 }
 
+static void receive_nothing(int nonblocking)
+{
+    char byte;
+
+    CHECK_ERROR(recv(nonblocking, &byte, 1, 0), EAGAIN);
+}
+
 static ssize_t poll_for_byte(void *fd)
 {
     return poll_unseen(*(int *)fd, 5000);
@@ -645,5 +652,31 @@ FAMILY(an_unseen_wait_after_calls_in_vain, sides)
         CHECK_INT(poll_unseen(own, 1), 0);
     }
     check_unseen_wait(own, ends[1 - kind->number]);
+    close_pair(ends);
+}
+
+/* It would gain nothing from rings, and a wait for room would end at once, again and again. */
+FAMILY(a_connection_that_is_waited_for_unseen_stays_on_tcp, sides)
+{
+    const char *turns = getenv("RSTREAM_SOCKETS_AFTER");
+    int ends[2], own, peer;
+
+    open_fresh(ends);
+    own = ends[kind->number];
+    peer = ends[1 - kind->number];
+    set_nonblocking(own, true);
+    for (int round = 0; round < 50; round++) {
+        uint64_t before = kernel_received(own), from = (uint64_t)round * 100;
+
+        receive_nothing(own);
+        send_part(peer, from, 100);
+        CHECK_INT(poll_unseen(own, 5000), 1);
+        receive_part(own, from, 100);
+        send_part(own, from, 100);
+        receive_part(peer, from, 100);
+        /* At once is before there is anything to see. */
+        if (!turns || strcmp(turns, "0"))
+            CHECK_INT(kernel_received(own), before + 100);
+    }
     close_pair(ends);
 }
