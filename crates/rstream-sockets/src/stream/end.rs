@@ -8,6 +8,7 @@ use rstream_ring::{Connected, Reader, ask};
 use rustix::io::Errno;
 
 use super::Stream;
+use super::wait::System;
 use crate::bell::Bell;
 use crate::kernel::Kernel;
 use crate::lock::is_alive;
@@ -169,9 +170,7 @@ impl Stream {
     /// call: for that the kernel keeps the socket.
     fn close_reader(&self, kernel: &impl Kernel, reader: &mut Reader) {
         reader.close(&Bell::new(kernel, self));
-        if !self.is_led() {
-            reader.disarm();
-        }
+        self.words().sleepers.silence(&System, reader);
     }
 
     /// To be called before the last `close` of this process. `reset` says whether the application asks for a reset.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use rstream_ring::{Error, Notify, Reader, ask};
 use rustix::io::Errno;
 
+use super::wait::System;
 use super::{Answer, Stream, Then, Way};
 use crate::bell::{Bell, are_bells, take_bells};
 use crate::kernel::Kernel;
@@ -186,7 +187,7 @@ impl Stream {
                 if state.finished {
                     return Ok(Answer::Done(0));
                 }
-                if then == Then::Look || then == Then::Return && !self.is_led() && spins(state, reader) {
+                if then == Then::Look || then == Then::Return && !self.is_led() && self.spins(state, reader) {
                     return Ok(Answer::Wait);
                 }
                 // What the kernel says counts once everything that the peer wrote before was read.
@@ -210,6 +211,19 @@ impl Stream {
                 return Err(self.fail(Errno::CONNRESET));
             }
         }
+    }
+
+    /// Whether a caller that has found nothing calls again and again, as far as the last times tell: then it
+    /// needs no bell, and looks at the kernel only now and then.
+    fn spins(&self, state: &mut Input, reader: &mut Reader) -> bool {
+        const CALLS: u32 = 3;
+        const LOOK: u32 = 512;
+        state.empty = state.empty.wrapping_add(1);
+        if !state.spins && state.empty >= CALLS {
+            state.spins = true;
+            self.words().sleepers.silence(&System, reader);
+        }
+        state.spins && !state.empty.is_multiple_of(LOOK)
     }
 
     /// Receives bytes that come before those of the ring. `None`: none are left, look again.
@@ -342,15 +356,11 @@ impl Stream {
 
     /// Takes the bells that are there. Returns whether the stream has ended.
     pub(super) fn take_bells(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
-        // The leader would sleep on, and whoever sleeps behind it too.
-        if self.is_led() {
-            return Ok(false);
-        }
-        match take_bells(kernel, &self.words().taken_bells) {
+        let words = self.words();
+        match words.sleepers.take(&System, || take_bells(kernel, &words.taken_bells)) {
             Ok(None) => Ok(false),
             Ok(Some(bells)) => {
                 self.statistics.record().add(Counter::BellsTaken);
-                self.wake_followers();
                 Ok(!bells)
             }
             Err(Errno::PROTO) => Err(self.fail(Errno::PROTO)),
@@ -440,19 +450,6 @@ fn last_of(state: &mut Input) -> Result<Option<usize>, Errno> {
 /// Whether a connection that has this error is over.
 pub(super) fn is_break(error: Errno) -> bool {
     matches!(error, Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT)
-}
-
-/// Whether a caller that has found nothing calls again and again, as far as the last times tell: then it
-/// needs no bell, and looks at the kernel only now and then.
-fn spins(state: &mut Input, reader: &mut Reader) -> bool {
-    const CALLS: u32 = 3;
-    const LOOK: u32 = 512;
-    state.empty = state.empty.wrapping_add(1);
-    if !state.spins && state.empty >= CALLS {
-        state.spins = true;
-        reader.disarm();
-    }
-    state.spins && !state.empty.is_multiple_of(LOOK)
 }
 
 /// Reads from the ring, or looks at what is there.
