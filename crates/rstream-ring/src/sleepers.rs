@@ -10,7 +10,10 @@
 //! whoever takes it, or does without, does so before that look, which then finds it; or it finds the leader.
 
 use crate::Reader;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence};
+
+#[cfg(all(test, loom))]
+mod models;
 
 /// What the threads of a side share that sleep for it. It may lie in memory that processes share; all zeros
 /// are a side that nobody sleeps for.
@@ -56,14 +59,14 @@ struct Follower<'a>(&'a AtomicU32);
 
 impl<'a> Follower<'a> {
     fn new(followers: &'a AtomicU32) -> Self {
-        followers.fetch_add(1, Ordering::SeqCst);
+        followers.fetch_add(1, Ordering::Relaxed);
         Self(followers)
     }
 }
 
 impl Drop for Follower<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -85,14 +88,16 @@ impl Sleepers {
         turn: u32,
         is_asked: impl FnOnce() -> Result<bool, E>,
     ) -> Result<Sleep, E> {
-        if !self.lead(threads) {
-            return Ok(Sleep::Following);
-        }
+        let leads = self.lead(threads);
         let relies_on_peer = is_asked().map(|is_asked| is_asked && self.turn() == turn);
-        if !matches!(relies_on_peer, Ok(true)) {
+        if leads && !matches!(relies_on_peer, Ok(true)) {
             self.woken(threads);
         }
-        Ok(if relies_on_peer? { Sleep::Leading } else { Sleep::Not })
+        Ok(match (relies_on_peer?, leads) {
+            (false, _) => Sleep::Not,
+            (true, true) => Sleep::Leading,
+            (true, false) => Sleep::Following,
+        })
     }
 
     /// Makes the calling thread the leader, if no other thread is. Then nobody else takes notifications, until
@@ -128,7 +133,9 @@ impl Sleepers {
     /// Has the threads look again that sleep behind the leader.
     pub fn wake_followers(&self, threads: &impl Threads) {
         self.turn.fetch_add(1, Ordering::AcqRel);
-        if self.followers.load(Ordering::SeqCst) > 0 {
+        // A follower counts itself before it looks at the turn.
+        fence(Ordering::SeqCst);
+        if self.followers.load(Ordering::Relaxed) > 0 {
             threads.wake(&self.turn);
         }
     }
@@ -137,6 +144,7 @@ impl Sleepers {
     /// or until [`Threads::wake`].
     pub fn follow<T>(&self, sleep: impl FnOnce(&AtomicU32) -> T) -> T {
         let _follower = Follower::new(&self.followers);
+        fence(Ordering::SeqCst);
         sleep(&self.turn)
     }
 
