@@ -107,7 +107,11 @@ impl Stream {
         state.ended = true;
         // What is still to be sent again comes before the end. A peer that has ended its output, or is gone,
         // needs no bells, and the kernel says what is wrong.
-        Ok(state.leaving == Leaving::Granted || state.begun && !kernel.has_ended())
+        let by_ring = state.leaving == Leaving::Granted || state.begun && !kernel.has_ended();
+        drop(held);
+        // Those among them that wait for room are told so.
+        self.wake_followers();
+        Ok(by_ring)
     }
 
     /// `shutdown`, as far as rings carry the stream. Returns whether the kernel's has to be called as well. If only

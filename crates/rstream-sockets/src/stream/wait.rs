@@ -216,13 +216,21 @@ impl Stream {
     /// Sleeps behind the thread that sleeps in the kernel, at most so long. Returns whether it was a signal
     /// that ended it.
     pub fn follow(&self, turn: u32, most: Option<Duration>) -> bool {
+        let sleep = |word: &AtomicU32, most: Duration| {
+            let most = futex::Timespec::try_from(most).ok();
+            futex::wait(word, futex::Flags::empty(), turn, most.as_ref())
+        };
+        self.follow_by(most, sleep) == Err(Errno::INTR)
+    }
+
+    /// [`Stream::follow`] by a sleep of the caller's: on a futex, as long as the word has the value of the
+    /// thread's turn, and at most so long.
+    pub fn follow_by<T>(&self, most: Option<Duration>, sleep: impl FnOnce(&AtomicU32, Duration) -> T) -> T {
         // Another process's thread may die without a word, and so may one that is cancelled in a call of the
         // kernel.
         let patience = Duration::from_millis(if self.is_shared() { 100 } else { 1000 });
         let most = most.map_or(patience, |most| most.min(patience));
-        let most = futex::Timespec::try_from(most).ok();
-        let sleep = |word: &AtomicU32| futex::wait(word, futex::Flags::empty(), turn, most.as_ref());
-        self.words().sleepers.follow(sleep) == Err(Errno::INTR)
+        self.words().sleepers.follow(|word| sleep(word, most))
     }
 
     /// Makes the calling thread the one whose sleep bells end, if no other is. Then nobody else takes them,
