@@ -2,8 +2,10 @@
  * waits. */
 #include "cases.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 
 /* Less than any sleep that ends by itself. */
@@ -87,6 +89,41 @@ TEST(cancels_a_send_beside_a_receive)
     CHECK_INT(pthread_cancel(sender.pthread), 0);
     join_at_once(&sender);
     CHECK_INT(sender.returned, -2);
+    CHECK_INT(send(ends[1], "x", 1, 0), 1);
+    join_at_once(&receiver);
+    CHECK_INT(receiver.returned, 1);
+}
+
+static ssize_t wait_in_poll(void *fd)
+{
+    return poll(&(struct pollfd){*(int *)fd, POLLIN, 0}, 1, -1);
+}
+
+static ssize_t wait_in_select(void *fd)
+{
+    fd_set set;
+
+    FD_ZERO(&set);
+    FD_SET(*(int *)fd, &set);
+    return select(*(int *)fd + 1, &set, NULL, NULL, NULL);
+}
+
+static const struct {
+    const char *name;
+    ssize_t (*call)(void *fd);
+} looks[] = {{"poll", wait_in_poll}, {"select", wait_in_select}};
+
+FAMILY(a_cancelled_look_leaves_a_receive, looks)
+{
+    struct caller looking, receiver;
+    int ends[2];
+
+    open_pair(ends);
+    start_caller(&looking, kind->call, &ends[0]);
+    start_caller(&receiver, receive_one, &ends[0]);
+    CHECK_INT(pthread_cancel(looking.pthread), 0);
+    join_at_once(&looking);
+    CHECK_INT(looking.returned, -2);
     CHECK_INT(send(ends[1], "x", 1, 0), 1);
     join_at_once(&receiver);
     CHECK_INT(receiver.returned, 1);
