@@ -10,6 +10,7 @@ mod attach;
 mod connection;
 mod descriptor;
 pub mod errno;
+mod futex;
 mod guard;
 mod inside;
 mod log;

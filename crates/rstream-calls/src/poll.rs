@@ -32,14 +32,14 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
     let mut naps = Naps::default();
     let returned = loop {
         let is_found = look_long(fds, timeout);
-        let all_lead = is_found || lead(fds);
+        let lead = Lead::take(if is_found { &[] } else { fds });
         let asleep: Vec<_> = if is_found { Vec::new() } else { sets(fds) };
         let _asleep: Vec<_> = asleep.iter().filter_map(|item| item.set().map(Asleep::new)).collect();
         if !is_found {
             // The last look before the sleep arms.
             look(fds, true);
         }
-        let (is_ready, needs_nap) = prepare(fds, &mut asked, all_lead);
+        let (is_ready, needs_nap) = prepare(fds, &mut asked, lead.is_of_all);
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = match (is_ready, needs_nap) {
             (true, _) => Some(Duration::ZERO),
@@ -58,6 +58,7 @@ pub(crate) fn wait(fds: &mut [pollfd], timeout: Option<Duration>, mask: *const s
         let found = unsafe { real::ppoll(asked.as_mut_ptr(), asked.len() as nfds_t, limit, mask) };
         let error = errno::errno();
         settle(&asked, !is_found);
+        drop(lead);
         if found < 0 {
             errno::set_errno(error);
             break found;
@@ -134,16 +135,35 @@ fn sets(fds: &[pollfd]) -> Vec<Arc<Item>> {
     fds.iter().filter_map(|polled| table::get(polled.fd)).filter(|item| item.set().is_some()).collect()
 }
 
-/// Makes this thread the one whose sleep the bells of all these end. Returns whether it is for all.
-fn lead(fds: &[pollfd]) -> bool {
-    let mut all = true;
-    for polled in fds {
-        let item = table::get(polled.fd);
-        if let Some(connection) = upgraded(&item) {
-            all &= connection.stream.lead();
+/// This thread is the one whose sleep the bells of these connections end, until the sleep has ended or is
+/// cancelled.
+struct Lead {
+    items: Vec<Arc<Item>>,
+    /// Whether these are all that were asked for.
+    is_of_all: bool,
+}
+
+impl Lead {
+    fn take(fds: &[pollfd]) -> Self {
+        let mut lead = Self { items: Vec::new(), is_of_all: true };
+        for polled in fds {
+            let item = table::get(polled.fd);
+            if let Some(connection) = upgraded(&item) {
+                match connection.stream.lead() {
+                    true => lead.items.extend(item),
+                    false => lead.is_of_all = false,
+                }
+            }
         }
+        lead
     }
-    all
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let connections = self.items.iter().filter_map(|item| item.connection());
+        connections.for_each(|connection| connection.stream.stop_leading());
+    }
 }
 
 fn upgraded(item: &Option<Arc<Item>>) -> Option<&Connection> {
@@ -184,18 +204,15 @@ fn prepare(fds: &[pollfd], asked: &mut [pollfd], all_lead: bool) -> (bool, bool)
 }
 
 /// After the wait: takes note of an end that the kernel reports. If it was a sleep, takes the bells that
-/// ended it, and leads no more.
+/// ended it.
 fn settle(asked: &[pollfd], was_sleep: bool) {
     let news = libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP | if was_sleep { IN } else { 0 };
     for polled in asked {
         let item = table::get(polled.fd);
-        if let Some(connection) = upgraded(&item) {
-            if polled.revents & news != 0 {
-                connection.settle();
-            }
-            if was_sleep {
-                connection.stream.stop_leading();
-            }
+        if let Some(connection) = upgraded(&item)
+            && polled.revents & news != 0
+        {
+            connection.settle();
         }
     }
 }

@@ -8,7 +8,7 @@ use rstream_sockets::{Naps, OUTPUT_SLEEP, Wait};
 use rustix::io::Errno;
 
 use crate::connection::Connection;
-use crate::{errno, real};
+use crate::{errno, futex, real};
 
 /// Whether calls of this socket wait.
 pub(crate) fn is_blocking(fd: c_int) -> bool {
@@ -74,10 +74,7 @@ pub(crate) fn sleep(
     }
     match wait {
         Wait::Again => Ok(()),
-        Wait::Behind(turn) => match connection.stream.follow(turn, left) {
-            true => Err(Errno::INTR),
-            false => Ok(()),
-        },
+        Wait::Behind(turn) => connection.stream.follow_by(left, |word, most| futex::wait(word, turn, most)),
         Wait::Nap => {
             let nap = deadline.naps.length();
             let nap = left.map_or(nap, |left| left.min(nap));

@@ -24,6 +24,7 @@ mod rendezvous;
 mod ring;
 #[cfg(not(loom))]
 mod segment;
+mod sleepers;
 mod sync;
 #[cfg(not(loom))]
 #[allow(unsafe_code)]
@@ -38,6 +39,7 @@ pub use rendezvous::{Connected, Listener, Rendezvous, move_up};
 pub use ring::{Reader, ReaderState, Writer, WriterState};
 #[cfg(not(loom))]
 pub use segment::{RingSizes, Segment};
+pub use sleepers::{Sleep, Sleepers, Threads};
 #[cfg(not(loom))]
 pub use sync::prepare;
 pub use wait::{arm, ask};

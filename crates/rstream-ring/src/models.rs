@@ -56,10 +56,21 @@ impl Ring {
     }
 }
 
-fn ring(size: usize) -> (Writer, Reader) {
+pub(crate) fn ring(size: usize) -> (Writer, Reader) {
     let bytes = (0..size).map(|_| Byte(UnsafeCell::new(0))).collect();
     let memory = Arc::new(Memory { direction: Direction::default(), opposite: Direction::default(), bytes });
     (Writer::new(Ring(Arc::clone(&memory))), Reader::new(Ring(memory)))
+}
+
+/// In place of a notifier: nobody sleeps at the other end.
+pub(crate) struct Nobody;
+
+impl Notify for Nobody {
+    fn notify(&self) {}
+
+    fn take(&self) -> bool {
+        false
+    }
 }
 
 /// An end of a notifier: a count for each side, which makes that side readable while it is not 0.
@@ -192,9 +203,9 @@ fn the_window_changes_between_bytes() {
 
 /// As [`loom::model`], for models of many steps: with at most so many switches between threads that need not
 /// be.
-fn bounded_model(model: impl Fn() + Sync + Send + 'static) {
+pub(crate) fn bounded_model(switches: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(5);
+    builder.preemption_bound = Some(switches);
     builder.check(model);
 }
 
@@ -206,7 +217,7 @@ fn sleeping_readers_are_notified_and_then_sleep() {
     const COUNT: u8 = 2;
     for prepared in [false, true] {
         PREPARED.set(prepared);
-        bounded_model(|| {
+        bounded_model(5, || {
             let (mut writer, mut reader) = ring(4);
             let (ours, theirs) = Counter::pair();
             let writing = thread::spawn(move || {
@@ -288,7 +299,7 @@ fn sleeping_writers_are_notified() {
 /// the other.
 #[test]
 fn both_directions_share_a_notifier() {
-    bounded_model(|| {
+    bounded_model(5, || {
         let (mut output, mut peers_input) = ring(1);
         let (mut peers_output, mut input) = ring(1);
         let (ours, theirs) = Counter::pair();

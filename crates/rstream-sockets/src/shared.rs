@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 
-use rstream_ring::{Reader, ReaderState, Writer, WriterState};
+use rstream_ring::{Reader, ReaderState, Sleepers, Writer, WriterState};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -164,12 +164,8 @@ pub(crate) struct Words {
     pub(crate) holders: [AtomicU32; HOLDERS],
     /// Processes that are being forked, or that found no place above.
     pub(crate) unknown: AtomicU32,
-    /// The thread that sleeps in the kernel, 0 if none does.
-    pub(crate) leader: AtomicU32,
-    /// Counts what may interest the threads that sleep behind it.
-    pub(crate) turn: AtomicU32,
-    /// How many these are.
-    pub(crate) followers: AtomicU32,
+    /// Threads that sleep: the leader in the kernel.
+    pub(crate) sleepers: Sleepers,
     /// Not 0: all output goes to the ring.
     pub(crate) begun: AtomicU32,
     /// Not 0: the peer's goes to its ring.

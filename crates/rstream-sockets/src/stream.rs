@@ -14,6 +14,7 @@ mod end;
 mod leave;
 mod receive;
 mod send;
+mod spinning;
 mod wait;
 
 pub use leave::{Step, WayBack};

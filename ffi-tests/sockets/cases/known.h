@@ -13,5 +13,5 @@ static const struct {
     {"memory_that_cannot_be_read_further_on", "as above"},
     {"memory_that_cannot_be_written", "as above"},
     {"pieces_of_which_the_second_cannot_be_read", "as above"},
-    {"own_shutdown_ends_a_send", "shutdown by another thread does not wake a blocked sender"},
+    {"own_shutdown_ends_a_send", "shutdown by another thread does not wake a sender that sleeps in a call of the kernel"},
 };

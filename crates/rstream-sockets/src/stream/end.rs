@@ -8,6 +8,7 @@ use rstream_ring::{Connected, Reader, ask};
 use rustix::io::Errno;
 
 use super::Stream;
+use super::wait::System;
 use crate::bell::Bell;
 use crate::kernel::Kernel;
 use crate::lock::is_alive;
@@ -106,7 +107,11 @@ impl Stream {
         state.ended = true;
         // What is still to be sent again comes before the end. A peer that has ended its output, or is gone,
         // needs no bells, and the kernel says what is wrong.
-        Ok(state.leaving == Leaving::Granted || state.begun && !kernel.has_ended())
+        let by_ring = state.leaving == Leaving::Granted || state.begun && !kernel.has_ended();
+        drop(held);
+        // Those among them that wait for room are told so.
+        self.wake_followers();
+        Ok(by_ring)
     }
 
     /// `shutdown`, as far as rings carry the stream. Returns whether the kernel's has to be called as well. If only
@@ -169,9 +174,7 @@ impl Stream {
     /// call: for that the kernel keeps the socket.
     fn close_reader(&self, kernel: &impl Kernel, reader: &mut Reader) {
         reader.close(&Bell::new(kernel, self));
-        if !self.is_led() {
-            reader.disarm();
-        }
+        self.words().sleepers.silence(&System, reader);
     }
 
     /// To be called before the last `close` of this process. `reset` says whether the application asks for a reset.

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use rstream_ring::{Error, Notify, Reader, ask};
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
 
+use super::spinning::spins;
+use super::wait::System;
 use super::{Answer, Stream, Then, Way};
 use crate::bell::{Bell, are_bells, take_bells};
 use crate::kernel::Kernel;
@@ -197,7 +198,11 @@ impl Stream {
                     continue;
                 }
                 if may_spin {
-                    note_empty(state, reader, self.words().taken_bells.load(Ordering::Relaxed) != bells);
+                    self.note_nothing(
+                        state,
+                        reader,
+                        self.words().taken_bells.load(Ordering::Relaxed) != bells,
+                    );
                 }
             }
             if then == Then::Sleep {
@@ -348,15 +353,11 @@ impl Stream {
 
     /// Takes the bells that are there. Returns whether the stream has ended.
     pub(super) fn take_bells(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
-        // The leader would sleep on, and whoever sleeps behind it too.
-        if self.is_led() {
-            return Ok(false);
-        }
-        match take_bells(kernel, &self.words().taken_bells) {
+        let words = self.words();
+        match words.sleepers.take(&System, || take_bells(kernel, &words.taken_bells)) {
             Ok(None) => Ok(false),
             Ok(Some(bells)) => {
                 self.statistics.record().add(Counter::BellsTaken);
-                self.wake_followers();
                 Ok(!bells)
             }
             Err(Errno::PROTO) => Err(self.fail(Errno::PROTO)),
@@ -446,36 +447,6 @@ fn last_of(state: &mut Input) -> Result<Option<usize>, Errno> {
 /// Whether a connection that has this error is over.
 pub(super) fn is_break(error: Errno) -> bool {
     matches!(error, Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT)
-}
-
-/// Whether a caller that has found nothing calls again and again, as far as the last times tell: then it
-/// needs no bell, and looks at the kernel only now and then.
-fn spins(state: &mut Input) -> bool {
-    const LOOK: u32 = 512;
-    state.empty = state.empty.wrapping_add(1);
-    state.spins && !state.empty.is_multiple_of(LOOK)
-}
-
-/// After a call that has found nothing: decides whether the caller spins. A bell may have woken it from a sleep that is
-/// not seen, and so may time.
-fn note_empty(state: &mut Input, reader: &mut Reader, was_rung: bool) {
-    /// Calls in a row, each so soon after the one before that there was no sleep in between.
-    const CALLS: u32 = 16;
-    const SOON: u64 = 5_000;
-    let now = nanoseconds();
-    if was_rung || now - state.looked.min(now) > SOON {
-        state.empty = 1;
-    }
-    state.looked = now;
-    if !state.spins && state.empty >= CALLS {
-        state.spins = true;
-        reader.disarm();
-    }
-}
-
-fn nanoseconds() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Reads from the ring, or looks at what is there.

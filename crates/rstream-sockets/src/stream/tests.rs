@@ -92,6 +92,31 @@ fn a_bell_that_is_late_for_a_close_hides_no_end() {
     });
 }
 
+/// Another thread has told the peer not to ring, before a third one led that waits for something else.
+#[test]
+fn a_thread_sleeps_behind_another_only_if_the_peer_has_to_ring() {
+    with_silent_peer(|peers_socket, peer, stream, kernel| {
+        // It begins to use its ring.
+        peer.look(&Socket::new(peers_socket.as_fd(), true), false, false).unwrap();
+        let turn = stream.turn();
+        let mut byte = [0];
+        let asked = stream.receive(kernel, &mut [IoSliceMut::new(&mut byte)], false, Then::Sleep);
+        assert_eq!(asked, Ok(Answer::Wait));
+        stream.disarm();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (led, leads) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                led.send(stream.wait(turn, true)).unwrap();
+                let _ = stopped.recv();
+            });
+            assert_eq!(leads.recv().unwrap(), Ok(Wait::Kernel));
+            assert_eq!(stream.wait(turn, false), Ok(Wait::Again));
+            drop(stop);
+        });
+    });
+}
+
 /// A response on a connection of its own is over before a meeting would have paid.
 #[test]
 fn what_goes_one_way_meets_late() {

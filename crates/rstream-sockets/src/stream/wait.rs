@@ -1,14 +1,16 @@
 //! Looking and sleeping.
 //!
-//! Of the threads that sleep for one connection, in all processes that have it, one *leads*: it sleeps in the
-//! kernel, and takes the bells. The others sleep behind it. Threads that were in a call of the kernel when
-//! the connection was upgraded sleep there already, so that they lead until they come out.
+//! Of the threads that sleep for one connection, in all processes that have it, one leads
+//! ([`Sleepers`](rstream_ring::Sleepers)): it sleeps in the kernel, and takes the bells. The others sleep
+//! behind it. Threads that were in a call of the kernel when the connection was upgraded sleep there already,
+//! so that they lead until they come out.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rstream_ring::{Notify, Writer, ask};
+use rstream_ring::{Notify, Sleep, Threads, Writer, ask};
 use rustix::io::Errno;
+use rustix::thread::futex;
 
 use super::{Ready, Stream, Wait};
 use crate::bell::Bell;
@@ -16,12 +18,22 @@ use crate::kernel::Kernel;
 use crate::lock::{is_alive, thread};
 use crate::shared::{Input, Leaving};
 
-/// In place of the leader's number: one of several threads, it is not known which.
-const SOME: u32 = u32::MAX;
+/// The threads of the system, which sleep on futexes.
+pub(super) struct System;
 
-/// Whether a thread other than the caller is the leader with this number.
-fn is_others(leader: u32) -> bool {
-    leader == SOME || leader != 0 && leader != thread() && is_alive(leader)
+impl Threads for System {
+    #[inline]
+    fn current(&self) -> u32 {
+        thread()
+    }
+
+    fn is_alive(&self, thread: u32) -> bool {
+        is_alive(thread)
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        let _ = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
+    }
 }
 
 impl Stream {
@@ -121,11 +133,10 @@ impl Stream {
     /// when it writes, unless another thread sleeps.
     pub fn disarm(&self) {
         if let Ok(mut held) = self.lock_input()
-            && !self.is_led()
             && let (state, Some(reader)) = held.parts()
         {
             reader.resume(state.ring);
-            reader.disarm();
+            self.words().sleepers.silence(&System, reader);
         }
     }
 
@@ -151,7 +162,7 @@ impl Stream {
     /// To be asked before a call that may have to sleep, for [`Stream::wait`].
     #[must_use]
     pub fn turn(&self) -> u32 {
-        self.words().turn.load(Ordering::Acquire)
+        self.words().sleepers.turn()
     }
 
     /// How a thread sleeps for which [`Stream::receive`] or [`Stream::send`] had nothing since `turn`.
@@ -163,23 +174,18 @@ impl Stream {
         if self.is_leaving() || output && !self.can_be_rung() {
             return Ok(Wait::Nap);
         }
-        if !self.lead() {
-            return Ok(Wait::Behind(turn));
-        }
-        let is_relied_on = self.relies_on_bell(turn, output);
-        if is_relied_on != Ok(true) {
-            self.woken();
-        }
-        Ok(if is_relied_on? { Wait::Kernel } else { Wait::Again })
+        let sleep = self.words().sleepers.begin(&System, turn, || self.is_bell_due(output))?;
+        Ok(match sleep {
+            Sleep::Leading => Wait::Kernel,
+            Sleep::Following => Wait::Behind(turn),
+            Sleep::Not => Wait::Again,
+        })
     }
 
-    /// Whether a bell ends the sleep of the thread that leads. That is not so if another thread has taken
-    /// bells since `turn`, or has told the peer not to ring. Both happen under the input's lock, and only
-    /// while no other thread leads. So neither happens after this look.
-    fn relies_on_bell(&self, turn: u32, output: bool) -> Result<bool, Errno> {
+    /// Whether the peer still has to ring for what was asked for, if no bell was taken since.
+    fn is_bell_due(&self, output: bool) -> Result<bool, Errno> {
         let mut held = self.lock_input()?;
-        let is_asked = output || held.parts().1.is_none_or(|reader| reader.is_armed());
-        Ok(is_asked && self.words().turn.load(Ordering::Acquire) == turn)
+        Ok(output || held.parts().1.is_none_or(|reader| reader.is_armed()))
     }
 
     /// Whether the peer's bells reach this side's sleepers: everything else that the kernel had was taken,
@@ -195,73 +201,55 @@ impl Stream {
 
     /// [`Stream::woken`], if this thread leads.
     pub fn stop_leading(&self) {
-        if self.words().leader.load(Ordering::Acquire) == thread() {
-            self.woken();
-        }
+        self.words().sleepers.stop_leading(&System);
     }
 
     /// The end of a sleep in the kernel.
     pub fn woken(&self) {
-        self.words().leader.store(0, Ordering::Release);
-        self.wake_followers();
+        self.words().sleepers.woken(&System);
     }
 
     pub(super) fn wake_followers(&self) {
-        let words = self.words();
-        words.turn.fetch_add(1, Ordering::AcqRel);
-        if words.followers.load(Ordering::SeqCst) > 0 {
-            let flags = rustix::thread::futex::Flags::empty();
-            let _ = rustix::thread::futex::wake(&words.turn, flags, u32::MAX >> 1);
-        }
+        self.words().sleepers.wake_followers(&System);
     }
 
     /// Sleeps behind the thread that sleeps in the kernel, at most so long. Returns whether it was a signal
     /// that ended it.
     pub fn follow(&self, turn: u32, most: Option<Duration>) -> bool {
-        use rustix::thread::futex;
+        let sleep = |word: &AtomicU32, most: Duration| {
+            let most = futex::Timespec::try_from(most).ok();
+            futex::wait(word, futex::Flags::empty(), turn, most.as_ref())
+        };
+        self.follow_by(most, sleep) == Err(Errno::INTR)
+    }
+
+    /// [`Stream::follow`] by a sleep of the caller's: on a futex, as long as the word has the value of the
+    /// thread's turn, and at most so long.
+    pub fn follow_by<T>(&self, most: Option<Duration>, sleep: impl FnOnce(&AtomicU32, Duration) -> T) -> T {
         // Another process's thread may die without a word, and so may one that is cancelled in a call of the
         // kernel.
         let patience = Duration::from_millis(if self.is_shared() { 100 } else { 1000 });
         let most = most.map_or(patience, |most| most.min(patience));
-        let most = futex::Timespec::try_from(most).ok();
-        let words = self.words();
-        words.followers.fetch_add(1, Ordering::SeqCst);
-        let woken = futex::wait(&words.turn, futex::Flags::empty(), turn, most.as_ref());
-        words.followers.fetch_sub(1, Ordering::SeqCst);
-        woken == Err(Errno::INTR)
+        self.words().sleepers.follow(|word| sleep(word, most))
     }
 
     /// Makes the calling thread the one whose sleep bells end, if no other is. Then nobody else takes them,
     /// until [`Stream::woken`].
     #[must_use]
     pub fn lead(&self) -> bool {
-        let (words, own) = (self.words(), thread());
-        let leader = words.leader.load(Ordering::Acquire);
-        leader == own
-            || !is_others(leader)
-                && words.leader.compare_exchange(leader, own, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.words().sleepers.lead(&System)
     }
 
     /// Whether another thread leads.
+    #[inline]
     pub(super) fn is_led(&self) -> bool {
-        is_others(self.words().leader.load(Ordering::Acquire))
+        self.words().sleepers.is_led(&System)
     }
 
     /// At the upgrade, and when a thread comes out of a call of the kernel: those that are in one lead.
     pub(super) fn hand_lead_on(&self, input: &Input) {
-        if !input.joined {
-            return;
+        if input.joined {
+            self.words().sleepers.hand_on(&System, input.inside, input.inside_thread);
         }
-        let (words, own) = (self.words(), thread());
-        let leader = words.leader.load(Ordering::Acquire);
-        if input.inside > 0 && (leader == 0 || leader == own) {
-            // Which of several has come out is not noted, but for the last one that went in.
-            let next = if input.inside_thread == own { SOME } else { input.inside_thread };
-            words.leader.store(next, Ordering::Release);
-        } else if input.inside == 0 && (leader == own || leader == SOME) {
-            words.leader.store(0, Ordering::Release);
-        }
-        // The bells that it took may have been for any of them.
-        self.wake_followers();
     }
 }
