@@ -41,8 +41,8 @@ pub(crate) fn wait(word: &AtomicU32, value: u32, most: Duration) -> Result<(), E
 }
 
 /// The call, while which the thread can be cancelled at any instruction, as it can in the C library's own
-/// calls. A frame of its own, which has no destructor: unwinding it needs no more than to know where its caller
-/// is.
+/// calls. A frame of its own, which has no destructor: unwinding it needs no more than to know where its
+/// caller is.
 #[inline(never)]
 unsafe fn sleep(call: SystemCall, word: *const u32, value: u32, most: *const timespec) -> c_long {
     let mut kind = 0;

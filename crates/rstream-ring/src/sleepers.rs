@@ -5,9 +5,10 @@
 //! takes them. The others *follow*: they sleep behind it until it has woken.
 //!
 //! A side has a lock for its input. Under this lock its threads take notifications, and tell the peer that
-//! none is needed, and only while no other thread leads. A thread that is about to sleep first leads, or finds
-//! another that does, and then looks under the same lock whether a notification is still to come for it. So
-//! whoever takes it, or does without, does so before that look, which then finds it; or it finds the leader.
+//! none is needed, and only while no other thread leads. A thread that is about to sleep first leads, or
+//! finds another that does, and then looks under the same lock whether a notification is still to come for
+//! it. Whoever takes that, or does without, does so before this look, which then finds it; or finds the
+//! leader.
 
 use crate::Reader;
 use crate::sync::{AtomicU32, Ordering, fence};
@@ -100,8 +101,8 @@ impl Sleepers {
         })
     }
 
-    /// Makes the calling thread the leader, if no other thread is. Then nobody else takes notifications, until
-    /// [`Sleepers::woken`].
+    /// Makes the calling thread the leader, if no other thread is. Then nobody else takes notifications,
+    /// until [`Sleepers::woken`].
     #[must_use]
     pub fn lead(&self, threads: &impl Threads) -> bool {
         let (leader, own) = (self.leader.load(Ordering::Acquire), threads.current());
@@ -140,16 +141,16 @@ impl Sleepers {
         }
     }
 
-    /// Sleeps behind the leader, by `sleep`: it sleeps as long as this word has the value of the thread's turn,
-    /// or until [`Threads::wake`].
+    /// Sleeps behind the leader, by `sleep`: it sleeps as long as this word has the value of the thread's
+    /// turn, or until [`Threads::wake`].
     pub fn follow<T>(&self, sleep: impl FnOnce(&AtomicU32) -> T) -> T {
         let _follower = Follower::new(&self.followers);
         fence(Ordering::SeqCst);
         sleep(&self.turn)
     }
 
-    /// Takes notifications by `take`, which returns what it took, unless another thread leads: that would sleep
-    /// on, and whoever sleeps behind it too. To be called under the input's lock.
+    /// Takes notifications by `take`, which returns what it took, unless another thread leads: that would
+    /// sleep on, and whoever sleeps behind it too. To be called under the input's lock.
     ///
     /// # Errors
     /// Those of `take`.
@@ -176,9 +177,9 @@ impl Sleepers {
         }
     }
 
-    /// To be called under the input's lock when threads sleep where notifications arrive that did not come here
-    /// by [`Sleepers::begin`], and each time that one of them wakes: as long as there are any, they lead.
-    /// `inside` says how many there are, `last` which of them began last.
+    /// To be called under the input's lock when threads sleep where notifications arrive that did not come
+    /// here by [`Sleepers::begin`], and each time that one of them wakes: as long as there are any, they
+    /// lead. `inside` says how many there are, `last` which of them began last.
     pub fn hand_on(&self, threads: &impl Threads, inside: u32, last: u32) {
         let own = threads.current();
         let leader = self.leader.load(Ordering::Acquire);
