@@ -9,7 +9,7 @@ packages=(
     tshark iproute2 bzip2 jq valgrind openmpi-bin libopenmpi-dev python3-venv
     qemu-system-x86 busybox-static kmod cpio gcc-12 libibverbs-dev librdmacm-dev ibverbs-providers rdmacm-utils ibverbs-utils perftest
     redis-server redis-tools nginx-light apache2-utils curl libpython3.11-testsuite
-    memcached libmemcached-tools haproxy postgresql iperf3 socat rsync wrk
+    memcached libmemcached-tools haproxy postgresql iperf3 socat rsync wrk libglib2.0-tests
 )
 
 # Others than Debian's will do.

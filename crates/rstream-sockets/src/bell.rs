@@ -159,6 +159,10 @@ mod tests {
         fn has_ended(&self) -> bool {
             false
         }
+
+        fn has_failed(&self) -> bool {
+            false
+        }
     }
 
     #[test]

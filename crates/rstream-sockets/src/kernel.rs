@@ -60,6 +60,9 @@ pub trait Kernel {
 
     /// Whether the peer has ended its output, or the connection has broken.
     fn has_ended(&self) -> bool;
+
+    /// Whether a call that sends would fail. The call tells why.
+    fn has_failed(&self) -> bool;
 }
 
 /// The socket itself.
@@ -169,6 +172,10 @@ impl Kernel for Socket<'_> {
 
     fn has_ended(&self) -> bool {
         !look(self.descriptor, PollFlags::RDHUP).is_empty()
+    }
+
+    fn has_failed(&self) -> bool {
+        !self.failures().is_empty()
     }
 }
 

@@ -119,6 +119,10 @@ impl Kernel for End {
         let input = self.input.borrow();
         input.ended || input.reset
     }
+
+    fn has_failed(&self) -> bool {
+        self.output.borrow().reset
+    }
 }
 
 /// `xorshift64*`.

@@ -95,6 +95,10 @@ impl Kernel for Asked<'_> {
     fn has_ended(&self) -> bool {
         self.0.has_ended()
     }
+
+    fn has_failed(&self) -> bool {
+        self.0.has_failed()
+    }
 }
 
 /// A side that waits for its peer looks with each of its calls: that has to be cheap.

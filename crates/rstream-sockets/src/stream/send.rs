@@ -93,20 +93,23 @@ impl Stream {
     /// To be called when there is no room. Returns whether the peer is gone, and takes nothing any more.
     ///
     /// What the kernel tells is the death of a peer that uses its ring. A peer that does not may have ended
-    /// its output, and read on; and after an end of the input that this side has made, the kernel tells
-    /// nothing. Then a bell in each second finds out: the kernel of a peer that is gone answers by a reset.
+    /// its output, and read on; after an end of the input that this side has made, the kernel tells nothing; nor
+    /// does it while bytes that came before those of the ring are unread, because the end is behind those for
+    /// which there was no room. Then a bell in each second finds out: the kernel of a peer that is gone answers by
+    /// a reset.
     pub(super) fn learn_of_death(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
-        if !kernel.has_ended() {
+        if kernel.has_ended() {
+            self.settle(kernel)?;
+        } else if self.can_be_rung() {
             return Ok(false);
         }
-        self.settle(kernel)?;
         if !self.is_peer_gone() && !self.is_leaving() {
             let words = self.words();
             let now = seconds();
             if words.asked.swap(now, Ordering::Relaxed) != now {
                 Bell::new(kernel, self).notify();
             }
-            if kernel.send(&[]).is_err() {
+            if kernel.has_failed() {
                 words.peer_gone.store(1, Ordering::Release);
             }
         }

@@ -67,7 +67,7 @@ impl Stream {
                 };
             ready.ended = state.finished || reader.knows_end();
             ready.failed = state.error != 0;
-            may_be_gone = state.finished || reader.begins_at().is_none();
+            may_be_gone = state.finished || reader.begins_at().is_none_or(|begins| state.taken < begins);
             ready.arrived = reader.arrived();
             ready.input = match reader.begins_at() {
                 Some(begins) if state.taken >= begins => {
