@@ -717,6 +717,11 @@ static void shared_attributes(void)
     CHECK_RET(fi_srx_context(listener.domain, NULL, NULL, NULL), -FI_EINVAL);
     CHECK(other == NULL);
     close_fid(&ep->fid);
+    /* It is in use from the bind on. */
+    CHECK_OK(fi_endpoint(listener.domain, listener.info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
+    CHECK_RET(fi_close(&shared->fid), -FI_EBUSY);
+    close_fid(&ep->fid);
     close_fid(&shared->fid);
     side_close(&client);
     side_close(&listener);

@@ -74,7 +74,7 @@ struct Lingering {
 pub(super) struct SharedReceives {
     pub(super) srq: SrqId,
     pub(super) operations: Operations,
-    /// Number of endpoints that use it.
+    /// Number of endpoints that it is bound to.
     pub(super) users: usize,
 }
 
@@ -280,9 +280,6 @@ impl<D: Device> State<D> {
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());
         }
-        if let Some(context) = link.shared {
-            self.shared[context].users -= 1;
-        }
         if may_linger && !self.cq.flushed(qp) {
             self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {
@@ -295,9 +292,6 @@ impl<D: Device> State<D> {
     pub(super) fn abandon(&mut self, at: usize) {
         let Some(link) = self.links.try_remove(at) else { return };
         self.by_qp.remove(&link.qp);
-        if let Some(context) = link.shared {
-            self.shared[context].users -= 1;
-        }
         self.cq.destroy_qp(link.qp);
     }
 
