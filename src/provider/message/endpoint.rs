@@ -98,6 +98,8 @@ pub(super) struct Report {
 /// The engine's part of an enabled endpoint.
 pub(super) struct Link {
     pub(super) qp: QpId,
+    /// Whether it is for a connection request.
+    pub(super) is_passive: bool,
     pub(super) phase: Phase,
     /// When a call was first refused because the connection has ended.
     pub(super) refused: Option<Instant>,
@@ -217,6 +219,7 @@ impl<D: Device> Endpoint<D> {
             let (sends, reads, receives) = (0, 0, 0);
             Ok::<_, Errno>(state.add(Link {
                 qp,
+                is_passive: self.request.is_some(),
                 phase,
                 refused: None,
                 operations,
