@@ -57,8 +57,27 @@ pub(in super::super) struct State<D: Device> {
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
     attached: bool,
+    sleepers: Sleepers,
     /// Room for the completions of one poll, kept because making it anew costs a tenth of a short message.
     batch: Box<[Completion; BATCH]>,
+}
+
+/// The threads that may sleep until the device has something to do. A thread that makes a call does not sleep
+/// meanwhile, and arms before it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sleepers {
+    None,
+    /// The thread with this number, see [`this_thread`].
+    One(usize),
+    Several,
+}
+
+/// A number that no other thread has as long as this one lives.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 /// A queue pair of a closed endpoint that still has output.
@@ -100,6 +119,7 @@ impl<D: Device> Engine<D> {
             waiters: Slab::new(),
             lingering: Vec::new(),
             attached: false,
+            sleepers: Sleepers::None,
             batch: Box::new([Completion::EMPTY; BATCH]),
         };
         let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
@@ -155,7 +175,18 @@ impl<D: Device> State<D> {
         if !self.lingering.is_empty() {
             self.destroy_flushed();
         }
+        if self.sleepers != Sleepers::None {
+            self.leave_wake_up();
+        }
         count > 0
+    }
+
+    /// Leaves others that sleep the wake-up that this thread may have taken by polls.
+    #[cold]
+    fn leave_wake_up(&mut self) {
+        if self.sleepers != Sleepers::One(this_thread()) {
+            self.cq.arm_for_others();
+        }
     }
 
     /// Drives until the device has no more.
@@ -171,6 +202,12 @@ impl<D: Device> State<D> {
     /// caller may stay awake for those, while threads sleep that wait for others of them. Arming has taken
     /// the wake-up from these threads, so everything is reported here.
     pub(super) fn arm(&mut self) -> bool {
+        let this = Sleepers::One(this_thread());
+        self.sleepers = match self.sleepers {
+            Sleepers::None => this,
+            before if before == this => this,
+            _ => Sleepers::Several,
+        };
         let may_have_more = self.cq.arm().unwrap_or(true);
         if may_have_more {
             self.drain();
