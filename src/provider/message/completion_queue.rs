@@ -15,7 +15,7 @@ use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno,
 use crate::provider::children::Child;
 use crate::provider::error::errno_of;
 use crate::provider::wait;
-use rdma_verbs::{Device, Interest, Signal, WaitSet};
+use rdma_verbs::{Device, Signal, WaitSet};
 
 /// Maximum number of polls for completions that arrive while the wake-up is requested.
 const ARMS: usize = 8;
@@ -98,18 +98,12 @@ impl<D: Device> CompletionQueue<D> {
         }
         let wait = match attributes.wait_obj {
             constants::FI_WAIT_NONE => None,
-            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(Self::wait_set(&engine)?),
+            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(engine.nested_set()?),
             _ => return Err(Errno::ENOSYS),
         };
         let ready_signal = wait.as_ref().map(|wait| wait.signal(wait.token()));
         let at = engine.lock().queues.insert(Queue { ready_signal, ..Queue::default() });
         Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
-    }
-
-    fn wait_set(engine: &Engine<D>) -> Result<Arc<WaitSet>> {
-        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-        wait.add(engine.wait_set()?.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
-        Ok(wait)
     }
 
     /// Counts a use by an endpoint, or the end of one.

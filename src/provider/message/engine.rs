@@ -4,6 +4,7 @@
 //! The lock is taken before that of an event queue. No thread waits while it holds the lock.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ use super::waiter::Waiter;
 use crate::abi::{Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, QpId,
-    QueuePairs, SrqId, WaitSet,
+    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, Interest,
+    QpId, QueuePairs, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -144,8 +145,10 @@ impl<D: Device> Engine<D> {
         outcome
     }
 
-    /// The set that is readable when the device has something to do.
-    pub(super) fn wait_set(&self) -> Result<&Arc<WaitSet>> {
+    /// A set that is readable when the device has something to do. Its user adds a signal of its own.
+    pub(super) fn nested_set(&self) -> Result<Arc<WaitSet>> {
+        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+        wait.add(self.wait.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
         let mut state = self.state.lock();
         if !state.attached {
             state.cq.attach(Arc::clone(&self.wait)).map_err(errno_of)?;
@@ -153,7 +156,7 @@ impl<D: Device> Engine<D> {
             state.drain();
             state.notify();
         }
-        Ok(&self.wait)
+        Ok(wait)
     }
 }
 
