@@ -176,6 +176,17 @@ void check_no_completion(struct fid_cq *cq)
     CHECK_RET(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
 }
 
+void settle(struct side *side, struct fid **fids, int count)
+{
+    AWAIT(PATIENCE_MS, fi_trywait(side->fabric, fids, count) == 0);
+}
+
+void check_idle(const char *what, int64_t cpu, int64_t ms)
+{
+    printf("%s: %lld ms of processor time in %lld ms\n", what, (long long)(cpu_ms() - cpu), (long long)ms);
+    CHECK_BETWEEN(cpu_ms() - cpu, 0, ms * 3 / 100);
+}
+
 /* ---- messages ----------------------------------------------------------------------------- */
 
 void post_recv(struct fid_ep *ep, void *data, size_t length, uintptr_t context)

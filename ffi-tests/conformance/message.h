@@ -70,6 +70,10 @@ struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_
 struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64_t flags, int err);
 /* Checks that nothing is queued. */
 void check_no_completion(struct fid_cq *cq);
+/* Calls fi_trywait until it finds nothing. */
+void settle(struct side *side, struct fid **fids, int count);
+/* Checks that the process has used less than 3 % of a processor in the last `ms`, since it had used `cpu` ms. */
+void check_idle(const char *what, int64_t cpu, int64_t ms);
 
 /* Posts a receive, and a send. Both must be taken. */
 void post_recv(struct fid_ep *ep, void *data, size_t length, uintptr_t context);

@@ -715,6 +715,48 @@ static void injected_before_close(void)
     pair_close(&pair);
 }
 
+/* What is complete arrives, although another message of the endpoint is cancelled. */
+static void completed_before_close(void)
+{
+    enum { LENGTH = 64 << 20 };
+    static uint8_t got[65536];
+    uint8_t *rest = map_pages(LENGTH);
+    struct fi_cq_data_entry entry;
+    struct fi_cq_err_entry error;
+    struct pair pair;
+    unsigned complete = 0;
+
+    messages_open(&pair, NULL);
+    while (complete < 1000) {
+        post_send(pair.client.ep, pattern(complete, sizeof got), sizeof got, complete);
+        if (fi_cq_read(pair.client.cq, &entry, 1) != 1)
+            break;
+        complete++;
+    }
+    CHECK_BETWEEN(complete, 1, 999);
+    post_send(pair.client.ep, rest, LENGTH, 1001);
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    unmap_pages(rest, LENGTH);
+    while (fi_cq_read(pair.client.cq, &entry, 1) == 1)
+        complete++;
+    do {
+        memset(&error, 0, sizeof error);
+        CHECK_RET(fi_cq_readerr(pair.client.cq, &error, 0), 1);
+        CHECK_INT(error.err, FI_ECANCELED);
+    } while (error.op_context != CONTEXT(1001));
+    for (unsigned i = 0; i < complete; i++) {
+        post_recv(pair.server.ep, got, sizeof got, i);
+        CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, sizeof got);
+        CHECK_BYTES(got, pattern(i, sizeof got), sizeof got);
+    }
+    /* What came of another one is lost, and the end follows it. */
+    post_recv(pair.server.ep, got, sizeof got, complete);
+    (void)await_failed(pair.server.cq, complete, RECEIVED, FI_ECANCELED);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
 /* ---- fi_eq_write -------------------------------------------------------------------------- */
 
 static void eq_write(void)
@@ -797,6 +839,7 @@ static const struct test tests[] = {
     TEST(events_leave, "events of a closed endpoint are gone"),
     TEST(unread_end, "after the end, without reading the event: -FI_EAGAIN for a second, then -FI_ENOTCONN"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
+    TEST(completed_before_close, "complete messages arrive although others were cancelled by closing the endpoint"),
     TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments"),
     TEST(strangers, "a listener is not disturbed by peers that speak something else, or nothing"),
 };

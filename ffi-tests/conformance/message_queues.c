@@ -385,12 +385,6 @@ static void threshold(void)
     pair_close(&pair);
 }
 
-/* Calls fi_trywait until it finds nothing. */
-static void settle(struct side *side, struct fid **fids, int count)
-{
-    AWAIT(PATIENCE_MS, fi_trywait(side->fabric, fids, count) == 0);
-}
-
 static void descriptors(void)
 {
     enum fi_wait_obj object = FI_WAIT_NONE;
@@ -717,6 +711,11 @@ static void shared_attributes(void)
     CHECK_RET(fi_srx_context(listener.domain, NULL, NULL, NULL), -FI_EINVAL);
     CHECK(other == NULL);
     close_fid(&ep->fid);
+    /* It is in use from the bind on. */
+    CHECK_OK(fi_endpoint(listener.domain, listener.info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
+    CHECK_RET(fi_close(&shared->fid), -FI_EBUSY);
+    close_fid(&ep->fid);
     close_fid(&shared->fid);
     side_close(&client);
     side_close(&listener);
@@ -757,13 +756,6 @@ static void half_filled(void)
 }
 
 /* ---- idle --------------------------------------------------------------------------------- */
-
-/* Checks that the process used less than 3 % of a processor in the last `ms`. */
-static void check_idle(const char *what, int64_t cpu, int64_t ms)
-{
-    printf("%s: %lld ms of processor time in %lld ms\n", what, (long long)(cpu_ms() - cpu), (long long)ms);
-    CHECK_BETWEEN(cpu_ms() - cpu, 0, ms * 3 / 100);
-}
 
 static void blocked_callers_sleep(void)
 {

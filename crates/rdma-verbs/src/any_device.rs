@@ -376,6 +376,10 @@ impl CompletionQueue for AnyCq {
     fn arm(&mut self) -> Result<bool> {
         each!(self, Self, cq => cq.arm())
     }
+
+    fn arm_for_others(&mut self) {
+        each!(self, Self, cq => cq.arm_for_others());
+    }
 }
 
 impl Listener for AnyListener {

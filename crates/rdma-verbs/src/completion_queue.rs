@@ -23,4 +23,9 @@ pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
     /// whose wait set always shows its state returns `false`. For connection events that wait, see
     /// [`Connections::deadline`].
     fn arm(&mut self) -> Result<bool>;
+
+    /// Requests a wake-up again that polls may have taken since [`CompletionQueue::arm`]. For a caller that
+    /// polls while other threads sleep: what comes after this call wakes them. A device whose polls take no
+    /// wake-up has nothing to do.
+    fn arm_for_others(&mut self) {}
 }

@@ -39,6 +39,8 @@ pub enum Interest {
     Write,
     /// The peer hung up, or an error occurred. Reported once for each occurrence.
     HangUp,
+    /// An error occurred, or both directions have ended.
+    Failure,
 }
 
 impl Interest {
@@ -48,6 +50,8 @@ impl Interest {
             Self::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
             Self::Write => epoll::EventFlags::OUT,
             Self::HangUp => epoll::EventFlags::RDHUP | epoll::EventFlags::ET,
+            // Reported without being asked for.
+            Self::Failure => epoll::EventFlags::empty(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno,
 use crate::provider::children::Child;
 use crate::provider::error::errno_of;
 use crate::provider::wait;
-use rdma_verbs::{Device, Interest, Signal, WaitSet};
+use rdma_verbs::{Device, Signal, WaitSet};
 
 /// Maximum number of polls for completions that arrive while the wake-up is requested.
 const ARMS: usize = 8;
@@ -26,6 +26,8 @@ pub(super) struct Queue {
     entries: VecDeque<Entry>,
     /// Whether a read that waits is to end without entries.
     is_signaled: bool,
+    /// Number of reads that wait.
+    readers: usize,
     /// Wakes readers; `None`: the queue has no wait object.
     ready_signal: Option<Signal>,
     /// Number of uses by endpoints.
@@ -96,18 +98,12 @@ impl<D: Device> CompletionQueue<D> {
         }
         let wait = match attributes.wait_obj {
             constants::FI_WAIT_NONE => None,
-            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(Self::wait_set(&engine)?),
+            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(engine.nested_set()?),
             _ => return Err(Errno::ENOSYS),
         };
         let ready_signal = wait.as_ref().map(|wait| wait.signal(wait.token()));
         let at = engine.lock().queues.insert(Queue { ready_signal, ..Queue::default() });
         Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
-    }
-
-    fn wait_set(engine: &Engine<D>) -> Result<Arc<WaitSet>> {
-        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-        wait.add(engine.wait_set()?.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
-        Ok(wait)
     }
 
     /// Counts a use by an endpoint, or the end of one.
@@ -117,9 +113,15 @@ impl<D: Device> CompletionQueue<D> {
     }
 
     /// For `fi_trywait`: whether there is something to read. Otherwise the descriptor becomes readable for
-    /// the next entry.
+    /// the next entry. A signal is reported once, unless it is for a read that waits: whoever sleeps on the
+    /// descriptor has no other call that would take it.
     pub(in super::super) fn must_not_wait(&self) -> bool {
-        self.engine.with(|state| self.is_ready_before_sleep(state))
+        self.engine.with(|state| {
+            let is_ready = self.is_ready_before_sleep(state);
+            let queue = &mut state.queues[self.at];
+            queue.is_signaled &= queue.readers > 0;
+            is_ready
+        })
     }
 
     /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did, or
@@ -151,7 +153,7 @@ impl<D: Device> CqOps for CompletionQueue<D> {
     fn sread(&self, out: &mut CompletionsOut<'_>, threshold: usize, timeout: Option<Duration>) -> Result<()> {
         let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
         let give_up = timeout.map(|timeout| Instant::now() + timeout);
-        let mut ready = Vec::new();
+        let (mut ready, mut waits) = (Vec::new(), false);
         loop {
             let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
             let outcome = self.engine.with(|state| {
@@ -159,20 +161,26 @@ impl<D: Device> CqOps for CompletionQueue<D> {
                 let queue = &mut state.queues[self.at];
                 let is_over = queue.ends_wait(threshold) || left.is_some_and(|left| left.is_zero());
                 queue.is_signaled &= !is_over;
+                queue.readers = queue.readers + usize::from(!is_over) - usize::from(waits);
+                waits = !is_over;
                 if is_over { Ok(queue.take(out)) } else { Err(is_busy) }
             });
-            match outcome {
+            let slept = match outcome {
                 Ok(outcome) => return outcome,
                 // Entries below the threshold keep the queue's signal on.
                 Err(_) if threshold > 1 => {
                     let goal = Goal::Entries { queue: self.at, number: threshold };
-                    self.engine.wait_for(goal, give_up)?;
+                    self.engine.wait_for(goal, give_up).map(drop)
                 }
-                Err(true) => {}
+                Err(true) => Ok(()),
                 Err(false) => {
-                    wait.wait(left, &mut ready).map_err(errno_of)?;
                     ready.clear();
+                    wait.wait(left, &mut ready).map(drop).map_err(errno_of)
                 }
+            };
+            if let Err(error) = slept {
+                self.engine.lock().queues[self.at].readers -= 1;
+                return Err(error);
             }
         }
     }
@@ -222,7 +230,7 @@ impl<D: Device> Fid for CompletionQueue<D> {
         let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
         wait::control(command, || {
             // The device signals only what arrives after this point.
-            self.must_not_wait();
+            self.engine.with(|state| self.is_ready_before_sleep(state));
             Ok(wait.as_fd().as_raw_fd())
         })
     }

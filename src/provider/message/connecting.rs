@@ -21,7 +21,7 @@ impl<D: Device> Endpoint<D> {
             // Completions are reported before the end of their connection.
             state.drain();
             let refused = match event {
-                ConnectionEvent::Established { private_data } => self.established(state, at, &private_data),
+                ConnectionEvent::Established { private_data } => established(state, at, &private_data),
                 ConnectionEvent::Rejected { private_data } => {
                     let data = hello::decode(&private_data).unwrap_or_default().to_vec();
                     Some((Reason::Rejected.codes(), data))
@@ -53,30 +53,6 @@ impl<D: Device> Endpoint<D> {
         }
     }
 
-    /// Handles an established connection. Returns the reason to give it up, if the peer's data is not that of
-    /// a message endpoint.
-    fn established(
-        &self,
-        state: &mut State<D>,
-        at: usize,
-        private_data: &[u8],
-    ) -> Option<((Errno, i32), Vec<u8>)> {
-        let link = state.links.get_mut(at)?;
-        let data = match hello::decode(private_data) {
-            Some(data) => data.to_vec(),
-            // The passive side gets none.
-            None if self.request.is_some() => Vec::new(),
-            None => {
-                let qp = link.qp;
-                state.cq.abort(qp);
-                return Some((Reason::BadOffer.codes(), Vec::new()));
-            }
-        };
-        link.phase = Phase::Connected;
-        link.binding.push(Event::Connected { fid: link.binding.fid(), data });
-        None
-    }
-
     /// Begins a connection attempt.
     fn start(
         &self,
@@ -105,6 +81,29 @@ impl<D: Device> Endpoint<D> {
             Ok(())
         })
     }
+}
+
+/// Handles an established connection. Returns the reason to give it up, if the peer's data is not that of
+/// a message endpoint.
+fn established<D: Device>(
+    state: &mut State<D>,
+    at: usize,
+    private_data: &[u8],
+) -> Option<((Errno, i32), Vec<u8>)> {
+    let link = state.links.get_mut(at)?;
+    let data = match hello::decode(private_data) {
+        Some(data) => data.to_vec(),
+        // The passive side gets none.
+        None if link.is_passive => Vec::new(),
+        None => {
+            let qp = link.qp;
+            state.cq.abort(qp);
+            return Some((Reason::BadOffer.codes(), Vec::new()));
+        }
+    };
+    link.phase = Phase::Connected;
+    link.binding.push(Event::Connected { fid: link.binding.fid(), data });
+    None
 }
 
 /// The connection has ended: says so once.

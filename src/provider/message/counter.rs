@@ -1,6 +1,6 @@
 //! The counter (`fi_cntr`): how many operations of its endpoints succeeded and failed.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,12 +9,11 @@ use parking_lot::Mutex;
 
 use super::engine::Engine;
 use super::operation::Kind;
-use super::waiter::Goal;
+use super::waiter::{Goal, Waiter};
 use crate::abi::{CntrAttr, CntrOps, Control, Errno, Fid, Result, constants};
 use crate::provider::children::Child;
 use crate::provider::wait;
-use rdma_verbs::Device;
-use std::os::fd::AsFd;
+use rdma_verbs::{Device, WaitSet};
 
 /// The numbers of a counter.
 #[derive(Default)]
@@ -56,6 +55,11 @@ impl Count {
 
     pub(super) fn successes(&self) -> u64 {
         self.successes.load(Ordering::Relaxed).wrapping_add(self.elsewhere())
+    }
+
+    /// The numbers of successes and errors.
+    pub(super) fn numbers(&self) -> (u64, u64) {
+        (self.successes(), self.errors.load(Ordering::Relaxed))
     }
 
     fn set(&self, value: u64) {
@@ -120,7 +124,24 @@ pub(in super::super) struct Counter<D: Device> {
     pub(super) engine: Arc<Engine<D>>,
     pub(super) count: Arc<Count>,
     membership: Mutex<Option<Child>>,
-    has_descriptor: bool,
+    descriptor: Option<Descriptor>,
+}
+
+/// What a counter needs for a descriptor to sleep on.
+struct Descriptor {
+    /// Holds the engine's set and the signal of the counter.
+    wait: Arc<WaitSet>,
+    /// Index of the waiter that stands for the sleepers, in the engine.
+    waiter: usize,
+}
+
+impl Descriptor {
+    fn new<D: Device>(engine: &Engine<D>, count: &Arc<Count>) -> Result<Self> {
+        let wait = engine.nested_set()?;
+        let waiter = Waiter::on_counter(Arc::clone(count), wait.signal(wait.token()));
+        let waiter = engine.lock().waiters.insert(waiter);
+        Ok(Self { wait, waiter })
+    }
 }
 
 impl<D: Device> Counter<D> {
@@ -135,22 +156,27 @@ impl<D: Device> Counter<D> {
         if attributes.flags != 0 {
             return Err(Errno::EBADFLAGS);
         }
-        let has_descriptor = match attributes.wait_obj {
-            constants::FI_WAIT_NONE | constants::FI_WAIT_UNSPEC | constants::FI_WAIT_MUTEX_COND => false,
-            constants::FI_WAIT_FD => true,
+        let (count, membership) = (Arc::default(), Mutex::new(Some(membership)));
+        let descriptor = match attributes.wait_obj {
+            constants::FI_WAIT_NONE | constants::FI_WAIT_UNSPEC | constants::FI_WAIT_MUTEX_COND => None,
+            constants::FI_WAIT_FD => Some(Descriptor::new(&engine, &count)?),
             _ => return Err(Errno::ENOSYS),
         };
-        let (count, membership) = (Arc::default(), Mutex::new(Some(membership)));
-        Ok(Arc::new(Self { engine, count, membership, has_descriptor }))
+        Ok(Arc::new(Self { engine, count, membership, descriptor }))
     }
 
     fn drive(&self) {
         self.engine.with(|state| _ = state.drive());
     }
 
-    /// For `fi_trywait`: drives the engine. A counter has nothing that must be read first.
+    /// For `fi_trywait`: whether the counter has changed since the last call, or may change now. Otherwise the
+    /// descriptor becomes readable for the next change, whoever drives the engine.
     pub(in super::super) fn must_not_wait(&self) -> bool {
-        self.engine.with(|state| state.drive() || state.arm())
+        self.engine.with(|state| {
+            let is_busy = state.drive() || state.arm();
+            let sleepers = self.descriptor.as_ref().and_then(|own| state.waiters.get_mut(own.waiter));
+            sleepers.is_some_and(Waiter::take_change) || is_busy
+        })
     }
 }
 
@@ -204,18 +230,19 @@ impl<D: Device> Fid for Counter<D> {
     const CANCELLATION_POINTS: bool = D::CANCELLATION_POINTS;
 
     fn close(&self) -> Result<()> {
-        // Each endpoint that uses it has a reference.
-        if Arc::strong_count(&self.count) > 1 {
+        // Each endpoint and region that uses it has a reference, and so have its own sleepers.
+        if Arc::strong_count(&self.count) > 1 + usize::from(self.descriptor.is_some()) {
             return Err(Errno::EBUSY);
+        }
+        if let Some(own) = &self.descriptor {
+            self.engine.lock().waiters.try_remove(own.waiter);
         }
         *self.membership.lock() = None;
         Ok(())
     }
 
     fn control(&self, command: Control<'_>) -> Result<i32> {
-        if !self.has_descriptor {
-            return Err(Errno::ENOSYS);
-        }
-        wait::control(command, || Ok(self.engine.wait_set()?.as_fd().as_raw_fd()))
+        let own = self.descriptor.as_ref().ok_or(Errno::ENOSYS)?;
+        wait::control(command, || Ok(own.wait.as_fd().as_raw_fd()))
     }
 }

@@ -12,7 +12,7 @@ use super::engine::{Engine, id_of};
 use super::info::{DEFAULT_SIZE, READS};
 use super::limits::SPARE;
 use super::operation::{Kind, Operations};
-use super::shared_receive::SharedReceive;
+use super::shared_receive::{BoundReceives, SharedReceive};
 use super::statistics::{self, Statistics};
 use crate::abi::info::{RxAttr, TxAttr};
 use crate::abi::{
@@ -57,7 +57,7 @@ pub(super) struct Setup<D: Device> {
     tx: Option<Bound<D>>,
     rx: Option<Bound<D>>,
     counters: Counters,
-    shared: Option<Arc<SharedReceive<D>>>,
+    shared: Option<BoundReceives<D>>,
     /// Address to bind before connecting.
     pub(super) source: Option<SocketAddr>,
     membership: Option<Child>,
@@ -98,6 +98,8 @@ pub(super) struct Report {
 /// The engine's part of an enabled endpoint.
 pub(super) struct Link {
     pub(super) qp: QpId,
+    /// Whether it is for a connection request.
+    pub(super) is_passive: bool,
     pub(super) phase: Phase,
     /// When a call was first refused because the connection has ended.
     pub(super) refused: Option<Instant>,
@@ -206,13 +208,10 @@ impl<D: Device> Endpoint<D> {
             initiator_depth: READS,
             responder_resources: READS,
         };
-        let shared = setup.shared.as_ref().map(|shared| shared.at);
+        let shared = setup.shared.as_ref().map(BoundReceives::at);
         let link = self.engine.with(|state| {
             let srq = shared.map(|at| state.shared[at].srq);
             let (qp, _) = state.cq.create_message_qp(self.engine.pd(), wanted, srq).map_err(errno_of)?;
-            if let Some(at) = shared {
-                state.shared[at].users += 1;
-            }
             // Checked above.
             let binding = setup.binding.take().ok_or(Errno::ENOEQ)?;
             let counters = std::mem::take(&mut setup.counters);
@@ -220,6 +219,7 @@ impl<D: Device> Endpoint<D> {
             let (sends, reads, receives) = (0, 0, 0);
             Ok::<_, Errno>(state.add(Link {
                 qp,
+                is_passive: self.request.is_some(),
                 phase,
                 refused: None,
                 operations,
@@ -315,7 +315,7 @@ impl<D: Device> Fid for Endpoint<D> {
             if setup.shared.is_some() {
                 return Err(Errno::EINVAL);
             }
-            setup.shared = Some(shared);
+            setup.shared = Some(BoundReceives::new(shared));
             return Ok(());
         }
         Binding::make(&mut setup.binding, other, flags, self, fid)

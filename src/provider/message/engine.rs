@@ -4,6 +4,7 @@
 //! The lock is taken before that of an event queue. No thread waits while it holds the lock.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,8 @@ use super::waiter::Waiter;
 use crate::abi::{Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, QpId,
-    QueuePairs, SrqId, WaitSet,
+    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, Interest,
+    QpId, QueuePairs, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -57,8 +58,27 @@ pub(in super::super) struct State<D: Device> {
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
     attached: bool,
+    sleepers: Sleepers,
     /// Room for the completions of one poll, kept because making it anew costs a tenth of a short message.
     batch: Box<[Completion; BATCH]>,
+}
+
+/// The threads that may sleep until the device has something to do. A thread that makes a call does not sleep
+/// meanwhile, and arms before it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sleepers {
+    None,
+    /// The thread with this number, see [`this_thread`].
+    One(usize),
+    Several,
+}
+
+/// A number that no other thread has as long as this one lives.
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 /// A queue pair of a closed endpoint that still has output.
@@ -74,7 +94,7 @@ struct Lingering {
 pub(super) struct SharedReceives {
     pub(super) srq: SrqId,
     pub(super) operations: Operations,
-    /// Number of endpoints that use it.
+    /// Number of endpoints that it is bound to.
     pub(super) users: usize,
 }
 
@@ -100,6 +120,7 @@ impl<D: Device> Engine<D> {
             waiters: Slab::new(),
             lingering: Vec::new(),
             attached: false,
+            sleepers: Sleepers::None,
             batch: Box::new([Completion::EMPTY; BATCH]),
         };
         let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
@@ -124,8 +145,10 @@ impl<D: Device> Engine<D> {
         outcome
     }
 
-    /// The set that is readable when the device has something to do.
-    pub(super) fn wait_set(&self) -> Result<&Arc<WaitSet>> {
+    /// A set that is readable when the device has something to do. Its user adds a signal of its own.
+    pub(super) fn nested_set(&self) -> Result<Arc<WaitSet>> {
+        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+        wait.add(self.wait.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
         let mut state = self.state.lock();
         if !state.attached {
             state.cq.attach(Arc::clone(&self.wait)).map_err(errno_of)?;
@@ -133,7 +156,7 @@ impl<D: Device> Engine<D> {
             state.drain();
             state.notify();
         }
-        Ok(&self.wait)
+        Ok(wait)
     }
 }
 
@@ -155,7 +178,18 @@ impl<D: Device> State<D> {
         if !self.lingering.is_empty() {
             self.destroy_flushed();
         }
+        if self.sleepers != Sleepers::None {
+            self.leave_wake_up();
+        }
         count > 0
+    }
+
+    /// Leaves others that sleep the wake-up that this thread may have taken by polls.
+    #[cold]
+    fn leave_wake_up(&mut self) {
+        if self.sleepers != Sleepers::One(this_thread()) {
+            self.cq.arm_for_others();
+        }
     }
 
     /// Drives until the device has no more.
@@ -171,6 +205,12 @@ impl<D: Device> State<D> {
     /// caller may stay awake for those, while threads sleep that wait for others of them. Arming has taken
     /// the wake-up from these threads, so everything is reported here.
     pub(super) fn arm(&mut self) -> bool {
+        let this = Sleepers::One(this_thread());
+        self.sleepers = match self.sleepers {
+            Sleepers::None => this,
+            before if before == this => this,
+            _ => Sleepers::Several,
+        };
         let may_have_more = self.cq.arm().unwrap_or(true);
         if may_have_more {
             self.drain();
@@ -280,9 +320,6 @@ impl<D: Device> State<D> {
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());
         }
-        if let Some(context) = link.shared {
-            self.shared[context].users -= 1;
-        }
         if may_linger && !self.cq.flushed(qp) {
             self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {
@@ -295,9 +332,6 @@ impl<D: Device> State<D> {
     pub(super) fn abandon(&mut self, at: usize) {
         let Some(link) = self.links.try_remove(at) else { return };
         self.by_qp.remove(&link.qp);
-        if let Some(context) = link.shared {
-            self.shared[context].users -= 1;
-        }
         self.cq.destroy_qp(link.qp);
     }
 

@@ -44,6 +44,27 @@ impl<D: Device> SharedReceive<D> {
     }
 }
 
+/// A shared receive context that is bound to an endpoint. It counts as used until this is dropped.
+pub(super) struct BoundReceives<D: Device>(Arc<SharedReceive<D>>);
+
+impl<D: Device> BoundReceives<D> {
+    pub(super) fn new(shared: Arc<SharedReceive<D>>) -> Self {
+        shared.engine.lock().shared[shared.at].users += 1;
+        Self(shared)
+    }
+
+    /// Its index in the engine.
+    pub(super) fn at(&self) -> usize {
+        self.0.at
+    }
+}
+
+impl<D: Device> Drop for BoundReceives<D> {
+    fn drop(&mut self) {
+        self.0.engine.lock().shared[self.0.at].users -= 1;
+    }
+}
+
 impl<D: Device> MessageOps for SharedReceive<D> {
     fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
         check_receive_flags(receive.flags.unwrap_or(0))?;

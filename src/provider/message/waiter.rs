@@ -1,6 +1,6 @@
-//! Threads that wait for a number of entries of a completion queue, or for a value of a counter.
+//! Threads that wait for a number of entries of a completion queue, or for a value of a counter, and those that
+//! sleep on the descriptor of a counter.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::counter::Count;
 use super::engine::Engine;
 use crate::abi::Result;
 use crate::provider::error::errno_of;
-use rdma_verbs::{Device, Interest, Signal, WaitSet};
+use rdma_verbs::{Device, Signal, WaitSet};
 
 /// What a thread waits for.
 pub(super) enum Goal {
@@ -20,6 +20,8 @@ pub(super) enum Goal {
     Entries { queue: usize, number: usize },
     /// So many successes, or another number of errors.
     Count { count: Arc<Count>, successes: u64, errors: u64 },
+    /// Other numbers of successes and errors than these.
+    Change { count: Arc<Count>, seen: (u64, u64) },
 }
 
 impl Goal {
@@ -31,6 +33,7 @@ impl Goal {
             Self::Count { count, successes, errors } => {
                 count.successes() >= *successes || count.errors.load(Ordering::Relaxed) != *errors
             }
+            Self::Change { count, seen } => count.numbers() != *seen,
         }
     }
 }
@@ -42,6 +45,19 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
+    /// Whoever sleeps on the descriptor of a counter, whose set has this `signal`.
+    pub(super) fn on_counter(count: Arc<Count>, signal: Signal) -> Self {
+        let seen = count.numbers();
+        Self { goal: Goal::Change { count, seen }, signal }
+    }
+
+    /// Whether the counter has changed since the last call.
+    pub(super) fn take_change(&mut self) -> bool {
+        let Goal::Change { count, seen } = &mut self.goal else { return false };
+        let numbers = count.numbers();
+        std::mem::replace(seen, numbers) != numbers
+    }
+
     pub(super) fn notify(&self, queues: &Slab<Queue>) {
         self.signal.set(self.goal.is_reached(queues));
     }
@@ -50,8 +66,7 @@ impl Waiter {
 impl<D: Device> Engine<D> {
     /// Drives the engine and sleeps until the goal is reached. Returns whether it was reached in time.
     pub(super) fn wait_for(&self, goal: Goal, give_up: Option<Instant>) -> Result<bool> {
-        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
-        wait.add(self.wait_set()?.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
+        let wait = self.nested_set()?;
         let signal = wait.signal(wait.token());
         let at = self.with(|state| state.waiters.insert(Waiter { goal, signal }));
         let outcome = self.sleep(at, &wait, give_up);

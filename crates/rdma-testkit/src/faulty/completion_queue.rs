@@ -356,4 +356,8 @@ impl<C: verbs::CompletionQueue> verbs::CompletionQueue for CompletionQueue<C> {
         }
         Ok(again)
     }
+
+    fn arm_for_others(&mut self) {
+        self.inner.arm_for_others();
+    }
 }

@@ -362,6 +362,11 @@ impl verbs::CompletionQueue for CompletionQueue {
         }
         Ok(!self.ready.is_empty())
     }
+
+    fn arm_for_others(&mut self) {
+        self.notification.arm();
+        self.finish_call();
+    }
 }
 
 impl Drop for CompletionQueue {

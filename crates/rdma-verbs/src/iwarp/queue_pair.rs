@@ -54,6 +54,8 @@ pub(super) struct QueuePair {
     bulk: bool,
     /// Whether the last drive left input in the socket.
     unread: bool,
+    /// Whether a call that looked for the end of the input could not get there: a message waits for a receive.
+    missed_end: bool,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
     /// Set once it is final; until then the socket is asked.
@@ -83,6 +85,7 @@ impl QueuePair {
             membership: Membership::new(number),
             bulk: false,
             unread: false,
+            missed_end: false,
             opened: None,
             ended: None,
             local: None,
@@ -160,6 +163,11 @@ impl QueuePair {
                 self.notify_end();
             }
             Ok(()) if self.send_output(sink, sets) => self.notify_end(),
+            Ok(()) if self.missed_end && !self.machine.is_stalled() => {
+                // The set reported the end once: request another report.
+                self.missed_end = false;
+                self.notify_hang_up();
+            }
             Ok(()) => {}
         }
     }
@@ -363,8 +371,8 @@ impl QueuePair {
             Phase::Open | Phase::Closing { .. } => match (self.machine.is_stalled(), output) {
                 (false, false) => Interest::Read,
                 (false, true) => Interest::ReadWrite,
-                // Nothing is received meanwhile, so input need not be reported.
-                (true, false) => Interest::HangUp,
+                // Nothing is received meanwhile, so neither input nor its end need be reported.
+                (true, false) => Interest::Failure,
                 (true, true) => Interest::Write,
             },
             Phase::Draining => Interest::Write,

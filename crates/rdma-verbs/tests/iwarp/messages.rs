@@ -302,6 +302,45 @@ impl Hub {
 }
 
 #[test]
+fn a_wake_up_that_a_poll_took_is_requested_again() {
+    let (mut a, mut b) = pair();
+    a.send(1, b"first");
+    a.send(2, b"second");
+    settle(&mut b.end);
+    // From here on somebody sleeps.
+    b.end.cq.arm().unwrap();
+    let lent = Lent::blank(11);
+    b.recv(7, &[lent.part(0, 5)]);
+    b.end.poll();
+    assert_eq!(b.end.completions.len(), 1);
+    // That was another thread than the one that sleeps.
+    b.end.cq.arm_for_others();
+    assert!(!b.end.data.is_readable());
+    b.recv(8, &[lent.part(5, 6)]);
+    assert!(b.end.data.is_readable());
+    settle(&mut b.end);
+    assert_eq!(b.end.completions.len(), 2);
+}
+
+#[test]
+fn a_peer_that_leaves_wakes_nobody_while_its_message_waits() {
+    let (mut a, mut b) = pair();
+    a.send(1, b"last");
+    settle(&mut b.end);
+    a.end.cq.disconnect(a.qp);
+    std::thread::sleep(QUIET);
+    b.end.poll();
+    b.end.cq.arm().unwrap();
+    // Nobody looks into a set that others hold, so what is reported once would stay in it.
+    assert!(!b.end.data.is_readable());
+    let lent = Lent::blank(4);
+    b.recv(7, &[lent.place()]);
+    until(&mut [&mut b.end], |ends| ends[0].completions.len() == 1);
+    assert_eq!(summary(&b.end.completions[0]), (7, Recv, Success, 4));
+    assert_eq!(b.event(), ConnectionEvent::Disconnected);
+}
+
+#[test]
 fn connections_share_receives_in_the_order_of_their_messages() {
     let mut hub = Hub::new(3);
     for (at, peer) in hub.peers.iter_mut().enumerate().rev() {

@@ -55,13 +55,15 @@ impl QueuePair {
         self.phase = Phase::Over;
     }
 
-    /// Resets a connection that is not disconnected. The caller drops the queue pair next.
+    /// Ends a connection that is not disconnected: by a reset, or for messages in order, so that those which the
+    /// socket has taken still arrive. The caller drops the queue pair next.
     pub(in super::super) fn destroy(&mut self, sets: PollSets<'_>) {
         self.machine.release();
         self.remove_from_sets(sets);
         self.set_event_interest(None);
         if let (Phase::Open | Phase::Closing { output_ended: false }, Some(socket)) =
             (&self.phase, self.socket.take())
+            && !self.machine.is_for_messages()
         {
             socket.reset();
         }

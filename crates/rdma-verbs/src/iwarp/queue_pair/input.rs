@@ -23,6 +23,7 @@ impl QueuePair {
         self.unread = false;
         for _ in 0..rounds {
             if self.machine.is_stalled() {
+                self.missed_end |= thorough;
                 return self.socket.as_ref().and_then(Socket::failure).map(End::System);
             }
             let scratch = scratch.get_or_insert_with(Scratch::take);
