@@ -1,7 +1,7 @@
 //! The typed layer: connections whose types tell what can be done, memory that moves into operations and
 //! comes back, and operations as futures and as blocking calls.
 //!
-//! It uses nothing but the traits at the top of this crate, and works over every device. What it adds to them
+//! It needs nothing but the traits at the top of this crate, and works over every device. What it adds to them
 //! is that no safe program frees, reads or writes memory that a device uses:
 //!
 //! ```

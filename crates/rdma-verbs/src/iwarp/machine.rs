@@ -262,6 +262,14 @@ impl Machine {
         self.receiver.post(requests, &mut self.regions)
     }
 
+    /// Posts a receive of one segment, by the rules of the specifications, if it needs no memory and there is
+    /// room. The caller has checked that the segment is within its region, which may be written locally. Returns
+    /// whether it did. If not, nothing has changed.
+    #[must_use]
+    pub fn add_receive(&mut self, request: &RecvRequest<'_>) -> bool {
+        self.receiver.add(request, &mut self.regions)
+    }
+
     /// Posts sends in order, all of them or none, and sends what the wire takes. With `more` they wait for
     /// the next call.
     ///
@@ -281,6 +289,18 @@ impl Machine {
             return Err(Error::BadState { state: "not connected", what: "send" });
         }
         self.transmitter.post(requests, more, &mut self.reads, &mut self.regions, port)
+    }
+
+    /// Posts a short send or write of one segment, if it can be sent without being queued, because nothing
+    /// precedes it. Returns whether it did. If not, nothing has changed, and [`Machine::post_send`] tells why it
+    /// cannot be posted, if that is so.
+    #[must_use]
+    pub fn send_at_once<W: Wire, S: Sink>(
+        &mut self,
+        request: &SendRequest<'_>,
+        port: &mut Port<'_, W, S>,
+    ) -> bool {
+        self.transmitter.send_at_once(request, &self.reads, &mut self.regions, port)
     }
 
     /// Where the next bytes of the input belong, if they are payload that can be received straight into

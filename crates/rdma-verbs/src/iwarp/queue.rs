@@ -4,6 +4,7 @@
 //! sockets are ready, so the cost depends on the traffic and not on the number of connections.
 
 mod connections;
+mod single;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -152,6 +152,12 @@ impl QueuePair {
         }
     }
 
+    /// See [`Machine::add_receive`]. `ready` completions wait to be polled.
+    pub(super) fn add_receive(&mut self, request: &RecvRequest<'_>, ready: usize) -> bool {
+        let takes_receives = matches!(self.phase, Phase::Idle | Phase::Connecting(_) | Phase::Open);
+        takes_receives && ready < self.machine.recv_room() && self.machine.add_receive(request)
+    }
+
     /// Resumes a message that waited for a receive.
     pub(super) fn resume(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if !self.machine.is_stalled() {
@@ -212,6 +218,24 @@ impl QueuePair {
             self.notify_end();
         }
         posted.or_else(|error| self.post_failed(error, ready, sets))
+    }
+
+    /// See [`Machine::send_at_once`].
+    pub(super) fn send_at_once(
+        &mut self,
+        request: &SendRequest<'_>,
+        sink: &mut impl Sink,
+        sets: PollSets<'_>,
+    ) -> bool {
+        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else { return false };
+        let is_sent = {
+            let mut port = Port { wire, sink, scratch: &mut Scratch::take() };
+            self.machine.send_at_once(request, &mut port)
+        };
+        if is_sent && self.update_interest(sets) && self.send_output(sink, sets) {
+            self.notify_end();
+        }
+        is_sent
     }
 
     /// Ends the connection if a fault made the post fail. If the fault is a place that cannot be read, the

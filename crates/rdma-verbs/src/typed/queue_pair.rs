@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::End;
 use super::registration::Span;
 use super::slots::SlotId;
 use super::waiters::Waiters;
-use crate::{Buffer, ConnectionEvent, Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, Token};
+use super::work::sealed::KEY;
+use super::{End, TrustedDevice};
+use crate::{Buffer, ConnectionEvent, Error, QpCapabilities, QpId, RecvRequest, Segment, Token};
 
 /// A receive that the device did not take.
 pub(super) struct Refused {
@@ -89,15 +90,15 @@ impl QueuePair {
     /// Posts the receive of a slot that has this segment.
     // 30 instructions fewer for each message.
     #[inline(always)]
-    pub(super) fn post_receive(
+    pub(super) fn post_receive<D: TrustedDevice>(
         &mut self,
-        cq: &mut impl QueuePairs,
+        cq: &mut D::Cq,
         id: SlotId,
         segment: Segment,
     ) -> Result<(), Error> {
         // Some adapters take a length of 0 for 2 GiB.
         let buffer = if segment.length == 0 { Buffer::Empty } else { Buffer::Segment(segment) };
-        cq.post_recv(self.qp, &[RecvRequest { id: id.0, buffer }])?;
+        D::post_checked_recv(cq, self.qp, &RecvRequest { id: id.0, buffer }, KEY)?;
         self.outstanding += 1;
         self.receives += 1;
         Ok(())

@@ -1,6 +1,13 @@
 //! The devices that the typed layer trusts with memory that it gives out as slices.
 
-use crate::{AnyDevice, Device, iwarp};
+use std::slice;
+
+use super::work::sealed::Key;
+use crate::any_device::AnyCq;
+use crate::{
+    AnyDevice, Completion, CompletionQueue as _, Device, QpId, QueuePairs as _, RecvRequest, Result,
+    SendRequest, iwarp,
+};
 
 /// A device that uses registered memory only as its requests say. The typed layer gives memory out as slices
 /// while no request uses it, so its unsafe code relies on that. It cannot rely on every [`Device`], which is
@@ -15,13 +22,51 @@ use crate::{AnyDevice, Device, iwarp};
 ///
 /// A request completes once, with the id that it was posted with, and the completion of another request never
 /// has that id while the first is outstanding.
-pub unsafe trait TrustedDevice: Device {}
+pub unsafe trait TrustedDevice: Device {
+    /// Posts a request and then polls, for the typed layer: every operation begins with that. A device may have a
+    /// shorter way than the two calls.
+    #[doc(hidden)]
+    #[inline]
+    fn post_and_poll(
+        cq: &mut Self::Cq,
+        qp: QpId,
+        request: &SendRequest<'_>,
+        out: &mut [Completion],
+    ) -> Result<usize> {
+        cq.post_send(qp, slice::from_ref(request), false)?;
+        Ok(cq.poll(out))
+    }
 
-// SAFETY: a posted request is checked against the regions of its queue pair's domain, and the machine holds
-// it until it is completed or flushed. Destroying the queue pair drops the machine. A shared receive queue
-// admits queue pairs of its domain only, and is destroyed after them. Peers' segments are placed only into
-// regions with the right that they need.
-unsafe impl TrustedDevice for iwarp::Device {}
+    /// Posts a receive, for the typed layer: it has checked that the memory is within its region, which may be
+    /// written locally. A device need not check that again.
+    #[doc(hidden)]
+    #[inline]
+    fn post_checked_recv(cq: &mut Self::Cq, qp: QpId, request: &RecvRequest<'_>, _: Key) -> Result<()> {
+        cq.post_recv(qp, slice::from_ref(request))
+    }
+}
+
+// SAFETY: a posted request is checked against the regions of its queue pair's domain. A receive that the typed
+// layer has checked has to name one of them too, and what does not fit in a region is not placed there. The
+// machine holds a request until it is completed or flushed. Destroying the queue pair drops the machine. A
+// shared receive queue admits queue pairs of its domain only, and is destroyed after them. Peers' segments are
+// placed only into regions with the right that they need.
+unsafe impl TrustedDevice for iwarp::Device {
+    #[inline]
+    fn post_and_poll(
+        cq: &mut Self::Cq,
+        qp: QpId,
+        request: &SendRequest<'_>,
+        out: &mut [Completion],
+    ) -> Result<usize> {
+        cq.post_and_poll(qp, request, out)
+    }
+
+    #[inline]
+    fn post_checked_recv(cq: &mut Self::Cq, qp: QpId, request: &RecvRequest<'_>, _: Key) -> Result<()> {
+        cq.post_checked_recv(qp, request)
+    }
+}
 
 #[cfg(feature = "ibv")]
 // SAFETY: the adapter, or the kernel's software for one, checks keys, domains and rights, and reports the id
@@ -30,4 +75,27 @@ unsafe impl TrustedDevice for iwarp::Device {}
 unsafe impl TrustedDevice for crate::ibv::Device {}
 
 // SAFETY: it is one of the above. No object of one of them is used with the other one.
-unsafe impl TrustedDevice for AnyDevice {}
+unsafe impl TrustedDevice for AnyDevice {
+    #[inline]
+    fn post_and_poll(
+        cq: &mut AnyCq,
+        qp: QpId,
+        request: &SendRequest<'_>,
+        out: &mut [Completion],
+    ) -> Result<usize> {
+        match cq {
+            #[cfg(feature = "ibv")]
+            AnyCq::Ibv(cq) => crate::ibv::Device::post_and_poll(cq, qp, request, out),
+            AnyCq::Embedded(cq) => iwarp::Device::post_and_poll(cq, qp, request, out),
+        }
+    }
+
+    #[inline]
+    fn post_checked_recv(cq: &mut AnyCq, qp: QpId, request: &RecvRequest<'_>, key: Key) -> Result<()> {
+        match cq {
+            #[cfg(feature = "ibv")]
+            AnyCq::Ibv(cq) => crate::ibv::Device::post_checked_recv(cq, qp, request, key),
+            AnyCq::Embedded(cq) => iwarp::Device::post_checked_recv(cq, qp, request, key),
+        }
+    }
+}

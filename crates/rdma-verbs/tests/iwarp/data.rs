@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::support::*;
-use rdma_verbs::iwarp::Config;
+use rdma_verbs::iwarp::{Config, Device};
+use rdma_verbs::typed::TrustedDevice as _;
 use rdma_verbs::{
     Buffer, Completion, CompletionKind, CompletionQueue as _, CompletionStatus, ConnectionEvent, Error,
     MemoryRegion as _, Operation, Payload, QpCapabilities, QueuePairs as _, RecvRequest, SendRequest,
@@ -101,6 +102,64 @@ fn a_request_posted_with_more_waits_for_the_next_call() {
     a.poll();
     until_one(&mut b, |b| b.end.completions.len() == 1);
     assert_eq!(a.end.completions.len(), 1);
+}
+
+/// Posts a request and polls. Returns what has completed.
+fn post_and_poll(side: &mut Side, id: u64, operation: Operation, payload: Payload<'_>) -> Vec<u64> {
+    let mut out = [Completion::EMPTY; 4];
+    let request = SendRequest { id, signaled: true, operation, payload };
+    let count = Device::post_and_poll(&mut side.end.cq, side.qp, &request, &mut out).unwrap();
+    assert!(out[..count].iter().all(|done| done.status == CompletionStatus::Success));
+    out[..count].iter().map(|done| done.id).collect()
+}
+
+#[test]
+fn a_request_that_is_posted_and_polled_for_comes_after_what_waits() {
+    let (mut a, mut b) = pair();
+    a.own.memory().write(0, &pattern(1, 8)).unwrap();
+    let source = [a.segment(0, 8)];
+    assert_eq!(post_and_poll(&mut a, 1, SEND, Payload::Segments(&source)), [1]);
+    a.send_bytes(2, SEND, b"waits");
+    assert_eq!(post_and_poll(&mut a, 3, SEND, Payload::Segments(&source)), [2, 3]);
+    until_one(&mut b, |b| b.end.completions.len() == 3);
+    assert_eq!(b.read_own(2 * 4096, 8), pattern(1, 8));
+}
+
+/// The queue finds its ready sockets by a set of its own.
+#[test]
+fn what_the_socket_did_not_take_is_sent_when_it_has_room() {
+    const LENGTH: u32 = 16_000;
+    let (mut a, mut b) = (Side::new(Config::default()), Side::new(Config::default()));
+    a.end.queue_pair(CAPABILITIES);
+    join(&mut a, &mut b, V4);
+    let (to, source) = (b.remote(0), [a.segment(0, LENGTH)]);
+    let mut posted = 0;
+    while post_and_poll(&mut a, posted, write(to), Payload::Segments(&source)) == [posted] {
+        posted += 1;
+    }
+    assert!(posted > 0);
+    let start = std::time::Instant::now();
+    while a.end.completions.is_empty() {
+        b.poll();
+        a.poll();
+        assert!(start.elapsed() < LIMIT, "the rest is not sent");
+    }
+    assert_eq!(a.end.completions[0].id, posted);
+}
+
+#[test]
+fn a_full_send_queue_takes_no_request_that_is_polled_for() {
+    let few = QpCapabilities { send_depth: 2, ..CAPABILITIES };
+    let (mut a, mut b) = (Side::with(Config::default(), few), Side::new(Config::default()));
+    join(&mut a, &mut b, V4);
+    let source = [a.segment(0, 8)];
+    let request = SendRequest { id: 9, signaled: true, operation: SEND, payload: Payload::Segments(&source) };
+    for id in 0..2 {
+        let read = Operation::Read { remote: b.remote(0) };
+        assert!(post_and_poll(&mut a, id, read, Payload::Segments(&source)).is_empty());
+    }
+    let refused = Device::post_and_poll(&mut a.end.cq, a.qp, &request, &mut [Completion::EMPTY; 1]);
+    assert!(matches!(refused, Err(Error::QueueFull { depth: 2, room: 0, asked: 1 })), "{refused:?}");
 }
 
 /// [RFC 5044 7.1-2, 7.1.2-12]

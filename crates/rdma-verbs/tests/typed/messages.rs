@@ -27,6 +27,7 @@ over_devices!(
     a_key_can_be_invalidated,
     a_buffer_can_be_kept,
     a_message_outlives_its_connection,
+    a_message_that_is_dropped_while_this_side_closes_is_not_posted,
     inline_sends_do_not_fill_the_queue,
     both_sides_can_be_on_one_shard
 );
@@ -176,6 +177,20 @@ mod bodies {
         drop((told, held));
         assert_eq!(again[1].connection.receives(), 2, "nothing is posted to another connection");
         assert_eq!(second.pool.available(), BUFFERS as usize);
+    }
+
+    pub(super) fn a_message_that_is_dropped_while_this_side_closes_is_not_posted<D: TrustedDevice>(
+        shards: [Shard<D>; 2],
+    ) {
+        let [first, second] = connected(shards, any_port(), 2).unwrap();
+        let both = [&first.shard, &second.shard];
+        let sent = first.connection.send(first.pool.copy_of(b"held").unwrap());
+        drop(done(both, "a completion", sent).unwrap());
+        let held = done(both, "a message", second.connection.recv()).unwrap();
+        let _closing = second.connection.close();
+        let before = second.pool.available();
+        drop(held);
+        assert_eq!(second.pool.available(), before + 1);
     }
 
     pub(super) fn inline_sends_do_not_fill_the_queue<D: TrustedDevice>(shards: [Shard<D>; 2]) {

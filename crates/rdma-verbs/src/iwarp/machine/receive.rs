@@ -21,7 +21,7 @@ use super::receives::{Receive, ReceiveSource};
 use super::violation::{Fault, Violation};
 use super::{Rules, Sink};
 use crate::iwarp::region::RegionCache;
-use crate::{Completion, CompletionKind, CompletionStatus, QpId, RecvRequest, Result};
+use crate::{Buffer, Completion, CompletionKind, CompletionStatus, QpId, RecvRequest, Result};
 use destination::Destination;
 use header::{HEAD, Partial, split_head};
 use iwarp_wire::ddp::Header;
@@ -159,6 +159,14 @@ impl Receiver {
     pub(super) fn post(&mut self, requests: &[RecvRequest<'_>], regions: &mut RegionCache) -> Result<()> {
         let regions = (self.rules == Rules::Verbs).then_some(regions);
         self.receives.unshared()?.post(requests, regions)
+    }
+
+    /// See [`super::Machine::add_receive`].
+    pub(super) fn add(&mut self, request: &RecvRequest<'_>, regions: &mut RegionCache) -> bool {
+        let Buffer::Segment(segment) = request.buffer else { return false };
+        self.rules == Rules::Verbs
+            && regions.find(segment.key).is_some()
+            && self.receives.unshared().is_ok_and(|receives| receives.add(request))
     }
 
     /// See [`super::Machine::cancel_recv`].

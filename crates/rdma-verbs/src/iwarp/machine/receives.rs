@@ -82,6 +82,20 @@ impl Receives {
         outcome
     }
 
+    /// Posts a receive whose memory is checked, if that needs no memory and there is room. Returns whether it did.
+    pub(super) fn add(&mut self, request: &RecvRequest<'_>) -> bool {
+        let receive = Receive::new(request);
+        let (is_full, has_place) = (self.room() == 0, self.runs.len() < self.runs.capacity());
+        match self.runs.back_mut() {
+            _ if is_full => return false,
+            Some(last) if last.first.after(last.count) == receive => last.count += 1,
+            _ if has_place => self.runs.push_back(Run { first: receive, count: 1 }),
+            _ => return false,
+        }
+        self.posted += 1;
+        true
+    }
+
     fn append(
         &mut self,
         mut requests: &[RecvRequest<'_>],
@@ -450,6 +464,26 @@ mod tests {
         }
         let chain = [request(8, key, 80), request(9, key, 90), request(10, key, 100)];
         assert_eq!(refused(&chain), (key, 100));
+    }
+
+    #[test]
+    fn receives_are_added_one_by_one_while_there_is_room() {
+        let mut receives = Receives::new(4);
+        let request = |id, address| RecvRequest {
+            id,
+            buffer: Buffer::Segment(Segment { key: 1, address, length: 10 }),
+        };
+        assert!(!receives.add(&request(0, 0)), "it needs memory");
+        receives.post(&[RecvRequest { id: 0, buffer: Buffer::Empty }], None).unwrap();
+        let added = [request(1, 0), request(2, 10), request(7, 20)];
+        assert!(added.iter().all(|request| receives.add(request)));
+        assert!(!receives.add(&request(8, 30)), "the queue is full");
+        assert_eq!((receives.posted(), receives.runs.len()), (4, 3));
+        receives.remove_oldest();
+        for request in &added {
+            assert_eq!(receives.oldest(), Some(Receive::new(request)));
+            receives.remove_oldest();
+        }
     }
 
     #[test]

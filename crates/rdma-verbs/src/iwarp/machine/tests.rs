@@ -145,6 +145,13 @@ impl End {
         self.machine.post_send(&[request], false, &mut port)
     }
 
+    /// See [`Machine::send_at_once`].
+    fn send_at_once(&mut self, id: u64, operation: Operation, payload: Payload<'_>) -> bool {
+        let request = SendRequest { id, signaled: true, operation, payload };
+        let mut port = Port { wire: &mut self.pipe, sink: &mut self.completions, scratch: &mut self.scratch };
+        self.machine.send_at_once(&request, &mut port)
+    }
+
     fn post_bytes(&mut self, id: u64, operation: Operation, bytes: &[u8]) {
         self.post(id, operation, Payload::Inline(&[IoSlice::new(bytes)])).unwrap();
     }

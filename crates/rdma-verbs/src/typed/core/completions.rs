@@ -5,7 +5,7 @@ use std::task::Waker;
 use super::Core;
 use crate::typed::TrustedDevice;
 use crate::typed::slots::{NO_SLOT, Queue, SlotId, SlotState};
-use crate::{Completion, CompletionQueue, CompletionStatus};
+use crate::{Completion, CompletionQueue, CompletionStatus, QpId, Result, SendRequest};
 
 impl<D: TrustedDevice> Core<D> {
     /// Polls the completion queue once. Returns whether there were completions.
@@ -56,6 +56,15 @@ impl<D: TrustedDevice> Core<D> {
         let count = self.cq.poll(&mut self.batch);
         self.completed += count as u64;
         count
+    }
+
+    /// Posts a request, and polls the completion queue once, without handling what has completed. Returns the
+    /// number of completions.
+    #[inline]
+    pub(in crate::typed) fn post_and_poll(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<usize> {
+        let count = D::post_and_poll(&mut self.cq, qp, request, &mut self.batch)?;
+        self.completed += count as u64;
+        Ok(count)
     }
 
     /// The id of the first completion of the last poll.

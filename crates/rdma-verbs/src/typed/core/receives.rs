@@ -17,7 +17,7 @@ impl<D: TrustedDevice> Core<D> {
     ) -> std::result::Result<SlotId, Refused> {
         let segment = span.segment;
         let id = self.slots.insert(Queue::Recv(index), span.into(), state);
-        match self.pairs[index].post_receive(&mut self.cq, id, segment) {
+        match self.pairs[index].post_receive::<D>(&mut self.cq, id, segment) {
             Ok(()) => Ok(id),
             Err(error) => Err(Refused { span: self.slots.take(id).0.into_first(), error }),
         }
@@ -44,7 +44,7 @@ impl<D: TrustedDevice> Core<D> {
     fn repost(&mut self, id: SlotId, queue: Queue, segment: Segment) {
         let Queue::Recv(index) = queue else { return self.repost_shared(id, queue, segment) };
         let Some(pair) = self.pairs.get_mut(index) else { return };
-        match pair.post_receive(&mut self.cq, id, segment) {
+        match pair.post_receive::<D>(&mut self.cq, id, segment) {
             Ok(()) => pair.watchers.wake(&mut self.woken),
             Err(crate::Error::QueueFull { .. }) => {
                 pair.unposted.push(id);

@@ -11,7 +11,7 @@ use crate::typed::core::Core;
 use crate::typed::endpoint::Handle;
 use crate::typed::slots::{Queue, SlotId, SlotState};
 use crate::typed::{Error, Failed, TrustedDevice};
-use crate::{AnyDevice, CompletionStatus, QueuePairs as _};
+use crate::{AnyDevice, CompletionStatus};
 
 /// One operation. It becomes its memory when it is done, as a [`Batch`](super::Batch) does.
 ///
@@ -145,8 +145,7 @@ impl<M: Lend> Work<M> {
         let lent = Lent { work: self, handle, core };
         let id = lent.core.slots.next_id();
         let request = lent.work.request(id, lent.work.memory.segments(KEY));
-        let outcome = lent.core.cq.post_send(handle.qp, &[request], false);
-        let outcome = outcome.map(|()| (id, lent.core.poll()));
+        let outcome = lent.core.post_and_poll(handle.qp, &request).map(|count| (id, count));
         mem::forget(lent);
         outcome
     }

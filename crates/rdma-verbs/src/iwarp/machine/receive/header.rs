@@ -179,7 +179,7 @@ impl Receiver {
         }
         if let Some(key) = receive.key {
             let region = regions.find(key.get()).ok_or(Violation::LocalKey(key.get()))?;
-            // It is within the region: the receive was checked when it was posted.
+            // It is within the region: that was checked when the receive was posted, or by who posted it.
             let offset = region.offset(receive.address) + u64::from(header.offset);
             self.destination = Some(Destination::Region(Arc::clone(region), offset));
         } else if receive.places() > 0 {

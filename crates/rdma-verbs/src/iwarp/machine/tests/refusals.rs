@@ -421,17 +421,23 @@ fn what_cannot_be_posted_changes_nothing() {
         ("read into memory not to be written", read, Payload::Segments(&[read_only])),
     ];
     for (what, operation, payload) in refused {
+        assert!(!end.send_at_once(1, operation, payload), "{what}");
         assert!(end.post(1, operation, payload).is_err(), "{what}");
     }
     let longest = [segment(0, u32::MAX), segment(0, 1)];
     let too_long = end.post(1, PLAIN, Payload::Segments(&longest));
     assert!(matches!(too_long, Err(Error::OutOfRange { value: 0x1_0000_0000, most: 0xffff_ffff, .. })));
     assert_eq!(end.pipe.bytes.len(), before);
+    end.post_bytes(1, PLAIN, b"");
+    assert_eq!(end.pipe.bytes[before..][12..16], [0, 0, 0, 1], "the first message has the first number");
     let buffer = Buffer::Segment(read_only);
     assert!(matches!(
         end.machine.post_recv(&[RecvRequest { id: 1, buffer: Buffer::Empty }, RecvRequest { id: 2, buffer }]),
         Err(Error::BadSegment { .. })
     ));
+    for buffer in [Buffer::Empty, Buffer::Segment(Segment { key: 1, address: 0, length: 1 })] {
+        assert!(!end.machine.add_receive(&RecvRequest { id: 1, buffer }), "{buffer:?}");
+    }
     let many = [RecvRequest { id: 0, buffer: Buffer::Empty }; 33];
     assert!(matches!(end.machine.post_recv(&many), Err(Error::QueueFull { depth: 32, room: 32, asked: 33 })));
     end.machine.post_recv(&many[..32]).unwrap();
@@ -476,6 +482,37 @@ fn the_passive_side_holds_back_until_the_first_fpdu() {
     }
     assert_eq!(end.pipe.bytes.len(), 2 + 18 + 5 + 3 + 4 + 2 + 18 + 100 + 4);
     assert_eq!(end.completions.len(), 2);
+}
+
+/// [RFC 5044 7.1.2-12]
+#[test]
+fn a_message_is_sent_at_once_only_if_nothing_precedes_it() {
+    let is_sent = |end: &mut End| {
+        let source = [end.segment(0, 100)];
+        end.send_at_once(9, PLAIN, Payload::Segments(&source))
+    };
+    let mut end = End::new(Side::Passive, false);
+    assert!(!is_sent(&mut end), "the peer may not be sent to");
+    end.take(&tagged(Opcode::Write, 0, 0, b""), false);
+    assert!(is_sent(&mut end));
+    assert_eq!((end.completions.len(), end.pipe.bytes.len()), (1, 2 + 18 + 100 + 4));
+    // Two reads are requested, the third one waits.
+    let (remote, sink) = (end.remote(0), [end.segment(0, 1)]);
+    for id in 0..3 {
+        end.post(id, Operation::Read { remote }, Payload::Segments(&sink)).unwrap();
+    }
+    assert!(!is_sent(&mut end), "a read precedes it");
+
+    let mut end = End::new(Side::Active, false);
+    end.pump();
+    end.pipe.room = 30;
+    assert!(is_sent(&mut end), "the wire takes a part");
+    assert!(end.completions.is_empty());
+    assert!(!is_sent(&mut end), "the rest precedes it");
+    end.pipe.room = usize::MAX;
+    end.pump();
+    assert_eq!(end.completions.len(), 1);
+    assert!(is_sent(&mut end));
 }
 
 /// [RFC 6581 9.2-3]

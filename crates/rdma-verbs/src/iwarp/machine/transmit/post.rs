@@ -9,10 +9,10 @@ use super::super::stream::{Batch, Wire};
 use super::super::validate::{inline, validate_request};
 use super::super::violation::Violation;
 use super::super::work::{Body, BufferModel, Pending, Report, Streamed, Work};
-use super::super::{Port, Sink};
+use super::super::{Port, Rules, Sink};
 use super::Transmitter;
 use crate::iwarp::region::RegionCache;
-use crate::{Error, Operation, Payload, RemoteAddress, Result, Segment, SendRequest};
+use crate::{Access, Error, Operation, Payload, RemoteAddress, Result, Segment, SendRequest};
 use iwarp_wire::rdmap::{self, ReadRequest};
 
 /// Allowance for headers in staging, for each entry of the send queue: a small write with immediate data has
@@ -22,6 +22,36 @@ const STAGED_HEADERS: usize = 64;
 impl Transmitter {
     /// See [`super::super::Machine::post_send`].
     pub(in super::super) fn post<W: Wire, S: Sink>(
+        &mut self,
+        requests: &[SendRequest<'_>],
+        more: bool,
+        reads: &mut Reads,
+        regions: &mut RegionCache,
+        port: &mut Port<'_, W, S>,
+    ) -> Result<()> {
+        let is_sent = match (requests, more) {
+            ([request @ SendRequest { payload: Payload::Segments(_), .. }], false) => {
+                self.send_at_once(request, reads, regions, port)
+            }
+            _ => false,
+        };
+        if !is_sent {
+            self.post_any(requests, more, reads, regions, port)?;
+        }
+        if !self.pending.is_empty() {
+            self.complete(reads, port.sink);
+        }
+        match self.stream.fault() {
+            None => Ok(()),
+            Some(Violation::LocalPlace) => Err(Error::io("read a place")(Errno::FAULT)),
+            Some(_) => Err(Error::io("stage output")(Errno::NOMEM)),
+        }
+    }
+
+    /// Posts requests that cannot be [sent at once](Transmitter::send_at_once).
+    // 8 instructions fewer for each message of an endpoint for messages.
+    #[inline(always)]
+    fn post_any<W: Wire, S: Sink>(
         &mut self,
         requests: &[SendRequest<'_>],
         more: bool,
@@ -41,7 +71,7 @@ impl Transmitter {
         } else if let ([request], true) = (requests, is_ready && !reads.is_serving())
             && let Some(segments) = self.short_segments(request, reads)
         {
-            self.send_short(request, segments, reads, regions, port);
+            self.send_segments(request, segments, reads, regions, port);
         } else {
             self.check_staging(requests)?;
             if plain && is_free {
@@ -53,14 +83,29 @@ impl Transmitter {
                 self.pump(reads, regions, port);
             }
         }
-        if !self.pending.is_empty() {
-            self.complete(reads, port.sink);
+        Ok(())
+    }
+
+    /// See [`super::super::Machine::send_at_once`].
+    pub(in super::super) fn send_at_once<W: Wire, S: Sink>(
+        &mut self,
+        request: &SendRequest<'_>,
+        reads: &Reads,
+        regions: &mut RegionCache,
+        port: &mut Port<'_, W, S>,
+    ) -> bool {
+        let (Operation::Send { immediate: None, .. } | Operation::Write { .. }) = request.operation else {
+            return false;
+        };
+        let Payload::Segments(&[Segment { key, address, length }]) = request.payload else { return false };
+        let is_first = self.open && self.work.is_empty() && self.stream.staged() == 0;
+        let is_alone = is_first && !reads.is_serving() && !reads.is_midway();
+        if !is_alone || self.room() == 0 || self.rules != Rules::Verbs || !self.is_short(length.into()) {
+            return false;
         }
-        match self.stream.fault() {
-            None => Ok(()),
-            Some(Violation::LocalPlace) => Err(Error::io("read a place")(Errno::FAULT)),
-            Some(_) => Err(Error::io("stage output")(Errno::NOMEM)),
-        }
+        let Some(region) = regions.find(key) else { return false };
+        let Ok(offset) = region.check(Access::empty(), address, length.into()) else { return false };
+        self.send_short(request, port, |target| encode::copy(region.memory(), offset, target))
     }
 
     /// Checks whether the requests can be posted; changes nothing.
@@ -126,13 +171,17 @@ impl Transmitter {
             Payload::Fenced(segments) if reads.are_done() => segments,
             Payload::Fenced(_) | Payload::Inline(_) | Payload::Places(_) => return None,
         };
-        let length = request.payload.len() as u64;
-        let is_short = self.encoder.portion(length) as u64 == length;
+        let is_short = self.is_short(request.payload.len() as u64);
         Some(segments).filter(|_| is_short && !matches!(request.operation, Operation::Read { .. }))
     }
 
+    /// Whether one segment of DDP can carry a message.
+    fn is_short(&self, length: u64) -> bool {
+        self.encoder.portion(length) as u64 == length
+    }
+
     /// Sends a message of [`Transmitter::short_segments`], without queuing it.
-    fn send_short<W: Wire, S: Sink>(
+    fn send_segments<W: Wire, S: Sink>(
         &mut self,
         request: &SendRequest<'_>,
         segments: &[Segment],
@@ -140,23 +189,38 @@ impl Transmitter {
         regions: &mut RegionCache,
         port: &mut Port<'_, W, S>,
     ) {
-        let Ok(mut message) = self.message(request) else { return };
         let mut segments = segments.iter().filter(|segment| segment.length > 0);
         let mut used = 0;
-        let mut chunk = Chunk::new(port.scratch);
-        let sent = message.advance(&self.encoder, &mut chunk, |target| {
+        let is_sent = self.send_short(request, port, |target| {
             let Some(&Segment { key, address, length }) = segments.next() else { return 0 };
             used = key;
             let Some(region) = regions.find(key) else { return 0 };
             encode::copy(region.memory(), region.offset(address), &mut target[..length as usize])
         });
-        if sent.is_none() {
+        if !is_sent {
             // Another thread has deregistered the memory since it was checked.
             self.fault = Some(Violation::LocalKey(used));
-            return self.queue(std::slice::from_ref(request), reads);
+            self.queue(std::slice::from_ref(request), reads);
+        }
+    }
+
+    /// Sends a message of one segment of DDP, whose payload `fill` copies as [`Chunk::segment`] says. Returns
+    /// whether the payload could be copied. If not, nothing is sent.
+    #[inline]
+    fn send_short<W: Wire, S: Sink>(
+        &mut self,
+        request: &SendRequest<'_>,
+        port: &mut Port<'_, W, S>,
+        fill: impl FnMut(&mut [u8]) -> usize,
+    ) -> bool {
+        let Ok(mut message) = self.message(request) else { return false };
+        let mut chunk = Chunk::new(port.scratch);
+        if message.advance(&self.encoder, &mut chunk, fill).is_none() {
+            return false;
         }
         self.stream.send(chunk.bytes(), port.wire);
         self.sent(request, port.sink);
+        true
     }
 
     /// Stages requests.
