@@ -73,6 +73,8 @@ pub(crate) struct Set {
     /// One of its descriptors.
     fd: AtomicI32,
     state: Mutex<State>,
+    /// Whether it has had a connection: until then the kernel knows all that there is to know.
+    is_used: AtomicBool,
     /// Threads that sleep in it.
     sleepers: AtomicU32,
     /// Whether another set has it, which may be waited for in any way.
@@ -135,6 +137,7 @@ impl Set {
         Self {
             fd: AtomicI32::new(fd),
             state: Mutex::default(),
+            is_used: AtomicBool::new(false),
             sleepers: AtomicU32::new(0),
             is_nested: AtomicBool::new(false),
             nudge: OnceLock::new(),
@@ -353,8 +356,45 @@ impl Set {
         kept
     }
 
+    /// A connection is about to be added.
+    fn use_for_connections(&self) {
+        self.is_used.store(true, Ordering::SeqCst);
+    }
+
+    /// The wait of a set that has had no connection, in one call of the kernel. `None`: it has one meanwhile, and
+    /// that ended the wait.
+    fn wait_unused(
+        &self,
+        events: &mut Events,
+        timeout: Option<Duration>,
+        mask: *const sigset_t,
+    ) -> Option<c_int> {
+        let counted = {
+            // In this order: whoever adds a connection sees the sleeper, or is seen.
+            let _asleep = Asleep::new(self);
+            if self.is_used.load(Ordering::SeqCst) {
+                return None;
+            }
+            self.call_kernel(events, timeout, mask)
+        };
+        let reported = &events[..usize::try_from(counted).unwrap_or(0)];
+        // SAFETY: the kernel has written so many.
+        let is_ours =
+            |event: &MaybeUninit<epoll_event>| descriptor(unsafe { event.assume_init() }.u64).is_some();
+        if !reported.iter().any(is_ours) {
+            return Some(counted);
+        }
+        let kept = self.translate(events, counted as usize);
+        Some(self.collect(events, kept) as c_int).filter(|&total| total > 0)
+    }
+
     fn wait(&self, events: &mut Events, timeout: Option<Duration>, mask: *const sigset_t) -> c_int {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        if !self.is_used.load(Ordering::Relaxed)
+            && let Some(counted) = self.wait_unused(events, timeout, mask)
+        {
+            return counted;
+        }
         let mut naps = Naps::default();
         loop {
             // In its turn the kernel has a place, however much the rings have.

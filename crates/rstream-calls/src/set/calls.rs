@@ -38,6 +38,7 @@ pub(crate) fn introduce(fd: c_int) {
         let Some(set) = set_item.set() else { continue };
         let mut state = set.lock();
         let Some((asked, data)) = state.strangers.remove(&fd) else { continue };
+        set.use_for_connections();
         let mut event = epoll_event { events: asked, u64: key(fd) };
         // SAFETY: `event` is valid. It fails if the descriptor is another by now.
         if unsafe { real::epoll_ctl(set.descriptor(), libc::EPOLL_CTL_MOD, fd, &raw mut event) } == 0 {
@@ -129,6 +130,7 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
             changed
         }
         (libc::EPOLL_CTL_ADD, Some((asked, data))) if asked & EXCLUSIVE == 0 => {
+            known.use_for_connections();
             let added = keyed(asked);
             if added == 0 {
                 state.entries.insert(fd, Entry::new(Arc::clone(&item), asked, data));
