@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rstream_ring::{Connected, Listener, Rendezvous, RingSizes};
-use rstream_sockets::{Answer, Counts, Kernel, Role, Stream, Then, WayBack};
+use rstream_sockets::{Answer, Counts, Delays, Kernel, Role, Stream, Then, WayBack};
 use rustix::io::Errno;
 
 const RING: usize = 512 << 10;
@@ -208,8 +208,8 @@ impl Kernel for Fake {
         (!self.has_ended.get() && !self.is_reset.get()).then_some(self.counts.get())
     }
 
-    fn send_at_once(&self) -> Result<(), Errno> {
-        Ok(())
+    fn delay(&self, delays: Delays) -> Result<Delays, Errno> {
+        Ok(delays)
     }
 
     fn end_output(&self) {}

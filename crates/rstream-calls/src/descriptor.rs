@@ -6,8 +6,8 @@ use std::net::Shutdown;
 use std::sync::Arc;
 
 use libc::{size_t, sockaddr, socklen_t, ssize_t};
-use rstream_sockets::Role;
 use rstream_sockets::statistics::{close_left, is_left, left};
+use rstream_sockets::{Delays, Role};
 use rustix::io::Errno;
 
 use crate::connection::Connection;
@@ -273,11 +273,14 @@ pub unsafe fn setsockopt(
             set_errno(Errno::OPNOTSUPP);
             return -1;
         }
-        // Bells must leave at once.
-        if connection.stream.has_rings()
-            && level == libc::IPPROTO_TCP
-            && matches!(name, libc::TCP_NODELAY | libc::TCP_CORK)
+        if length as usize >= size_of::<c_int>()
+            && !value.is_null()
+            && let Some(mut delays) = connection.stream.delays()
+            && let Some(delay) = delay(&mut delays, level, name)
         {
+            // SAFETY: so many bytes are readable, as the application says.
+            *delay = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
+            connection.stream.set_delays(delays);
             return 0;
         }
     }
@@ -285,7 +288,29 @@ pub unsafe fn setsockopt(
     unsafe { real::setsockopt(fd, level, name, value, length) }
 }
 
-/// `getsockopt`. `SO_ERROR` is what the kernel has said to this library already, if so.
+/// What an option says of how the kernel delays what is sent.
+fn delay(delays: &mut Delays, level: c_int, name: c_int) -> Option<&mut bool> {
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => Some(&mut delays.no_delay),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => Some(&mut delays.cork),
+        _ => None,
+    }
+}
+
+/// What an option of a connection is, of which the kernel has told this.
+fn known_option(connection: &Connection, level: c_int, name: c_int, told: c_int) -> c_int {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        // What the kernel has said to this library already comes first.
+        if told != 0 {
+            connection.stream.note_told(Errno::from_raw_os_error(told));
+        }
+        return connection.stream.take_error().map_or(told, Errno::raw_os_error);
+    }
+    let delays = connection.stream.delays();
+    delays.and_then(|mut delays| Some(c_int::from(*delay(&mut delays, level, name)?))).unwrap_or(told)
+}
+
+/// `getsockopt`.
 pub unsafe fn getsockopt(
     fd: c_int,
     level: c_int,
@@ -295,22 +320,15 @@ pub unsafe fn getsockopt(
 ) -> c_int {
     // SAFETY: the application's arguments.
     let answer = unsafe { real::getsockopt(fd, level, name, value, length) };
-    if (answer, level, name) == (0, libc::SOL_SOCKET, libc::SO_ERROR)
+    if answer == 0
         && let Some(item) = table::get(fd)
         && let Some(connection) = item.connection()
-        // SAFETY: the kernel has written the length, and an error if there is room for it.
+        // SAFETY: the kernel has written the length, and a number if there is room for it.
         && unsafe { *length } as usize == size_of::<c_int>()
     {
         let value = value.cast::<c_int>();
         // SAFETY: as above.
-        let told = unsafe { value.read_unaligned() };
-        if told != 0 {
-            connection.stream.note_told(Errno::from_raw_os_error(told));
-        }
-        if let Some(error) = connection.stream.take_error() {
-            // SAFETY: as above.
-            unsafe { value.write_unaligned(error.raw_os_error()) };
-        }
+        unsafe { value.write_unaligned(known_option(connection, level, name, value.read_unaligned())) };
     }
     answer
 }

@@ -115,6 +115,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
+    use crate::delays::Delays;
     use crate::kernel::Counts;
 
     /// The socket of a peer that rings for ever.
@@ -146,8 +147,8 @@ mod tests {
             None
         }
 
-        fn send_at_once(&self) -> Result<(), Errno> {
-            Ok(())
+        fn delay(&self, delays: Delays) -> Result<Delays, Errno> {
+            Ok(delays)
         }
 
         fn end_output(&self) {}

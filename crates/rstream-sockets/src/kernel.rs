@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{self, RecvFlags, SendFlags};
 
+use crate::delays::Delays;
 use crate::stream::Role;
 
 /// Bytes of the stream that went through the kernel, as the kernel counts them.
@@ -46,11 +47,11 @@ pub trait Kernel {
     /// output.
     fn counts(&self) -> Option<Counts>;
 
-    /// From now on each byte that is sent leaves at once.
+    /// Sets how what is sent is delayed from now on. Returns how it was before.
     ///
     /// # Errors
     /// What the kernel says.
-    fn send_at_once(&self) -> Result<(), Errno>;
+    fn delay(&self, delays: Delays) -> Result<Delays, Errno>;
 
     /// Ends the output, as `shutdown` does.
     fn end_output(&self);
@@ -156,9 +157,18 @@ impl Kernel for Socket<'_> {
         None
     }
 
-    fn send_at_once(&self) -> Result<(), Errno> {
-        net::sockopt::set_tcp_cork(self.descriptor, false)?;
-        net::sockopt::set_tcp_nodelay(self.descriptor, true)
+    fn delay(&self, delays: Delays) -> Result<Delays, Errno> {
+        let before = Delays {
+            no_delay: net::sockopt::tcp_nodelay(self.descriptor)?,
+            cork: net::sockopt::tcp_cork(self.descriptor)?,
+        };
+        if before.cork != delays.cork {
+            net::sockopt::set_tcp_cork(self.descriptor, delays.cork)?;
+        }
+        if before.no_delay != delays.no_delay {
+            net::sockopt::set_tcp_nodelay(self.descriptor, delays.no_delay)?;
+        }
+        Ok(before)
     }
 
     fn end_output(&self) {

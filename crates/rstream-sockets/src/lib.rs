@@ -8,6 +8,7 @@
 
 mod bell;
 mod counting;
+mod delays;
 mod kernel;
 mod lock;
 mod meeting;
@@ -21,6 +22,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub use delays::Delays;
 pub use kernel::{Counts, Kernel, Socket};
 pub use meeting::{Report, set_reporter};
 pub use patience::{LOOK, Naps, OUTPUT_SLEEP, Patience};

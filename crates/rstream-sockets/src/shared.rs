@@ -180,6 +180,8 @@ pub(crate) struct Words {
     pub(crate) broken: AtomicU32,
     /// How far it has gone back to the kernel: see [`LEAVING`].
     pub(crate) back: AtomicU32,
+    /// How the application wants what it sends to be delayed, see [`Delays`](crate::Delays).
+    pub(crate) delays: AtomicU32,
     /// Bells that this side has rung, and taken.
     pub(crate) rung: AtomicU64,
     pub(crate) taken_bells: AtomicU64,

@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex};
 use rstream_ring::{Error, Reader, Writer};
 use rustix::io::Errno;
 
+use crate::delays::Delays;
 use crate::lock::Busy;
 use crate::meeting::Meeting;
 use crate::shared::{Half, Held, INPUT_LEFT, Input, OUTPUT_LEFT, Output, Slot, Words};
@@ -187,6 +188,23 @@ impl Stream {
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         !matches!(self.words().back.load(Ordering::Acquire), 0) && !self.is_back()
+    }
+
+    /// How the application wants the kernel to delay what it sends, if that goes to the ring. Otherwise the kernel
+    /// knows.
+    #[must_use]
+    pub fn delays(&self) -> Option<Delays> {
+        let is_ours = self.has_rings() && self.words().begun.load(Ordering::Relaxed) != 0;
+        is_ours.then(|| self.known_delays())
+    }
+
+    pub(crate) fn known_delays(&self) -> Delays {
+        Delays::from_bits(self.words().delays.load(Ordering::Relaxed))
+    }
+
+    /// What [`Stream::delays`] is from now on. It has an effect if the connection goes back to the kernel.
+    pub fn set_delays(&self, delays: Delays) {
+        self.words().delays.store(delays.bits(), Ordering::Relaxed);
     }
 
     /// Whether it stays on TCP for good.

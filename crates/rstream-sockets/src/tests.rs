@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use rustix::io::Errno;
 
 use crate::bell::BELL;
+use crate::delays::Delays;
 use crate::kernel::{Counts, Kernel};
 use crate::stream::{Answer, Role, Stream, Then, Wait};
 
@@ -107,8 +108,8 @@ impl Kernel for End {
         is_open.then_some(Counts { sent: output.sent, taken: input.taken })
     }
 
-    fn send_at_once(&self) -> Result<(), Errno> {
-        Ok(())
+    fn delay(&self, delays: Delays) -> Result<Delays, Errno> {
+        Ok(delays)
     }
 
     fn has_input(&self) -> bool {

@@ -233,6 +233,46 @@ static void set_option(int fd, int level, int name, int value)
     CHECK_INT(setsockopt(fd, level, name, &value, sizeof value), 0);
 }
 
+/* The program's own wishes, of before the upgrade and after it. */
+FAMILY(what_delays_is_told, sides)
+{
+    int ends[2], own;
+
+    open_fresh(ends);
+    own = ends[kind->number];
+    set_option(own, IPPROTO_TCP, TCP_CORK, 1);
+    set_option(own, IPPROTO_TCP, TCP_CORK, 0);
+    set_option(own, IPPROTO_TCP, TCP_NODELAY, 0);
+    upgrade(ends);
+    CHECK_INT(option(own, IPPROTO_TCP, TCP_NODELAY), 0);
+    CHECK_INT(option(ends[1 - kind->number], IPPROTO_TCP, TCP_NODELAY), 1);
+    CHECK_INT(option(own, IPPROTO_TCP, TCP_CORK), 0);
+    set_option(own, IPPROTO_TCP, TCP_CORK, 1);
+    CHECK_INT(option(own, IPPROTO_TCP, TCP_CORK), 1);
+    send_part(own, 0, 1);
+    receive_part(ends[1 - kind->number], 0, 1);
+    set_option(own, IPPROTO_TCP, TCP_CORK, 0);
+    set_option(own, IPPROTO_TCP, TCP_NODELAY, 1);
+    CHECK_INT(option(own, IPPROTO_TCP, TCP_CORK), 0);
+    CHECK_INT(option(own, IPPROTO_TCP, TCP_NODELAY), 1);
+    close_pair(ends);
+}
+
+/* The kernel gets them when it serves the connection again. */
+FAMILY(what_delays_counts_after_the_way_back, sides)
+{
+    struct peer peer;
+    int fd = start_peer(&peer, kind->number, echo);
+
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 0);
+    set_option(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+    CHECK_INT(option(fd, IPPROTO_TCP, TCP_NODELAY), 0);
+    send_part(fd, 0, 1);
+    receive_part(fd, 0, 1);
+    CHECK_INT(close(fd), 0);
+    join_peer(&peer);
+}
+
 FAMILY(options_are_told, sides)
 {
     struct tcp_info info;

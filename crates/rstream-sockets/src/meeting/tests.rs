@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::bell::BELL;
+use crate::delays::Delays;
 use crate::kernel::{Counts, Socket};
 use crate::stream::{Answer, Then};
 
@@ -80,8 +81,8 @@ impl Kernel for Asked<'_> {
         self.0.counts()
     }
 
-    fn send_at_once(&self) -> Result<(), Errno> {
-        self.0.send_at_once()
+    fn delay(&self, delays: Delays) -> Result<Delays, Errno> {
+        self.0.delay(delays)
     }
 
     fn end_output(&self) {

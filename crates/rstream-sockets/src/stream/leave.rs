@@ -311,6 +311,8 @@ impl Stream {
         self.wake_followers();
         if self.is_back() {
             self.note_back();
+            // It is not the worse for it if that fails.
+            let _ = kernel.delay(self.known_delays());
             report(kernel, "back on TCP");
         }
     }

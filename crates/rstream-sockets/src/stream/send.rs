@@ -10,6 +10,7 @@ use super::leave::seconds;
 use super::receive::is_break;
 use super::{Answer, Role, Stream, Way};
 use crate::bell::Bell;
+use crate::delays::Delays;
 use crate::kernel::Kernel;
 use crate::shared::{Held, Leaving, Output};
 
@@ -203,13 +204,15 @@ impl Stream {
             return state.begun;
         }
         // Somebody else may have used the socket, unseen.
-        if kernel.counts().is_none_or(|counts| counts.sent != state.sent) || kernel.send_at_once().is_err() {
+        if kernel.counts().is_none_or(|counts| counts.sent != state.sent) {
             return false;
         }
         writer.resume(state.ring);
         if writer.set_window(WINDOW) != Ok(true) {
             return false;
         }
+        let Ok(asked) = kernel.delay(Delays::NONE) else { return false };
+        self.set_delays(asked);
         writer.begin(state.sent);
         self.statistics.record().set_window(WINDOW);
         (state.begun, state.ring) = (true, writer.state());
