@@ -374,6 +374,38 @@ TEST(a_member_before_it_is_connected)
     CHECK_INT(next(set, 1000), EPOLLIN);
 }
 
+static ssize_t wait_for_own_event(void *set)
+{
+    struct epoll_event event;
+
+    return epoll_wait(*(int *)set, &event, 1, 5000) == 1 && event.data.u64 == DATA ? event.events : 0;
+}
+
+static const struct way times[] = {{"before", 0}, {"after", 1}, {"before_and_unseen_by_the_kernel", 2}};
+
+/* Bytes come before the member, or after it. Whoever asks again and again needs no byte that wakes it. */
+FAMILY(a_first_member_wakes_a_sleeper, times)
+{
+    struct caller sleeper;
+    int ends[2], set = epoll_create1(0);
+
+    open_pair(ends);
+    start_caller(&sleeper, wait_for_own_event, &set);
+    for (int call = 0; kind->number == 2 && call < 1000; call++)
+        CHECK_ERROR(recv(ends[0], &(char){0}, 1, MSG_DONTWAIT), EAGAIN);
+    if (kind->number != 1)
+        send_part(ends[1], 0, 10);
+    CHECK_INT(change(set, EPOLL_CTL_ADD, ends[0], EPOLLIN, DATA), 0);
+    if (kind->number == 1) {
+        CHECK(!sleeper.done);
+        send_part(ends[1], 0, 10);
+    }
+    join_caller(&sleeper);
+    CHECK_INT(sleeper.returned, EPOLLIN);
+    receive_part(ends[0], 0, 10);
+    close_pair(ends);
+}
+
 FAMILY(an_exclusive_member, ages)
 {
     int ends[2], set;
