@@ -112,8 +112,8 @@ struct rstream_stats {
    */
   uint64_t refused;
   /**
-   * Messages that found no receive posted, and waited; not known on RDMA devices. Message endpoints
-   * only, like the fields that follow.
+   * Messages that found no receive posted, or too many unread entries of writes with data, and waited; not
+   * known on RDMA devices. Message endpoints only, like the fields that follow.
    */
   uint64_t stalls;
   /**

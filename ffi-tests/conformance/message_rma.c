@@ -306,6 +306,8 @@ static void writes_with_data(void)
     offer_open(&offer, NULL);
     target.key = offer.key;
     memcpy(here, pattern(0, 1000), 1000);
+    /* The length is that of the write itself, whatever was written before it. */
+    CHECK_OK(fi_inject_write(offer.pair.client.ep, here, 500, LOCAL, 0, offer.key));
     CHECK_OK(fi_writedata(offer.pair.client.ep, here, 1000, NULL, UINT64_MAX, LOCAL, 100, offer.key, CONTEXT(1)));
     entry = await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN);
     CHECK_INT(entry.data, UINT64_MAX);
@@ -326,6 +328,45 @@ static void writes_with_data(void)
     (void)await_done(offer.pair.client.cq, 4, WRITTEN);
     check_no_completion(offer.pair.server.cq);
     check_no_completion(offer.pair.client.cq);
+    offer_close(&offer);
+}
+
+static void unread_writes_with_data(void)
+{
+    enum { MOST = 1 << 18, AT_ONCE = 1000, ALL = MOST + 20 * AT_ONCE };
+    struct fi_cq_data_entry entries[64];
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+    uint64_t sent = 0, seen = 0, before = UINT64_MAX;
+    struct fid_cntr *counter;
+    struct fid_mr *region;
+    struct offer offer;
+    ssize_t count;
+
+    offer_open(&offer, NULL);
+    CHECK_OK(fi_cntr_open(offer.pair.server.domain, &attr, &counter, NULL));
+    region = message_region(&offer.pair.server, there, 100, 9);
+    CHECK_OK(fi_mr_bind(region, &counter->fid, FI_REMOTE_WRITE));
+    /* If no entries are read, the peer's writes stop at so many, though reading the counter makes progress. */
+    while (sent < ALL || fi_cntr_read(counter) != before) {
+        before = fi_cntr_read(counter);
+        while (sent < ALL && fi_inject_writedata(offer.pair.client.ep, here, 4, sent, LOCAL, 0, 9) == 0)
+            sent++;
+        (void)fi_cq_read(offer.pair.client.cq, NULL, 0);
+    }
+    CHECK(before >= MOST && before < MOST + AT_ONCE);
+    /* They all arrive when the entries are read. */
+    while (seen < ALL) {
+        (void)fi_cq_read(offer.pair.client.cq, NULL, 0);
+        count = fi_cq_read(offer.pair.server.cq, entries, 64);
+        CHECK(count > 0 || count == -FI_EAGAIN);
+        for (ssize_t at = 0; at < count; at++)
+            CHECK_INT(entries[at].data, seen++);
+    }
+    CHECK_INT(fi_cntr_read(counter), ALL);
+    check_no_completion(offer.pair.server.cq);
+    messages_pass(&offer.pair);
+    close_fid(&region->fid);
+    close_fid(&counter->fid);
     offer_close(&offer);
 }
 
@@ -633,6 +674,7 @@ static const struct test tests[] = {
     TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
     TEST(vectors, "fi_writev, fi_readv"),
     TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),
+    TEST(unread_writes_with_data, "writes with data wait while 262144 are unread, and arrive when these are read"),
     TEST(injected, "fi_inject_write and FI_INJECT: the buffer is free when the call returns"),
     TEST(order, "a message arrives after the bytes of the write before it"),
     TEST(many_reads, "more reads than the device has under way"),

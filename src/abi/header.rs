@@ -67,8 +67,8 @@ pub struct rstream_stats {
     /// Inputs of the peer that violated a protocol. The first one ends the connection and is logged
     /// as a warning with the numbers.
     pub refused: u64,
-    /// Messages that found no receive posted, and waited; not known on RDMA devices. Message endpoints
-    /// only, like the fields that follow.
+    /// Messages that found no receive posted, or too many unread entries of writes with data, and waited; not
+    /// known on RDMA devices. Message endpoints only, like the fields that follow.
     pub stalls: u64,
     /// Those of `messages_received` that were longer than their receive. `bytes_received` has what
     /// fitted.

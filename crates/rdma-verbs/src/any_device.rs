@@ -293,6 +293,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.cancel_recv(queue, id))
     }
 
+    fn hold_writes(&mut self, qp: QpId, hold: bool) {
+        each!(self, Self, cq => cq.hold_writes(qp, hold));
+    }
+
     fn stalls(&mut self, qp: QpId) -> u64 {
         each!(self, Self, cq => cq.stalls(qp))
     }

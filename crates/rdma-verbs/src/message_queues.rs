@@ -25,7 +25,8 @@ pub enum RecvQueue {
 ///
 /// On such a queue pair
 /// - a message without a receive waits until one is posted, and so does all that the peer sent after it; once
-///   this side has disconnected, further input is dropped;
+///   this side has disconnected, further input is dropped. So does a write with immediate data that takes no
+///   receive, while [`MessageQueues::hold_writes`] holds it;
 /// - a message that is longer than its receive is cut: the receive completes as
 ///   [`Truncated`](crate::CompletionStatus::Truncated). The connection remains on the embedded device, and
 ///   breaks on RDMA devices;
@@ -89,7 +90,14 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
-    /// How many messages of the peer found no receive and had to wait. 0 where the device does not know.
+    /// Holds the peer's writes with immediate data from the next one on, or lets them pass again. Where they take
+    /// receives, those bound how many arrive, and this changes nothing.
+    fn hold_writes(&mut self, qp: QpId, hold: bool) {
+        let _ = (qp, hold);
+    }
+
+    /// How many messages of the peer found no receive, or were held, and had to wait. 0 where the device does not
+    /// know.
     fn stalls(&mut self, qp: QpId) -> u64 {
         let _ = qp;
         0

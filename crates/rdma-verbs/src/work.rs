@@ -240,7 +240,9 @@ pub struct Completion {
     /// [`CompletionStatus::Truncated`].
     pub status: CompletionStatus,
     /// Number of bytes of the message received ([`CompletionKind::Recv`]) or written by the peer
-    /// ([`CompletionKind::RecvWrite`]); otherwise 0.
+    /// ([`CompletionKind::RecvWrite`]); otherwise 0. Of a peer's write, it is the length of the write, and on the
+    /// embedded device, except on queue pairs for [messages](crate::MessageQueues), of all writes since the
+    /// peer's last message.
     pub length: u32,
     /// The peer's immediate data.
     pub immediate: Option<u64>,

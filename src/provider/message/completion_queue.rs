@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::engine::{Engine, State};
+use super::limits::Limits;
 use super::operation::{self, Entry};
 use super::waiter::Goal;
 use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno, Fid, Result, constants};
@@ -32,11 +33,32 @@ pub(super) struct Queue {
     ready_signal: Option<Signal>,
     /// Number of uses by endpoints.
     pub(super) users: usize,
+    /// Number of entries for writes of peers, and from how many on further ones wait.
+    writes: usize,
+    most_writes: usize,
+    /// Whether such writes of some endpoints wait.
+    holds_writes: bool,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, entry: Entry) {
         self.entries.push_back(entry);
+    }
+
+    /// Adds the entry of a peer's write. Returns whether further ones have to wait.
+    pub(super) fn push_write(&mut self, entry: Entry) -> bool {
+        self.push(entry);
+        self.writes += 1;
+        self.holds_writes |= self.writes >= self.most_writes;
+        self.holds_writes
+    }
+
+    /// Whether the writes that wait may arrive, once that so many entries are read that not each of the following
+    /// ones waits again.
+    pub(super) fn lets_writes_pass(&mut self) -> bool {
+        let passes = self.holds_writes && self.writes <= self.most_writes / 2;
+        self.holds_writes &= !passes;
+        passes
     }
 
     fn is_ready(&self) -> bool {
@@ -50,17 +72,19 @@ impl Queue {
         }
     }
 
-    /// Whether a read that waits for so many entries is to end.
+    /// Whether a read that waits for so many entries is to end: also when no more may come before some are read.
     pub(super) fn ends_wait(&self, number: usize) -> bool {
         let is_failure = |entry: &Entry| matches!(entry, Entry::Failure(_));
-        self.is_signaled || self.entries.len() >= number.max(1) || self.entries.iter().any(is_failure)
+        let is_enough = self.entries.len() >= number.max(1) || self.holds_writes;
+        self.is_signaled || is_enough || self.entries.iter().any(is_failure)
     }
 
     /// Moves entries to `out`, up to the first failure.
-    fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
+    pub(super) fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
         while out.has_room() {
             match self.entries.front() {
                 Some(Entry::Success(completion)) if out.push(completion) => {
+                    self.writes -= usize::from(completion.flags & constants::FI_REMOTE_WRITE != 0);
                     self.entries.pop_front();
                 }
                 Some(Entry::Failure(_)) if out.count() == 0 => return Err(Errno::EAVAIL),
@@ -102,7 +126,8 @@ impl<D: Device> CompletionQueue<D> {
             _ => return Err(Errno::ENOSYS),
         };
         let ready_signal = wait.as_ref().map(|wait| wait.signal(wait.token()));
-        let at = engine.lock().queues.insert(Queue { ready_signal, ..Queue::default() });
+        let most_writes = Limits::unread_writes(attributes.size);
+        let at = engine.lock().queues.insert(Queue { ready_signal, most_writes, ..Queue::default() });
         Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
     }
 
@@ -146,7 +171,7 @@ impl<D: Device> CqOps for CompletionQueue<D> {
             if state.queues[self.at].entries.is_empty() {
                 state.drive();
             }
-            state.queues[self.at].take(out)
+            state.take(self.at, out)
         })
     }
 
@@ -163,7 +188,7 @@ impl<D: Device> CqOps for CompletionQueue<D> {
                 queue.is_signaled &= !is_over;
                 queue.readers = queue.readers + usize::from(!is_over) - usize::from(waits);
                 waits = !is_over;
-                if is_over { Ok(queue.take(out)) } else { Err(is_busy) }
+                if is_over { Ok(state.take(self.at, out)) } else { Err(is_busy) }
             });
             let slept = match outcome {
                 Ok(outcome) => return outcome,

@@ -110,6 +110,8 @@ pub(super) struct Link {
     pub(super) receives: usize,
     pub(super) tx: Report,
     pub(super) rx: Report,
+    /// Whether the peer's writes with data wait until entries of the queue for receives are read.
+    pub(super) holds_writes: bool,
     pub(super) counters: Counters,
     pub(super) statistics: Statistics,
     /// Index of the shared receive context in the engine.
@@ -228,6 +230,7 @@ impl<D: Device> Endpoint<D> {
                 receives,
                 tx,
                 rx,
+                holds_writes: false,
                 counters,
                 statistics: Statistics::default(),
                 shared,

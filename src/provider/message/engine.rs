@@ -16,11 +16,11 @@ use super::endpoint::Link;
 use super::limits::Limits;
 use super::operation::{Kind, Operation, Operations, remote_write};
 use super::waiter::Waiter;
-use crate::abi::{Errno, Result, UserContext};
+use crate::abi::{CompletionsOut, Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
     ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device, Interest,
-    QpId, QueuePairs, SrqId, WaitSet,
+    MessageQueues, QpId, QueuePairs, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -291,7 +291,25 @@ impl<D: Device> State<D> {
         let Some(link) = self.links.get_mut(link) else { return };
         link.counters.count_remote_write();
         let data = completion.immediate.unwrap_or(0);
-        self.queues[link.rx.at].push(remote_write(context, completion.length as usize, data));
+        let entry = remote_write(context, completion.length as usize, data);
+        if self.queues[link.rx.at].push_write(entry) && !link.holds_writes {
+            link.holds_writes = true;
+            self.cq.hold_writes(link.qp, true);
+        }
+    }
+
+    /// Moves entries of a completion queue to `out`, up to the first failure. Lets writes of peers pass that waited
+    /// for that.
+    pub(super) fn take(&mut self, queue: usize, out: &mut CompletionsOut<'_>) -> Result<()> {
+        let outcome = self.queues[queue].take(out);
+        if self.queues[queue].lets_writes_pass() {
+            for (_, link) in self.links.iter_mut().filter(|(_, link)| link.rx.at == queue) {
+                if std::mem::take(&mut link.holds_writes) {
+                    self.cq.hold_writes(link.qp, false);
+                }
+            }
+        }
+        outcome
     }
 
     /// Adds an enabled endpoint.

@@ -23,6 +23,9 @@ const SIZE_MAX: usize = 1 << 17;
 const SHARED_SIZE_MAX: usize = 1 << 16;
 /// Maximum number of endpoints of a domain.
 const ENDPOINTS: usize = 32_768;
+/// Number of unread writes of peers with data from which on a completion queue of this size or less makes further
+/// ones wait. They take no receives that would bound them. Few in unit tests, so that these reach it.
+const UNREAD_WRITES: usize = if cfg!(test) { 4 } else { 1 << 18 };
 /// Entries of a send queue beside those of the application's operations: an operation may be several
 /// requests.
 pub(super) const SPARE: u32 = 16;
@@ -75,6 +78,12 @@ impl Limits {
             },
             is_direct,
         })
+    }
+
+    /// Number of unread writes of peers with data from which on a completion queue makes further ones wait, if
+    /// the application asked for this size.
+    pub(super) fn unread_writes(size: usize) -> usize {
+        size.max(UNREAD_WRITES)
     }
 
     /// Number of endpoints of a domain whose queues have these depths; `rx` is 0 with a shared receive

@@ -317,6 +317,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         cancelled
     }
 
+    fn hold_writes(&mut self, qp: QpId, hold: bool) {
+        self.inner.hold_writes(qp, hold);
+    }
+
     fn stalls(&mut self, qp: QpId) -> u64 {
         self.inner.stalls(qp)
     }

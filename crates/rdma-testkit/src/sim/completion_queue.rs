@@ -204,6 +204,13 @@ impl verbs::MessageQueues for CompletionQueue {
         }
     }
 
+    fn hold_writes(&mut self, qp: QpId, hold: bool) {
+        if let Some(pair) = self.queue_pairs.get_mut(&qp) {
+            pair.hold_writes(hold);
+        }
+        self.finish_call();
+    }
+
     fn stalls(&mut self, qp: QpId) -> u64 {
         self.queue_pairs.get(&qp).map_or(0, QueuePair::stalls)
     }

@@ -92,6 +92,8 @@ pub(super) struct QueuePair {
     stalled: Option<Frame>,
     /// Messages that had to wait.
     stalls: u64,
+    /// Whether writes with immediate data that take no receive are stalled.
+    holds_writes: bool,
     /// Requests of the peer that were executed and not acknowledged yet.
     unacknowledged: usize,
     /// Whether the peer's requests complete only when they are acknowledged.
@@ -161,6 +163,7 @@ impl QueuePair {
             shared,
             stalled: None,
             stalls: 0,
+            holds_writes: false,
             unacknowledged: 0,
             acknowledge: false,
         }
@@ -331,9 +334,23 @@ impl QueuePair {
         }
     }
 
-    /// Whether a message waited for a receive that is there now.
+    /// Whether a message waited that need not wait any longer.
     pub(super) fn can_resume(&mut self) -> bool {
-        self.stalled.is_some() && self.with_receives(|receives| !receives.is_empty())
+        match &self.stalled {
+            None => false,
+            Some(frame) if self.may_be_held(frame) => !self.holds_writes,
+            Some(_) => self.with_receives(|receives| !receives.is_empty()),
+        }
+    }
+
+    /// See [`rdma_verbs::MessageQueues::hold_writes`].
+    pub(super) fn hold_writes(&mut self, hold: bool) {
+        self.holds_writes = hold;
+    }
+
+    /// Whether it is a write with immediate data that takes no receive.
+    fn may_be_held(&self, frame: &Frame) -> bool {
+        self.is_as_embedded() && matches!(frame, Frame::Write { immediate: Some(_), .. })
     }
 
     /// See [`rdma_verbs::MessageQueues::stalls`].

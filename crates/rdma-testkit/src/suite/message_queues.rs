@@ -143,6 +143,57 @@ pub fn writes_with_immediate_data_are_reported(rig: &impl Rig) {
     assert_eq!(bytes(&window), *b"\0\0\0\0ten!writ\0\0\0\0");
 }
 
+pub fn held_writes_wait(rig: &impl Rig) {
+    let Some(mut pair) = message_pair(rig) else { return };
+    let (joined, word) = (pair.join_messages(None), immediate(&pair));
+    if word.is_none() || !is_as_embedded(&pair) {
+        // Receives bound what arrives.
+        pair.passive.cq.hold_writes(joined.passive, true);
+        return assert_works(&mut pair, joined);
+    }
+    let window = pair.passive.region(16, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let (source, target) = (pair.active.lend(pattern(16, 1)), pair.passive.lend_blank(16));
+    let write = |immediate| Operation::Write { remote: remote(&window, 0), immediate };
+    pair.passive.receive_in(joined.passive, 1, &[target.part(0, 8)]);
+    for round in 0..3 {
+        pair.passive.cq.hold_writes(joined.passive, true);
+        // A write without immediate data passes, and all that follows one with it waits.
+        for (id, operation) in (0..).zip([write(None), write(word), write(word), SEND]) {
+            pair.active.post_places(joined.active, id, operation, &[source.part(4 * id as usize, 4)]);
+        }
+        pair.drive_until_idle();
+        // A receive that is posted meanwhile changes nothing.
+        pair.passive.receive_in(joined.passive, 1, &[target.part(0, 8)]);
+        pair.drive_until_idle();
+        assert!(pair.passive.completions.is_empty(), "round {round}");
+        assert_eq!(pair.passive.cq.stalls(joined.passive), round + 1);
+        pair.passive.cq.hold_writes(joined.passive, false);
+        for _ in 0..2 {
+            let id = Completion::NO_RECEIVE;
+            let expected =
+                Completion { length: 4, immediate: word, ..success(joined.passive, id, RecvWrite) };
+            assert_eq!(pair.at_passive(), expected);
+        }
+        received(&mut pair, joined, 1, 4);
+        assert_eq!(target.bytes()[..4], pattern(16, 1)[12..]);
+        for (id, kind) in (0..).zip([Write, Write, Write, Send]) {
+            assert_eq!(pair.at_active(), success(joined.active, id, kind));
+        }
+    }
+    // What is held when the connection ends is not reported.
+    pair.passive.cq.hold_writes(joined.passive, true);
+    pair.active.post_places(joined.active, 1, write(word), &[source.part(0, 4)]);
+    pair.drive_until_idle();
+    pair.passive.cq.disconnect(joined.passive);
+    pair.passive.cq.hold_writes(joined.passive, false);
+    pair.drive_until_idle();
+    assert_eq!(
+        pair.at_passive(),
+        Completion { status: CompletionStatus::Flushed, ..success(joined.passive, 1, Recv) }
+    );
+    assert!(pair.passive.completions.is_empty());
+}
+
 pub fn reads_fill_places(rig: &impl Rig) {
     let Some(mut pair) = message_pair(rig) else { return };
     let joined = pair.join_messages(None);

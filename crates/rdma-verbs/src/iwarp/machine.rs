@@ -322,21 +322,26 @@ impl Machine {
         self.receiver.placed(count);
     }
 
-    /// Whether a message waits for a receive. Then feed nothing more until [`Machine::resume`] has succeeded
-    /// in resuming it.
+    /// Whether a message waits, for a receive or because it is held. Then feed nothing more until
+    /// [`Machine::resume`] has succeeded in resuming it.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.receiver.is_stalled()
     }
 
-    /// How many messages had to wait for a receive.
+    /// Holds writes with immediate data, see [`crate::MessageQueues::hold_writes`]. [`Machine::resume`] resumes
+    /// one that is let pass.
+    pub fn hold_writes(&mut self, hold: bool) {
+        self.receiver.hold_writes(hold);
+    }
+
+    /// How many messages had to wait.
     #[must_use]
     pub fn stalls(&self) -> u64 {
         self.receiver.stalls()
     }
 
-    /// Resumes a message that waited for a receive, if there is one now, and then takes what was fed after
-    /// it.
+    /// Resumes a message that waited, if it need not wait any longer, and then takes what was fed after it.
     ///
     /// # Errors
     /// [`Fault`]: the connection has failed.

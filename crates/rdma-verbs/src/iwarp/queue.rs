@@ -255,6 +255,10 @@ impl verbs::MessageQueues for CompletionQueue {
         }
     }
 
+    fn hold_writes(&mut self, qp: QpId, hold: bool) {
+        let _ = self.with(qp, |pair, ready, sets| pair.hold_writes(hold, ready, sets));
+    }
+
     fn stalls(&mut self, qp: QpId) -> u64 {
         self.with(qp, |pair, _, _| pair.stalls()).unwrap_or(0)
     }

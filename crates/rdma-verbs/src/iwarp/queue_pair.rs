@@ -158,7 +158,13 @@ impl QueuePair {
         takes_receives && ready < self.machine.recv_room() && self.machine.add_receive(request)
     }
 
-    /// Resumes a message that waited for a receive.
+    /// See [`crate::MessageQueues::hold_writes`].
+    pub(super) fn hold_writes(&mut self, hold: bool, sink: &mut impl Sink, sets: PollSets<'_>) {
+        self.machine.hold_writes(hold);
+        self.resume(sink, sets);
+    }
+
+    /// Resumes a message that waited, if it need not wait any longer.
     pub(super) fn resume(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if !self.machine.is_stalled() {
             return;

@@ -82,6 +82,10 @@ impl QueuePair {
             Frame::Write { immediate, .. } => immediate.is_some() && !self.is_as_embedded(),
             _ => true,
         };
+        if self.holds_writes && self.may_be_held(&frame) && !self.closing {
+            self.stalls += 1;
+            return Outcome::Stalled(frame);
+        }
         let mut receive = None;
         if needs_receive {
             receive = self.with_receives(Receives::take);

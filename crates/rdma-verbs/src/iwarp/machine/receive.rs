@@ -2,7 +2,8 @@
 //! segment, places its payload, and reports completions.
 //!
 //! A message consumes its receive when its first segment begins. By the rules for messages, a message without
-//! a receive is *stalled*: what was fed after its header is kept until it can be resumed.
+//! a receive is *stalled*: what was fed after its header is kept until it can be resumed. So is the immediate
+//! data of a write while it is held.
 //!
 //! If CRCs are checked, `verify` withholds an FPDU until its CRC is verified. A segment is checked when its
 //! header is complete (`header`), before any byte of it is placed (`destination`). It takes effect when its
@@ -39,6 +40,8 @@ pub(super) struct Receiver {
     kept_from: usize,
     /// Messages that were stalled.
     stalls: u64,
+    /// Whether immediate data of writes stalls.
+    holds_writes: bool,
     /// Set if CRCs are checked.
     verifier: Option<Verifier>,
     /// Whether an FPDU has been completed. From then on the peer may be sent to.
@@ -61,8 +64,11 @@ pub(super) struct Receiver {
     message: u32,
     /// Its leading immediate data.
     immediate: Option<u64>,
-    /// Number of bytes written by the peer since its last message; `None`: there was no write.
+    /// Number of bytes written by the peer since its last message, by the rules for messages of its last write;
+    /// `None`: there was no write.
     written: Option<u64>,
+    /// Whether the next segment of a write begins a new one that is counted by itself.
+    write_ended: bool,
 }
 
 /// The part of an FPDU that comes next.
@@ -72,6 +78,8 @@ enum Part {
     Head,
     /// None: a message waits for a receive.
     Stalled,
+    /// None: the immediate data of a write is held.
+    Held,
     /// Payload that the receiver interprets.
     Body,
     /// Immediate data that precedes a payload.
@@ -124,6 +132,7 @@ impl Receiver {
             kept: Vec::new(),
             kept_from: 0,
             stalls: 0,
+            holds_writes: false,
             verifier: None,
             opened: false,
             part: Part::Head,
@@ -139,6 +148,7 @@ impl Receiver {
             message: 0,
             immediate: None,
             written: None,
+            write_ended: false,
         }
     }
 
@@ -197,7 +207,12 @@ impl Receiver {
 
     /// See [`super::Machine::is_stalled`].
     pub(super) fn is_stalled(&self) -> bool {
-        self.part == Part::Stalled
+        matches!(self.part, Part::Stalled | Part::Held)
+    }
+
+    /// See [`super::Machine::hold_writes`].
+    pub(super) fn hold_writes(&mut self, hold: bool) {
+        self.holds_writes = hold;
     }
 
     /// See [`super::Machine::stalls`].
@@ -313,7 +328,7 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        if !self.is_stalled() {
+        if !self.is_stalled() || self.part == Part::Held && self.holds_writes {
             return Ok(());
         }
         self.part = Part::Head;
@@ -372,7 +387,7 @@ impl Receiver {
                     let piece = self.take_part(&mut input);
                     self.take_immediate(piece);
                 }
-                Part::Stalled => {
+                Part::Stalled | Part::Held => {
                     self.left = input.len();
                     break;
                 }
@@ -448,10 +463,15 @@ impl Receiver {
     /// none, the message stalls.
     fn receive(&mut self) -> Option<Receive> {
         if self.receives.own.is_empty() && !self.receives.take_shared(Some(self.qp)) {
-            (self.part, self.left) = (Part::Stalled, 0);
-            self.stalls += 1;
+            self.stall(Part::Stalled);
         }
         self.receives.own.oldest()
+    }
+
+    /// Stalls the message whose header is complete.
+    fn stall(&mut self, why: Part) {
+        (self.part, self.left) = (why, 0);
+        self.stalls += 1;
     }
 
     /// The same by the rules of the specifications.

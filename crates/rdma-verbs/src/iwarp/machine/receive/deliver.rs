@@ -26,7 +26,9 @@ impl Receiver {
             // The empty write that opens the connection is not a write of the application.
             Effect::Write { length: 0 } | Effect::LastWrite { length: 0 } if !self.opened => {}
             Effect::Write { length } | Effect::LastWrite { length } => {
-                self.written = Some(self.written.unwrap_or(0).saturating_add(length as u64));
+                let before = self.written.filter(|_| !self.write_ended).unwrap_or(0);
+                self.written = Some(before.saturating_add(length as u64));
+                self.write_ended = matches!(self.effect, Effect::LastWrite { .. });
             }
             Effect::Response { length, last } => reads.placed(length, last),
             Effect::Send { opcode, invalidate, length, last } => {

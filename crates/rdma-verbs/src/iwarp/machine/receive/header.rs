@@ -191,7 +191,9 @@ impl Receiver {
     /// Begins immediate data without payload, by the rules for messages.
     fn begin_message_immediate(&mut self, word: u32) {
         let of_write = word == marks::OF_WRITE;
-        if of_write || self.receive().is_some() {
+        if of_write && self.holds_writes {
+            self.stall(Part::Held);
+        } else if of_write || self.receive().is_some() {
             self.begin_body(Effect::MessageImmediate { of_write });
         }
     }

@@ -63,10 +63,12 @@ struct Party {
     inline: usize,
     receives: VecDeque<Receive>,
     expected: VecDeque<Expected>,
-    /// Number of bytes that the peer has written since its last message.
-    written: usize,
     /// The expected content of the region when everything is delivered.
     image: Vec<u8>,
+    /// Whether writes with immediate data are held.
+    holds: bool,
+    /// Whether one may nevertheless arrive.
+    may_pass: bool,
     posted: VecDeque<Posted>,
     next_id: u64,
     /// Places of requests that are done.
@@ -122,8 +124,9 @@ impl Party {
             inline,
             receives: VecDeque::new(),
             expected: VecDeque::new(),
-            written: 0,
             image: window.bytes().to_vec(),
+            holds: false,
+            may_pass: false,
             posted: VecDeque::new(),
             next_id: 0,
             done: Vec::new(),
@@ -238,6 +241,7 @@ impl<'g> Run<'g> {
             6..8 if self.chance.below(8) < self.eagerness => self.receive(at),
             8 => self.cancel(at),
             9 if self.chance.below(20) == 0 => self.kill(at / 2),
+            10 => self.hold(at),
             _ => self.carry(at),
         }
         self.check(at);
@@ -272,6 +276,17 @@ impl<'g> Run<'g> {
                 party.pump(&mut self.ground.scratch);
             }
         }
+        self.check(at);
+    }
+
+    /// Holds writes with immediate data, or lets them pass.
+    fn hold(&mut self, at: usize) {
+        let party = &mut self.parties[at];
+        // One may have begun to arrive.
+        (party.holds, party.may_pass) = (!party.holds, true);
+        party.machine.hold_writes(party.holds);
+        assert_eq!(party.machine.resume(&mut party.completions), Ok(()));
+        party.pump(&mut self.ground.scratch);
         self.check(at);
     }
 
@@ -326,7 +341,6 @@ impl<'g> Run<'g> {
         if let Some(bytes) = self.post(at, super::send(immediate, None, solicited), places) {
             let peer = &mut self.parties[at ^ 1];
             peer.expected.push_back(Expected::Message { bytes, immediate });
-            peer.written = 0;
         }
     }
 
@@ -339,9 +353,8 @@ impl<'g> Run<'g> {
         if let Some(bytes) = self.post(at, Operation::Write { remote, immediate }, places) {
             let peer = &mut self.parties[at ^ 1];
             peer.image[to..to + length].copy_from_slice(&bytes);
-            peer.written += length;
             if let Some(immediate) = immediate {
-                let length = std::mem::take(&mut peer.written) as u32;
+                let length = length as u32;
                 peer.expected.push_back(Expected::Written { length, immediate });
             }
         }
@@ -483,7 +496,9 @@ impl<'g> Run<'g> {
                 }
             }
         }
-        if self.parties[at].machine.is_stalled() {
+        let party = &self.parties[at];
+        let is_held = party.holds && matches!(party.expected.front(), Some(Expected::Written { .. }));
+        if party.machine.is_stalled() && !is_held {
             match self.shared.as_ref().filter(|_| at.is_multiple_of(2)) {
                 Some(shared) => assert_eq!(shared.lock().receives.posted(), 0),
                 None => assert_eq!(self.parties[at].receives.len(), 0),
@@ -496,6 +511,9 @@ impl<'g> Run<'g> {
         let (bytes, immediate) = match expected {
             Expected::Message { bytes, immediate } => (bytes, immediate),
             Expected::Written { length, immediate } => {
+                let party = &mut self.parties[at];
+                assert!(!party.holds || party.may_pass, "it is held");
+                party.may_pass = false;
                 let (qp, kind) = (QpId(at as u32), CompletionKind::RecvWrite);
                 let (status, immediate) = (CompletionStatus::Success, Some(immediate));
                 let id = Completion::NO_RECEIVE;
@@ -538,6 +556,9 @@ impl<'g> Run<'g> {
                 self.check(at);
                 self.carry(at);
                 self.check(at);
+                if self.parties[at].holds {
+                    self.hold(at);
+                }
                 if self.parties[at].machine.is_stalled() {
                     self.receive(at);
                 }
