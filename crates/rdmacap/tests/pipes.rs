@@ -90,6 +90,41 @@ fn what_is_said_is_shown_before_more_is_read() {
     let _ = child.wait();
 }
 
+/// A signal ends the reading: what is known is shown, although who writes goes on.
+#[test]
+fn an_interrupt_ends_the_reading_and_a_second_one_the_program() {
+    let signal = |child: &Child, name: &str| {
+        let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
+    };
+    let begin = |command: &str, wire: &mut Wire| {
+        let mut child = piped(command);
+        let mut input = child.stdin.take().expect("a pipe");
+        wire.open([b"", b""]);
+        input.write_all(&sends(wire, 30)).expect("the program reads");
+        (child, input)
+    };
+    for name in ["-INT", "-TERM"] {
+        let mut wire = Wire::new(PLAN);
+        let (mut child, mut input) = begin("ops", &mut wire);
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        // It has begun to read.
+        assert!(lines.by_ref().take(2).count() == 2);
+        signal(&child, name);
+        // What was captured until then may still come.
+        input.write_all(&sends(&mut wire, 5)[FILE_HEADER..]).expect("the program reads");
+        assert_eq!(lines.count(), 35 - 1, "{name}");
+        assert_eq!(child.wait().expect("the program").code(), Some(0), "{name}");
+    }
+    let (mut child, input) = begin("ops", &mut Wire::new(PLAN));
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    assert!(lines.next().is_some());
+    (0..2).for_each(|_| signal(&child, "-INT"));
+    // Two of a kind that come at once may be one: the reading has ended then.
+    assert!(matches!(child.wait().expect("the program").code(), Some(0 | 130)));
+    drop(input);
+}
+
 #[test]
 fn a_verdict_is_one_although_nobody_reads_it() {
     let mut child = piped("check");

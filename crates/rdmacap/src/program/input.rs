@@ -9,6 +9,7 @@ use rdmacap::file::{Decoder, FileError, Item, Record, Step};
 use rdmacap::{Finding, Session, Sink, Topic, digest};
 
 use crate::Failure;
+use crate::interrupt::Interruptible;
 use crate::options::Options;
 use crate::text::Output;
 
@@ -49,7 +50,7 @@ impl Source {
     fn open(path: &Path) -> Result<Self, InputError> {
         let name = path.display().to_string();
         let file: io::Result<Box<dyn Read>> = if name == "-" {
-            Ok(Box::new(io::stdin().lock()))
+            Interruptible::new().map(|input| Box::new(input) as Box<dyn Read>)
         } else {
             File::open(path).map(|file| Box::new(file) as Box<dyn Read>)
         };

@@ -6,6 +6,7 @@ mod check;
 mod files;
 mod info;
 mod input;
+mod interrupt;
 mod line;
 mod messages;
 mod ops;
