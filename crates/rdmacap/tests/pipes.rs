@@ -161,6 +161,54 @@ fn what_precedes_a_damage_is_told() {
 }
 
 #[test]
+fn what_cannot_be_read_is_status_3() {
+    let folder = scratch("unreadable");
+    let file = folder.join("text");
+    std::fs::write(&file, "this is no capture").expect("a file");
+    for arguments in [
+        vec!["check", file.to_str().unwrap()],
+        vec!["check", "/nowhere"],
+        vec!["chek", "x"],
+        vec!["ops"],
+        vec![],
+    ] {
+        let output = rdmacap(&arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+/// Statistics of interfaces, in pcapng: each counts from the beginning, so that what an earlier one says is in it.
+#[test]
+fn frames_that_interfaces_dropped_are_counted_once_and_however_many() {
+    let folder = scratch("dropped");
+    let block = |kind: u32, body: &[u32]| {
+        let length = 12 + 4 * body.len() as u32;
+        let words = [&[kind, length], body, &[length]].concat();
+        words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    let statistics = |interface: u32, dropped: u64| {
+        block(5, &[interface, 0, 0, 5 | 8 << 16, dropped as u32, (dropped >> 32) as u32, 0])
+    };
+    // A second interface.
+    let begin = [std::fs::read(path("rxe-rping")).expect("a capture"), block(1, &[1, 0])].concat();
+    for (told, count) in [
+        (&[(0, 8)][..], 8),
+        (&[(0, 3), (0, 8), (0, 8)], 8),
+        (&[(0, 3), (1, 5), (0, 4)], 9),
+        (&[(0, u64::MAX), (1, u64::MAX)], u64::MAX),
+    ] {
+        let blocks = told.iter().flat_map(|(interface, dropped)| statistics(*interface, *dropped));
+        let file = folder.join("dropped.pcapng");
+        std::fs::write(&file, begin.iter().copied().chain(blocks).collect::<Vec<u8>>()).expect("a file");
+        let output = rdmacap(&["check", file.to_str().expect("UTF-8")]);
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("the interface dropped {count} frames")), "{told:?}: {said}");
+    }
+}
+
+#[test]
 fn what_cannot_be_written_is_named() {
     let folder = scratch("written");
     let file = folder.join("file");
