@@ -27,7 +27,7 @@ pub struct Record<'a> {
 pub enum Item<'a> {
     /// A frame.
     Record(Record<'a>),
-    /// The capturing program says that it lost this many frames.
+    /// The capturing program says that it lost this many frames, beside those that it told before.
     Dropped(u64),
 }
 
@@ -129,6 +129,8 @@ struct Interface {
     rate: u64,
     /// Seconds to add to every time.
     offset: i64,
+    /// Frames that were dropped, as its last statistics say.
+    dropped: u64,
 }
 
 impl Interface {
@@ -248,7 +250,7 @@ fn block<'a>(
         SIMPLE_PACKET => {
             Some(simple_packet(*order, interfaces, body).map_err(|error| error.unwrap_or(malformed))?)
         }
-        STATISTICS => dropped(*order, body).map(Item::Dropped),
+        STATISTICS => dropped(*order, interfaces, body).map(Item::Dropped),
         _ => None,
     };
     Ok(Step::Took(length, item))
@@ -260,6 +262,7 @@ fn interface(order: Order, body: &[u8]) -> Option<Interface> {
         snaplen: order.u32(body, 4)?,
         rate: 1_000_000,
         offset: 0,
+        dropped: 0,
     };
     for (code, value) in options(order, body.get(8..)?) {
         match (code, value) {
@@ -290,15 +293,18 @@ fn options(order: Order, mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> 
     })
 }
 
-/// Frames that the interface dropped, in a block of statistics.
-fn dropped(order: Order, body: &[u8]) -> Option<u64> {
+/// Frames that the interface dropped since its last block of statistics: each counts from the beginning.
+fn dropped(order: Order, interfaces: &mut [Interface], body: &[u8]) -> Option<u64> {
+    let interface = interfaces.get_mut(order.u32(body, 0)? as usize)?;
     let (_, value) = options(order, body.get(12..)?).find(|(code, _)| *code == 5)?;
     let field = *value.first_chunk()?;
     let count = match order {
         Order::Little => u64::from_le_bytes(field),
         Order::Big => u64::from_be_bytes(field),
     };
-    (count > 0).then_some(count)
+    let more = count.saturating_sub(interface.dropped);
+    interface.dropped = count;
+    (more > 0).then_some(more)
 }
 
 /// A packet block; an old one has its interface in the half word at 0. `None` as the error: malformed.

@@ -157,6 +157,9 @@ impl Iwarp {
     fn note_arrival(&self, side: Side, arrival: Arrival, context: &mut Context<'_>) {
         let (topic, text) = match arrival {
             Arrival::Repeated => (Topic::Repeated, format!("TCP of {side} sent a segment again")),
+            Arrival::Differs => {
+                (Topic::Differs, format!("TCP of {side} sent a segment again, with other bytes"))
+            }
             Arrival::Late(waited) if waited >= REORDERING => {
                 (Topic::NetworkLoss, format!("a segment from {side} came {} us late", waited / 1000))
             }

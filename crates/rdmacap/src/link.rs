@@ -223,13 +223,19 @@ fn ipv6(bytes: &[u8], depth: Depth) -> Option<Packet<'_>> {
     let congested = u8_at(bytes, 1)? >> 4 & 3 == 3;
     let (source, destination) = (address6(bytes, 8)?, address6(bytes, 24)?);
     let (mut protocol, mut header) = (u8_at(bytes, 6)?, 40);
-    // Hop-by-hop, routing and destination options.
-    while let 0 | 43 | 60 = protocol {
-        let length = usize::from(u8_at(bytes, header + 1)?) * 8 + 8;
+    // Hop-by-hop, routing and destination options, and the header of a fragment that is the whole (RFC 6946).
+    while let 0 | 43 | 44 | 60 = protocol {
+        let length = if protocol == 44 {
+            if u16_at(bytes, header + 2)? & 0xfff9 != 0 {
+                return Some(Packet::Fragment);
+            }
+            8
+        } else {
+            usize::from(u8_at(bytes, header + 1)?) * 8 + 8
+        };
         (protocol, header) = (u8_at(bytes, header)?, header + length);
     }
     match protocol {
-        44 => Some(Packet::Fragment),
         PROTOCOL_TCP | PROTOCOL_UDP | PROTOCOL_GRE => {
             upper(bytes, &Ip { header, total, protocol, source, destination, congested, depth })
         }

@@ -1,9 +1,10 @@
 //! One direction of a TCP connection: segments in any order become a stream with holes.
 //!
 //! The capture lost a segment that the receiver acknowledged and the capture does not have: it becomes a
-//! hole. The network lost or delayed a segment that comes late.
+//! hole. The network lost or delayed a segment that comes late. What comes again is compared with what was
+//! handed on last, of which sums are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::context::Budget;
 use crate::link::Tcp;
@@ -32,6 +33,8 @@ pub(crate) enum Arrival {
     Ordinary,
     /// Every byte had been seen.
     Repeated,
+    /// Some had been seen, and were others.
+    Differs,
     /// It filled a gap, which had been open for so many nanoseconds.
     Late(u64),
 }
@@ -54,6 +57,16 @@ const PATIENCE: u64 = 64;
 const LARGEST_WINDOW: u64 = 1 << 30;
 /// Most bytes that one direction stores.
 const MOST_STORED: usize = 8 << 20;
+/// Segments that were handed on whose sums are kept.
+const MOST_SUMS: usize = 16;
+
+/// The sum of bytes that were handed on.
+#[derive(Debug)]
+struct Sum {
+    at: u64,
+    length: u32,
+    crc: u32,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Direction {
@@ -67,6 +80,8 @@ pub(crate) struct Direction {
     suspected: Option<u64>,
     stored: BTreeMap<u64, Stored>,
     stored_bytes: usize,
+    /// Of what was handed on last.
+    sums: VecDeque<Sum>,
     segments: u64,
     pub(crate) gone: Gone,
 }
@@ -111,9 +126,14 @@ impl Direction {
         let start = self.offset(tcp.sequence.wrapping_add(u32::from(tcp.syn)));
         let (length, next) = (tcp.length as u64, self.next as i64);
         let end = start.saturating_add_unsigned(length);
+        // One byte that was acknowledged is how TCP asks whether the other side is alive.
+        let differs = length > 1 && start < next && self.differs(start, tcp.payload);
         if end <= next {
-            // One byte that was acknowledged is how TCP asks whether the other side is alive.
-            return if length > 1 { Arrival::Repeated } else { Arrival::Ordinary };
+            return match differs {
+                true => Arrival::Differs,
+                false if length > 1 => Arrival::Repeated,
+                false => Arrival::Ordinary,
+            };
         }
         let begins = start >= next;
         let skip = usize::try_from(next - start).unwrap_or(0);
@@ -121,15 +141,30 @@ impl Direction {
         let bytes = &bytes[..bytes.len().min(tcp.length - skip)];
         let length = length - skip as u64;
         if start > next {
+            let there = self.stored.get(&(start as u64));
+            let differs = there.is_some_and(|there| there.bytes.iter().zip(bytes).any(|(a, b)| a != b));
             self.store(start as u64, Stored { bytes: bytes.to_vec(), length, frame, time }, budget, out);
-            return Arrival::Ordinary;
+            return if differs { Arrival::Differs } else { Arrival::Ordinary };
         }
         let waited = self.stored.first_key_value().map(|(_, stored)| stored.time);
         self.hand_on(bytes, length, (frame, time), begins, out);
         if waited.is_some() {
             self.hand_on_stored(budget, out);
         }
-        waited.map_or(Arrival::Ordinary, |since| Arrival::Late(time.saturating_sub(since)))
+        match waited {
+            _ if differs => Arrival::Differs,
+            Some(since) => Arrival::Late(time.saturating_sub(since)),
+            None => Arrival::Ordinary,
+        }
+    }
+
+    /// Whether bytes that begin at `start` are others than those that were handed on.
+    fn differs(&self, start: i64, bytes: &[u8]) -> bool {
+        self.sums.iter().any(|sum| {
+            let place = (sum.at as i64).checked_sub(start).and_then(|place| usize::try_from(place).ok());
+            let again = place.and_then(|place| bytes.get(place..)?.get(..sum.length as usize));
+            again.is_some_and(|again| crc32c::crc32c(again) != sum.crc)
+        })
     }
 
     /// The other side acknowledged what is before this sequence number.
@@ -222,6 +257,11 @@ impl Direction {
         start: bool,
         out: &mut dyn FnMut(Piece<'_>),
     ) {
+        if self.sums.len() == MOST_SUMS {
+            self.sums.pop_front();
+        }
+        let crc = crc32c::crc32c(bytes);
+        self.sums.push_back(Sum { at: self.next, length: bytes.len() as u32, crc });
         self.next += length;
         let cut = length.saturating_sub(bytes.len() as u64);
         out(Piece::Bytes { bytes, cut, frame, time, start });

@@ -92,6 +92,43 @@ fn fabrics_change_nothing() {
     check_same(&seen, &expected, "iWARP over IPv6");
 }
 
+/// Options before and behind routing change nothing, nor does the header of a fragment that is the whole.
+#[test]
+fn extension_headers_of_ipv6_change_nothing() {
+    let frames = iwarp_frames();
+    let expected = read(&frames, |frame| (1, iwarp_ipv6(frame)));
+    let with = |headers: &[[u8; 8]], last: fn(&mut Vec<u8>)| {
+        read(&frames, |frame| {
+            let bytes = iwarp_ipv6(frame);
+            let length = u16::from_be_bytes([bytes[18], bytes[19]]) + 8 * headers.len() as u16;
+            let mut result = [&bytes[..18], &length.to_be_bytes(), &[headers[0][0], bytes[21]]].concat();
+            result.extend(&bytes[22..54]);
+            let nexts = headers[1..].iter().map(|header| header[0]).chain([6]);
+            headers.iter().zip(nexts).for_each(|(header, next)| {
+                result.extend([next]);
+                result.extend(&header[1..]);
+            });
+            result.extend(&bytes[54..]);
+            last(&mut result);
+            (1, result)
+        })
+    };
+    // What each is stands where what follows it will be.
+    let [hops, routing, options] =
+        [[0, 0, 1, 4, 0, 0, 0, 0], [43, 0, 4, 0, 0, 0, 0, 0], [60, 0, 1, 4, 0, 0, 0, 0]];
+    let whole = [44, 0, 0, 0, 1, 2, 3, 4];
+    for headers in
+        [&[hops][..], &[hops, options, routing, options], &[whole], &[hops, routing, whole, options]]
+    {
+        check_same(&with(headers, |_| ()), &expected, &format!("{headers:?}"));
+    }
+    // More fragments follow; it is not the first.
+    for change in [|bytes: &mut Vec<u8>| bytes[57] |= 1, |bytes: &mut Vec<u8>| bytes[56] |= 1] {
+        let seen = with(&[whole], change);
+        assert!(seen.operations.is_empty() && seen.has(Topic::Fragment));
+    }
+}
+
 /// The invariant CRC covers other headers on each fabric.
 #[test]
 fn a_changed_bit_is_a_bad_checksum_on_each_fabric() {

@@ -174,40 +174,6 @@ fn a_capture_that_is_not_whole_is_incomplete() {
     assert_eq!(rdmacap(&["check", "--expect-clean", file.to_str().unwrap()]).status.code(), Some(2));
 }
 
-/// Statistics of an interface, in pcapng: the sum of what two of them say fits in no number.
-#[test]
-fn frames_that_the_interface_dropped_are_counted_however_many() {
-    let folder = scratch("dropped");
-    let mut bytes = std::fs::read(path("rxe-rping")).expect("a capture");
-    let words = [5_u32, 40, 0, 0, 0, 5 | 8 << 16, u32::MAX, u32::MAX, 0, 40];
-    let statistics: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    bytes.extend(statistics.repeat(2));
-    let file = folder.join("dropped.pcapng");
-    std::fs::write(&file, bytes).expect("a file");
-    let output = rdmacap(&["check", file.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("the interface dropped 18446744073709551615 frames"), "{said}");
-}
-
-#[test]
-fn what_cannot_be_read_is_status_3() {
-    let folder = scratch("unreadable");
-    let file = folder.join("text");
-    std::fs::write(&file, "this is no capture").expect("a file");
-    for arguments in [
-        vec!["check", file.to_str().unwrap()],
-        vec!["check", "/nowhere"],
-        vec!["chek", "x"],
-        vec!["ops"],
-        vec![],
-    ] {
-        let output = rdmacap(&arguments);
-        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
-        assert!(!output.stderr.is_empty(), "{arguments:?}");
-    }
-}
-
 /// Colour is for a terminal that wants it; in a pipe there is neither colour nor progress.
 #[test]
 fn colour_is_for_terminals() {

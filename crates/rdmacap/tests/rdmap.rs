@@ -10,7 +10,7 @@ use iwarp_wire::rdmap::{
 use rdmacap::{Atomic, Kind, Known, Operation, Outcome, Topic};
 use rstream_protocol::hello;
 use wire::iwarp::{Plan, Wire};
-use wire::{Seen, read};
+use wire::{Frame, Seen, read};
 
 const PLAN: Plan =
     Plan { seed: 0, operations: 0, checksums: true, markers: false, mulpdu: 1400, mss: 1448, aligned: true };
@@ -408,4 +408,66 @@ fn a_terminate_in_the_middle_of_a_response_is_about_its_read() {
     let ends: Vec<_> = seen.operations.iter().map(|found| (&found.outcome, &*found.missing)).collect();
     let terminated = Outcome::Terminated("invalid STag".into());
     assert_eq!(ends, [(&Outcome::Answered, &[][..]), (&terminated, &[])]);
+}
+
+/// What TCP sends again is compared with what it sent: as it was, together with what follows, and ahead of what
+/// is missing. Only a question whether the other side is alive may have any byte.
+#[test]
+fn what_tcp_sends_again_is_compared() {
+    const DATA: usize = 54;
+    let talk = |again: &dyn Fn(&mut Vec<Frame>)| {
+        let mut wire = Wire::new(Plan { checksums: false, ..PLAN });
+        wire.open([b"", b""]);
+        for _ in 0..3 {
+            wire.untagged(0, Opcode::Send, 0, b"a message of some bytes");
+            wire.flush(0);
+        }
+        wire.acknowledge(1);
+        wire.close();
+        let mut frames: Vec<Frame> = wire.frames.into_iter().map(|segment| segment.frame).collect();
+        again(&mut frames);
+        texts(&read(&frames), Topic::Differs).len()
+    };
+    let other = |frame: &Frame| {
+        let mut frame = frame.clone();
+        *frame.bytes.last_mut().expect("a byte") ^= 1;
+        frame
+    };
+    // Two segments in one, with the length of that.
+    let joined = |first: &Frame, second: &Frame| {
+        let mut frame = Frame { bytes: [&first.bytes, &second.bytes[DATA..]].concat(), ..first.clone() };
+        let length = (frame.bytes.len() - 14) as u16;
+        frame.bytes[16..18].copy_from_slice(&length.to_be_bytes());
+        frame.original_length = frame.bytes.len() as u32;
+        frame
+    };
+    let first = 5;
+    assert_eq!(talk(&|frames| frames.insert(first + 1, frames[first].clone())), 0);
+    assert_eq!(talk(&|frames| frames.insert(first + 1, other(&frames[first]))), 1);
+    // The first is not the last that was handed on.
+    assert_eq!(talk(&|frames| frames.insert(first + 2, other(&frames[first]))), 1);
+    assert_eq!(talk(&|frames| frames.insert(first + 2, joined(&frames[first], &frames[first + 1]))), 0);
+    let joined_other = |frames: &mut Vec<Frame>| {
+        frames.insert(first + 2, joined(&frames[first], &other(&frames[first + 1])));
+    };
+    assert_eq!(talk(&joined_other), 1);
+    // The same with bytes that are new, and ahead of bytes that are missing.
+    let overlapping = |frames: &mut Vec<Frame>| {
+        frames[first + 1] = joined(&other(&frames[first]), &frames[first + 1]);
+    };
+    assert_eq!(talk(&overlapping), 1);
+    let ahead = |frames: &mut Vec<Frame>| {
+        frames.insert(first + 2, other(&frames[first + 1]));
+        frames[first..first + 3].rotate_left(1);
+    };
+    assert_eq!(talk(&ahead), 1);
+    let question = |frames: &mut Vec<Frame>| {
+        let mut frame = frames[first].clone();
+        frame.bytes.truncate(DATA + 1);
+        frame.bytes[16..18].copy_from_slice(&41_u16.to_be_bytes());
+        frame.bytes[DATA] ^= 0xff;
+        frame.original_length = DATA as u32 + 1;
+        frames.insert(first + 1, frame);
+    };
+    assert_eq!(talk(&question), 0);
 }

@@ -5,6 +5,7 @@
 //! chain of FPDUs begins there whose headers all make sense.
 
 mod fpdu;
+mod held;
 mod search;
 
 use iwarp_wire::rdmap::{self, Opcode};
@@ -12,6 +13,7 @@ use iwarp_wire::{ddp, mpa};
 
 pub(crate) use self::fpdu::{Event, Fpdu};
 use self::fpdu::{frame_length, length_field, ulpdu, with_markers, without_markers};
+use self::held::Held;
 use crate::context::Budget;
 use crate::tcp::Piece;
 
@@ -23,9 +25,6 @@ const MOST_UNDECIDED: usize = 64;
 pub(crate) const SEARCHED: usize = 256 << 10;
 /// Bytes that are summed in such a search: bytes can be made of which every fourth seems to start an FPDU.
 const EFFORT: usize = 8 * SEARCHED;
-/// Bytes and pieces of an FPDU for which memory stays allocated.
-const SMALL: usize = 256;
-const FEW: usize = 4;
 /// Bytes that an FPDU must have at its front, to be taken with its end missing.
 const FIRST: usize = mpa::FPDU_LENGTH_FIELD + ddp::UNTAGGED;
 
@@ -63,16 +62,8 @@ pub(crate) struct Framer {
     first: u64,
     /// Offset of the next byte that comes.
     at: u64,
-    /// Bytes of an FPDU that is not whole, or that are searched; zeros where bytes are missing.
-    held: Vec<u8>,
-    /// Bytes that are missing behind those.
-    tail: usize,
-    gaps: Vec<(usize, usize)>,
-    cut: bool,
-    /// Where in `held` segments began.
-    starts: Vec<usize>,
-    /// Frames of the capture: where in `held` each one's bytes begin.
-    sources: Vec<(usize, u64, u64)>,
+    /// Bytes of an FPDU that is not whole, or that are searched.
+    held: Held,
     /// Searching: places before this one were looked at, and these may start an FPDU.
     scanned: usize,
     undecided: Vec<usize>,
@@ -97,12 +88,7 @@ impl Framer {
             phase: None,
             first: 0,
             at: 0,
-            held: Vec::new(),
-            tail: 0,
-            gaps: Vec::new(),
-            cut: false,
-            starts: Vec::new(),
-            sources: Vec::new(),
+            held: Held::default(),
             scanned: 0,
             undecided: Vec::new(),
             effort: 0,
@@ -134,7 +120,7 @@ impl Framer {
             }
             (*bytes, *start) = (&bytes[taken..], *start && taken == 0);
         }
-        let held = self.weight();
+        let held = self.held.weight();
         match piece {
             Piece::Bytes { bytes, mut cut, frame, time, start } => {
                 self.take(bytes, &mut cut, frame, time, start, out);
@@ -142,10 +128,10 @@ impl Framer {
             }
             Piece::Lost(length) => self.miss(length, false, out),
         }
-        let now = self.weight();
+        let now = self.held.weight();
         if now > held && !budget.take(now - held) {
             budget.give(held);
-            out(Event::GaveUp(self.held_so_far()));
+            out(Event::GaveUp(self.held.so_far()));
             self.clear();
             self.state = State::Searching;
         } else {
@@ -153,36 +139,21 @@ impl Framer {
         }
     }
 
-    /// What is held, in bytes of memory.
-    fn weight(&self) -> usize {
-        self.held.len() + size_of_val(&*self.gaps) + size_of_val(&*self.starts) + size_of_val(&*self.sources)
-    }
-
     /// No more comes.
     pub(crate) fn finish(&mut self, budget: &Budget, out: &mut dyn FnMut(Event<'_>)) {
-        budget.give(self.weight());
+        budget.give(self.held.weight());
         if self.state == State::Searching {
             self.search(true, out);
         }
         if self.state != State::Foreign && !self.held.is_empty() {
-            out(Event::Passed(self.held_so_far() as u64));
+            out(Event::Passed(self.held.so_far() as u64));
         }
         self.clear();
         self.state = State::Foreign;
     }
 
     fn clear(&mut self) {
-        // What was taken of the budget is returned, so most of the memory is as well.
         self.held.clear();
-        self.held.shrink_to(SMALL);
-        self.tail = 0;
-        self.gaps.clear();
-        self.gaps.shrink_to(FEW);
-        self.starts.clear();
-        self.starts.shrink_to(FEW);
-        self.sources.clear();
-        self.sources.shrink_to(FEW);
-        self.cut = false;
         self.scanned = 0;
         self.effort = 0;
         self.undecided.clear();
@@ -191,7 +162,7 @@ impl Framer {
     /// The boundaries are lost, and what is held with them.
     fn lose(&mut self, out: &mut dyn FnMut(Event<'_>)) {
         if !self.held.is_empty() {
-            out(Event::Passed(self.held_so_far() as u64));
+            out(Event::Passed(self.held.so_far() as u64));
         }
         self.clear();
         self.state = State::Searching;
@@ -222,7 +193,7 @@ impl Framer {
                 }
                 State::Handshake(kind) => {
                     let needed = self.handshake_length();
-                    let take = bytes.len().min(needed - self.held_so_far());
+                    let take = bytes.len().min(needed - self.held.so_far());
                     self.hold(&bytes[..take], frame, time, start);
                     bytes = &bytes[take..];
                     self.handshake(kind, out);
@@ -240,7 +211,7 @@ impl Framer {
                 }
                 State::Framed => {
                     let needed = self.held_length();
-                    let take = bytes.len().min(needed - self.held_so_far());
+                    let take = bytes.len().min(needed - self.held.so_far());
                     self.hold(&bytes[..take], frame, time, start);
                     bytes = &bytes[take..];
                     self.held_frame(out);
@@ -258,26 +229,26 @@ impl Framer {
         match self.state {
             State::Foreign => self.at += length,
             State::Handshake(kind) => {
-                if self.held.len() < mpa::FRAME_HEADER {
+                if self.held.bytes.len() < mpa::FRAME_HEADER {
                     // The rest of the stream cannot be read without the fixed part.
                     self.lose(out);
                     self.at += length;
                     return;
                 }
-                let rest = length.min((self.handshake_length() - self.held_so_far()) as u64);
+                let rest = length.min((self.handshake_length() - self.held.so_far()) as u64);
                 self.hold_nothing(rest as usize, cut);
                 self.handshake(kind, out);
                 self.miss(length - rest, cut, out);
             }
             State::Framed => {
                 let needed = self.held_length();
-                if self.held.len() < FIRST.min(needed) || self.markers.is_some() {
+                if self.held.bytes.len() < FIRST.min(needed) || self.markers.is_some() {
                     out(if cut { Event::Cut(length) } else { Event::Passed(length) });
                     self.lose(out);
                     self.at += length;
                     return;
                 }
-                let rest = length.min((needed - self.held_so_far()) as u64);
+                let rest = length.min((needed - self.held.so_far()) as u64);
                 self.hold_nothing(rest as usize, cut);
                 self.held_frame(out);
                 self.miss(length - rest, cut, out);
@@ -296,46 +267,23 @@ impl Framer {
         }
     }
 
-    /// How much is held, with what is missing of it.
-    fn held_so_far(&self) -> usize {
-        self.held.len() + self.tail
-    }
-
     fn hold(&mut self, bytes: &[u8], frame: u64, time: u64, start: bool) {
-        self.fill_tail();
-        let place = self.held.len();
-        if start {
-            self.starts.push(place);
-        }
-        if self.sources.last().is_none_or(|source| source.1 != frame) {
-            self.sources.push((place, frame, time));
-        }
-        self.held.extend_from_slice(bytes);
+        self.held.put(bytes, frame, time, start);
         self.at += bytes.len() as u64;
     }
 
     fn hold_nothing(&mut self, length: usize, cut: bool) {
-        let place = self.held_so_far();
-        if length > 0 {
-            self.cut = if self.gaps.is_empty() { cut } else { self.cut && cut };
-            self.gaps.push((place, place + length));
-            self.tail += length;
-            self.at += length as u64;
-        }
+        self.held.miss(length, cut);
+        self.at += length as u64;
         // Only an FPDU may end with nothing.
         if self.state != State::Framed {
-            self.fill_tail();
+            self.held.fill_tail();
         }
-    }
-
-    fn fill_tail(&mut self) {
-        let tail = std::mem::take(&mut self.tail);
-        self.held.resize(self.held.len() + tail, 0);
     }
 
     /// Bytes of the request or reply, as far as what is held tells.
     fn handshake_length(&self) -> usize {
-        match self.held.first_chunk::<{ mpa::FRAME_HEADER }>() {
+        match self.held.bytes.first_chunk::<{ mpa::FRAME_HEADER }>() {
             Some(header) => {
                 let length = usize::from(u16::from_be_bytes([header[18], header[19]]));
                 mpa::FRAME_HEADER + length.min(mpa::MAX_PRIVATE_DATA)
@@ -345,21 +293,21 @@ impl Framer {
     }
 
     fn handshake(&mut self, kind: mpa::FrameKind, out: &mut dyn FnMut(Event<'_>)) {
-        if mpa::Frame::check_key(&self.held, kind).is_err() {
+        if mpa::Frame::check_key(&self.held.bytes, kind).is_err() {
             self.clear();
             self.state = State::Foreign;
             return;
         }
-        if self.held.len() < mpa::FRAME_HEADER || self.held_so_far() < self.handshake_length() {
+        if self.held.bytes.len() < mpa::FRAME_HEADER || self.held.so_far() < self.handshake_length() {
             return;
         }
-        let certain = self.gaps.first().map_or(self.held.len(), |gap| gap.0);
-        let held = std::mem::take(&mut self.held);
+        let Held { bytes, gaps, .. } = std::mem::take(&mut self.held);
+        let certain = gaps.first().map_or(bytes.len(), |gap| gap.0);
         self.clear();
         self.phase = Some(self.at % 4);
         self.first = self.at;
         self.state = State::Framed;
-        out(Event::Handshake { bytes: &held, certain });
+        out(Event::Handshake { bytes: &bytes, certain });
     }
 
     /// Takes FPDUs from the front of `bytes`, without a copy: whole ones, and one whose rest was `cut`.
@@ -419,12 +367,12 @@ impl Framer {
 
     /// Bytes of the FPDU that begins with what is held, as far as that tells.
     fn held_length(&self) -> usize {
-        let begin = self.at - self.held_so_far() as u64;
+        let begin = self.at - self.held.so_far() as u64;
         match self.markers {
-            None => frame_length(&self.held).unwrap_or(mpa::FPDU_LENGTH_FIELD),
+            None => frame_length(&self.held.bytes).unwrap_or(mpa::FPDU_LENGTH_FIELD),
             Some(origin) => {
                 let first = with_markers(begin, mpa::FPDU_LENGTH_FIELD, origin);
-                match self.held.get(first - mpa::FPDU_LENGTH_FIELD..first) {
+                match self.held.bytes.get(first - mpa::FPDU_LENGTH_FIELD..first) {
                     Some(&[high, low]) => {
                         with_markers(begin, mpa::fpdu(usize::from(u16::from_be_bytes([high, low]))), origin)
                     }
@@ -437,21 +385,23 @@ impl Framer {
     /// Hands on the FPDU that is held, if it is whole.
     fn held_frame(&mut self, out: &mut dyn FnMut(Event<'_>)) {
         let needed = self.held_length();
-        if self.held_so_far() < needed {
+        if self.held.so_far() < needed {
             let is_plain = self.markers.is_none() && self.checksums != Checksums::On;
-            let begun = self.held.get(mpa::FPDU_LENGTH_FIELD..).unwrap_or(&[]);
+            let begun = self.held.bytes.get(mpa::FPDU_LENGTH_FIELD..).unwrap_or(&[]);
             let is_empty = needed == mpa::fpdu(0);
             if is_plain && !is_empty && search::sense(begun, needed) == Some(false) {
                 // Its length means nothing, and what would be its end may be far away.
                 out(Event::Nonsense);
                 self.state = State::Searching;
-                self.fill_tail();
+                self.held.fill_tail();
                 self.search(false, out);
             }
             return;
         }
-        let begin = self.at - self.held_so_far() as u64;
-        let (held, mut gaps) = (std::mem::take(&mut self.held), std::mem::take(&mut self.gaps));
+        let begin = self.at - self.held.so_far() as u64;
+        let (cut, (frames, time)) = (self.held.cut, self.held.origin());
+        let held = std::mem::take(&mut self.held.bytes);
+        let mut gaps = std::mem::take(&mut self.held.gaps);
         let stripped;
         let frame = match self.markers {
             None => &held,
@@ -464,16 +414,7 @@ impl Framer {
         let clip = |place: usize| place.saturating_sub(mpa::FPDU_LENGTH_FIELD).min(length);
         gaps.iter_mut().for_each(|(from, to)| (*from, *to) = (clip(*from), clip(*to)));
         gaps.retain(|(from, to)| from < to);
-        let (first, last) = (self.sources.first(), self.sources.last());
-        let fpdu = Fpdu {
-            ulpdu,
-            length,
-            gaps: &gaps,
-            cut: self.cut,
-            span: (begin, self.at),
-            frames: (first.map_or(0, |source| source.1), last.map_or(0, |source| source.1)),
-            time: first.map_or(0, |source| source.2),
-        };
+        let fpdu = Fpdu { ulpdu, length, gaps: &gaps, cut, span: (begin, self.at), frames, time };
         self.clear();
         if !self.makes_sense(&held, &fpdu, out) {
             return;
@@ -485,7 +426,7 @@ impl Framer {
             out(Event::Fpdu(fpdu));
         }
         // For the next one.
-        (self.held, self.gaps) = (held, gaps);
+        (self.held.bytes, self.held.gaps) = (held, gaps);
         self.clear();
     }
 

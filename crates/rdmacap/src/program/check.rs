@@ -33,7 +33,8 @@ struct Verdict<'a> {
 }
 
 /// Findings by their kind and connection: how often each, and the first of them.
-struct Findings {
+struct Findings<'a> {
+    options: &'a Options,
     kinds: BTreeMap<(Severity, Option<u32>, Topic), (u64, Finding)>,
     /// Most kinds that are counted apart. Beyond it connections are not.
     most: usize,
@@ -42,9 +43,9 @@ struct Findings {
 /// What a kind takes.
 const KIND: usize = 512;
 
-impl Findings {
-    fn new(memory: usize) -> Self {
-        Self { kinds: BTreeMap::new(), most: memory / KIND }
+impl<'a> Findings<'a> {
+    fn new(options: &'a Options) -> Self {
+        Self { options, kinds: BTreeMap::new(), most: options.config.memory / KIND }
     }
 
     fn add(&mut self, finding: &Finding) {
@@ -52,6 +53,9 @@ impl Findings {
     }
 
     fn add_times(&mut self, count: u64, finding: &Finding) {
+        if finding.connection.is_some_and(|connection| !self.options.wants(connection)) {
+            return;
+        }
         let name = |connection| (finding.topic.severity(), connection, finding.topic);
         let own = name(finding.connection);
         let is_apart = self.kinds.len() < self.most || self.kinds.contains_key(&own);
@@ -61,10 +65,11 @@ impl Findings {
 }
 
 /// What is counted, and what follows the protocols on top.
-struct Check {
-    findings: Findings,
-    streams: Streams<Upper>,
-    rpc: Rpc<Upper>,
+struct Check<'a> {
+    options: &'a Options,
+    findings: Findings<'a>,
+    streams: Streams<Upper<'a>>,
+    rpc: Rpc<Upper<'a>>,
     advertisements: Advertisements,
     connections: u64,
     operations: u64,
@@ -73,15 +78,15 @@ struct Check {
 }
 
 /// What a protocol on top found.
-struct Upper(Findings);
+struct Upper<'a>(Findings<'a>);
 
-impl StreamSink for Upper {
+impl StreamSink for Upper<'_> {
     fn finding(&mut self, finding: &Finding) {
         self.0.add(finding);
     }
 }
 
-impl RpcSink for Upper {
+impl RpcSink for Upper<'_> {
     fn exchange(&mut self, _exchange: &Exchange) {}
 
     fn finding(&mut self, finding: &Finding) {
@@ -93,11 +98,12 @@ const CLEAN: u8 = 0;
 const ERRORS: u8 = 1;
 const INCOMPLETE: u8 = 2;
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     let memory = options.config.memory;
-    let upper = || Upper(Findings::new(memory));
+    let upper = || Upper(Findings::new(options));
     let mut check = Check {
-        findings: Findings::new(memory),
+        options,
+        findings: Findings::new(options),
         streams: Streams::new(upper(), memory),
         rpc: Rpc::new(upper(), memory),
         advertisements: Advertisements::new(memory / 4),
@@ -106,7 +112,7 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         failed: 0,
         incomplete: 0,
     };
-    input::read(options, &mut check)?;
+    input::read(options, out, &mut check)?;
     // A topic of theirs is about no other layer, but for notes.
     for (count, first) in
         [check.streams.sink.0, check.rpc.sink.0].into_iter().flat_map(|found| found.kinds.into_values())
@@ -150,9 +156,9 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
     Ok(code)
 }
 
-impl Sink for Check {
+impl Sink for Check<'_> {
     fn connection(&mut self, connection: &Connection) {
-        self.connections += 1;
+        self.connections += u64::from(self.options.wants(connection.id));
         self.streams.connection(connection);
         self.rpc.connection(connection);
         self.advertisements.connection(connection);
@@ -171,12 +177,8 @@ impl Sink for Check {
     }
 
     fn ended(&mut self, operation: &Operation) {
-        self.operations += 1;
-        if operation.outcome.failed() {
-            self.failed += 1;
-            self.trace(operation);
-        } else if is_faulty(operation) {
-            self.incomplete += 1;
+        if self.options.wants(operation.connection) {
+            self.count(operation);
         }
         self.streams.ended(operation);
         self.rpc.ended(operation);
@@ -195,7 +197,17 @@ impl Sink for Check {
     }
 }
 
-impl Check {
+impl Check<'_> {
+    fn count(&mut self, operation: &Operation) {
+        self.operations += 1;
+        if operation.outcome.failed() {
+            self.failed += 1;
+            self.trace(operation);
+        } else if is_faulty(operation) {
+            self.incomplete += 1;
+        }
+    }
+
     /// Says where the key of an operation that failed comes from.
     fn trace(&mut self, operation: &Operation) {
         let Some(target) = operation.target else { return };

@@ -1,9 +1,8 @@
 //! Files that are written piece by piece, of which few are open at a time.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Most files that are open.
@@ -15,13 +14,16 @@ pub(crate) struct Files {
     /// The one that was used last is at the end.
     open: Vec<(String, BufWriter<File>)>,
     made: HashSet<String>,
+    /// How often a name was wanted that was taken.
+    taken: HashMap<String, u64>,
 }
 
 impl Files {
     /// Makes the folder.
     pub(crate) fn new(folder: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned(), open: Vec::new(), made: HashSet::new() })
+        std::fs::create_dir_all(folder).map_err(|error| named(folder, &error))?;
+        let (open, made, taken) = Default::default();
+        Ok(Self { folder: folder.to_owned(), open, made, taken })
     }
 
     /// Whether nobody has asked for this file.
@@ -29,8 +31,17 @@ impl Files {
         !self.made.contains(name)
     }
 
-    /// A file. Who has not moved in it is at its end, which is its start the first time.
-    pub(crate) fn get(&mut self, name: &str) -> io::Result<&mut BufWriter<File>> {
+    /// Writes to a file. Who does not move in it is at its end, which is its start the first time.
+    pub(crate) fn write(
+        &mut self,
+        name: &str,
+        act: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let path = self.folder.join(name);
+        self.get(name, &path).and_then(act).map_err(|error| named(&path, &error))
+    }
+
+    fn get(&mut self, name: &str, path: &Path) -> io::Result<&mut BufWriter<File>> {
         let last = match self.open.iter().rposition(|(open, _)| open == name) {
             Some(at) => self.open.remove(at),
             None => {
@@ -38,7 +49,6 @@ impl Files {
                     self.open.remove(0).1.flush()?;
                 }
                 let new = self.made.insert(name.to_owned());
-                let path = self.folder.join(name);
                 let mut file = OpenOptions::new().write(true).create(true).truncate(new).open(path)?;
                 file.seek(SeekFrom::End(0))?;
                 (name.to_owned(), BufWriter::new(file))
@@ -49,16 +59,27 @@ impl Files {
         Ok(&mut self.open[at].1)
     }
 
-    /// A file that nobody has asked for, with this name or one that counts up from it.
-    pub(crate) fn fresh(&mut self, begin: &str) -> io::Result<&mut BufWriter<File>> {
-        let further = (2..).map(|count| format!("{begin}-{count}.bin"));
-        let mut names = iter::once(format!("{begin}.bin")).chain(further);
-        let name = names.find(|name| self.is_new(name)).unwrap_or_default();
-        self.get(&name)
+    /// Writes a file that nobody has asked for, with this name or one that counts up from it.
+    pub(crate) fn write_fresh(&mut self, begin: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut name = format!("{begin}.bin");
+        while !self.is_new(&name) {
+            let taken = self.taken.entry(begin.to_owned()).or_insert(1);
+            *taken += 1;
+            name = format!("{begin}-{taken}.bin");
+        }
+        self.write(&name, |file| file.write_all(bytes))
     }
 
     /// Writes what is left.
     pub(crate) fn finish(mut self) -> io::Result<()> {
-        self.open.iter_mut().try_for_each(|(_, file)| file.flush())
+        let folder = &self.folder;
+        self.open
+            .iter_mut()
+            .try_for_each(|(name, file)| file.flush().map_err(|error| named(&folder.join(name), &error)))
     }
+}
+
+/// An error that says what it is about.
+pub(crate) fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }

@@ -34,7 +34,7 @@ struct Line<'a> {
 
 struct Info<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     connections: Rows<u32, Seen>,
     clock: Clock,
     /// Findings that are about no connection: how often each, and the first of them.
@@ -53,10 +53,10 @@ struct Seen {
 /// What a connection takes of memory: counts by name, and private data as it is told.
 const CONNECTION: usize = 4 << 10;
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     let (connections, clock) = (Rows::new(options.config.memory), Clock::default());
     let mut info = Info { options, out, connections, clock, other: BTreeMap::new() };
-    input::read(options, &mut info)?;
+    input::read(options, out, &mut info)?;
     let Info { out, connections, mut clock, other, .. } = info;
     for (_, seen) in connections.iter() {
         seen.describe(options, &mut clock, out);
@@ -109,7 +109,7 @@ impl Sink for Info<'_> {
 }
 
 impl Seen {
-    fn describe(&self, options: &Options, clock: &mut Clock, out: &mut Output) {
+    fn describe(&self, options: &Options, clock: &mut Clock, out: &Output) {
         let Some(connection) = self.connection.as_ref().filter(|found| options.wants(found.id)) else {
             return;
         };

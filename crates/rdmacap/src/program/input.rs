@@ -8,7 +8,10 @@ use std::path::Path;
 use rdmacap::file::{Decoder, FileError, Item, Record, Step};
 use rdmacap::{Finding, Session, Sink, Topic, digest};
 
+use crate::Failure;
+use crate::interrupt::Interruptible;
 use crate::options::Options;
+use crate::text::Output;
 
 /// Why captures cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +50,7 @@ impl Source {
     fn open(path: &Path) -> Result<Self, InputError> {
         let name = path.display().to_string();
         let file: io::Result<Box<dyn Read>> = if name == "-" {
-            Ok(Box::new(io::stdin().lock()))
+            Interruptible::new().map(|input| Box::new(input) as Box<dyn Read>)
         } else {
             File::open(path).map(|file| Box::new(file) as Box<dyn Read>)
         };
@@ -68,11 +71,11 @@ impl Source {
     }
 
     /// Goes on to the next record, which stays in the buffer.
-    fn advance(&mut self) -> Result<(), InputError> {
+    fn advance(&mut self, out: &Output) -> Result<(), Failure> {
         self.done += self.next.take().map_or(0, |(_, length)| length);
         while !self.ended {
             match self.step()? {
-                Step::Need(length) => self.fill(length)?,
+                Step::Need(length) => self.fill(length, out)?,
                 Step::Took(length, Some(Item::Record(record))) => {
                     self.next = Some((record.time, length));
                     return Ok(());
@@ -108,8 +111,9 @@ impl Source {
         })
     }
 
-    /// Reads until `length` bytes are there, or the file ends.
-    fn fill(&mut self, length: usize) -> Result<(), InputError> {
+    /// Reads until `length` bytes are there, or the file ends. What is read may be long in coming: what was
+    /// said so far is shown before.
+    fn fill(&mut self, length: usize, out: &Output) -> Result<(), Failure> {
         self.buffer.copy_within(self.done..self.filled, 0);
         self.before += self.done as u64;
         self.filled -= self.done;
@@ -118,6 +122,7 @@ impl Source {
             self.buffer.resize(length + CHUNK, 0);
         }
         while self.filled < length {
+            out.show()?;
             match self.file.read(&mut self.buffer[self.filled..]) {
                 Ok(0) => {
                     self.ended = true;
@@ -131,7 +136,7 @@ impl Source {
                     (self.ended, self.cut) = (true, true);
                     return Ok(());
                 }
-                Err(source) => return Err(InputError::Io { path: self.path.clone(), source }),
+                Err(source) => return Err(InputError::Io { path: self.path.clone(), source }.into()),
             }
         }
         Ok(())
@@ -193,11 +198,12 @@ impl Doubles {
     }
 }
 
-/// Reads all files into a session, and ends it.
-pub(crate) fn read(options: &Options, sink: &mut dyn Sink) -> Result<(), InputError> {
+/// Reads all files into a session, and ends it. What is wrong in the middle of a file ends that file alone,
+/// and is told at the end: what was before it is as good as ever.
+pub(crate) fn read(options: &Options, out: &Output, sink: &mut dyn Sink) -> Result<(), Failure> {
     let mut sources = options.files.iter().map(|path| Source::open(path)).collect::<Result<Vec<_>, _>>()?;
     for source in &mut sources {
-        source.advance()?;
+        source.advance(out)?;
     }
     let mut session = Session::new(options.config);
     options.pairs.iter().for_each(|(a, b)| session.pair(*a, *b));
@@ -212,7 +218,13 @@ pub(crate) fn read(options: &Options, sink: &mut dyn Sink) -> Result<(), InputEr
         {
             session.feed(&record, sink);
         }
-        sources[at].advance()?;
+        match sources[at].advance(out) {
+            Err(Failure::Input(error)) => {
+                sources[at].ended = true;
+                out.damage(error);
+            }
+            advanced => advanced?,
+        }
         progress.tick(session.frames());
     }
     let frame = session.frames();

@@ -6,6 +6,7 @@ mod check;
 mod files;
 mod info;
 mod input;
+mod interrupt;
 mod line;
 mod messages;
 mod ops;
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(code) => ExitCode::from(code),
         // The reader of the pipe has seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => failed(&error.to_string()),
     }
 }
@@ -59,24 +60,33 @@ fn failed(what: &str) -> ExitCode {
 enum Failure {
     #[error(transparent)]
     Input(#[from] input::InputError),
-    #[error("output: {0}")]
+    #[error(transparent)]
     Output(#[from] io::Error),
     #[error("{0}")]
     Usage(&'static str),
 }
 
+impl Failure {
+    fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
 fn run(options: &Options) -> Result<u8, Failure> {
-    let mut out = text::Output::new(options)?;
+    let out = &text::Output::new(options);
     let code = match options.command {
-        Command::Info => info::run(options, &mut out)?,
-        Command::Ops => ops::run(options, &mut out)?,
-        Command::Regions => regions::run(options, &mut out)?,
-        Command::Messages => messages::run(options, &mut out)?,
-        Command::Stats => stats::run(options, &mut out)?,
-        Command::Check => check::run(options, &mut out)?,
-        Command::Streams => streams::run(options, &mut out)?,
-        Command::Rpc => rpc::run(options, &mut out)?,
+        Command::Info => info::run(options, out)?,
+        Command::Ops => ops::run(options, out)?,
+        Command::Regions => regions::run(options, out)?,
+        Command::Messages => messages::run(options, out)?,
+        Command::Stats => stats::run(options, out)?,
+        Command::Check => check::run(options, out)?,
+        Command::Streams => streams::run(options, out)?,
+        Command::Rpc => rpc::run(options, out)?,
     };
-    out.end()?;
-    Ok(code)
+    match out.end() {
+        // A verdict is one although nobody reads it.
+        Err(error) if !error.is_closed_pipe() => Err(error),
+        _ => Ok(code),
+    }
 }

@@ -1,6 +1,6 @@
 //! `rdmacap messages`: sends and immediates, with what they carry.
 
-use std::io::{self, Write};
+use std::io;
 
 use rdmacap::{Assembler, Connection, Kind, Operation, Placement, Sink};
 use serde::Serialize;
@@ -21,24 +21,22 @@ struct Line<'a> {
 
 struct Messages<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     contents: Assembler,
     clock: Clock,
     files: Option<Files>,
-    failed: Option<io::Error>,
 }
 
 /// Bytes of a message that a table shows.
 const SHOWN: usize = 24;
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     let files = options.folder.as_deref().map(Files::new).transpose()?;
     out.line(&format!("{} {:>18} {:>9}  payload", line::heading(), "imm", "bytes"));
     let contents = Assembler::new(options.config.memory);
-    let mut messages = Messages { options, out, contents, clock: Clock::default(), files, failed: None };
-    input::read(options, &mut messages)?;
-    let finished = messages.files.map_or(Ok(()), Files::finish);
-    messages.failed.map_or(finished, Err)?;
+    let mut messages = Messages { options, out, contents, clock: Clock::default(), files };
+    input::read(options, out, &mut messages)?;
+    out.note(messages.files.map_or(Ok(()), Files::finish));
     Ok(0)
 }
 
@@ -59,8 +57,8 @@ impl Sink for Messages<'_> {
         if !is_message || !self.options.wants(operation.connection) {
             return;
         }
-        if operation.kind == Kind::Send && self.failed.is_none() {
-            self.failed = self.write(operation, &content.bytes).err();
+        if operation.kind == Kind::Send && self.out.is_well() {
+            self.out.note(self.write(operation, &content.bytes));
         }
         let shown = &content.bytes[..content.bytes.len().min(SHOWN)];
         let more = if shown.len() < content.bytes.len() { "..." } else { "" };
@@ -80,6 +78,6 @@ impl Messages<'_> {
     fn write(&mut self, operation: &Operation, bytes: &[u8]) -> io::Result<()> {
         let Some(files) = &mut self.files else { return Ok(()) };
         let Operation { connection, from, frames, .. } = operation;
-        files.fresh(&format!("{connection}-{from}-{:08}", frames.0))?.write_all(bytes)
+        files.write_fresh(&format!("{connection}-{from}-{:08}", frames.0), bytes)
     }
 }

@@ -30,12 +30,12 @@ struct Line<'a> {
 
 struct Ops<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     clock: Clock,
     advertisements: Advertisements,
 }
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     out.line(&format!(
         "{} {:>9} {:>10} {:>18} {:>9}  end",
         line::heading(),
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
         "bytes"
     ));
     let advertisements = Advertisements::new(options.config.memory);
-    input::read(options, &mut Ops { options, out, clock: Clock::default(), advertisements })?;
+    input::read(options, out, &mut Ops { options, out, clock: Clock::default(), advertisements })?;
     Ok(0)
 }
 

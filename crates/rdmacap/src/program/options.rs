@@ -36,6 +36,21 @@ impl Options {
     pub(crate) fn wants(&self, connection: u32) -> bool {
         self.connection.is_none_or(|wanted| wanted == connection)
     }
+
+    /// An option that is given and means nothing to the command: who gives it expects something of it.
+    fn of_others(&self) -> Option<&'static str> {
+        use Command::{Check, Messages, Ops, Regions, Rpc, Streams};
+        let given: [(&str, bool, &[Command]); 6] = [
+            ("--key", self.key.is_some(), &[Ops, Regions]),
+            ("--failed", self.failed, &[Ops]),
+            ("--write", self.folder.is_some(), &[Regions, Messages, Streams, Rpc]),
+            ("--at", self.at.is_some(), &[Regions]),
+            ("--pcap", self.pcap.is_some(), &[Rpc]),
+            ("--expect-clean", self.expect_clean, &[Check]),
+        ];
+        let other = given.iter().find(|(_, given, commands)| *given && !commands.contains(&self.command));
+        other.map(|(option, ..)| *option)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +173,9 @@ pub(crate) fn parse(mut arguments: Parser) -> Result<Options, Otherwise> {
         }
     }
     options.command = command.ok_or_else(|| Otherwise::Wrong("no command".into()))?;
+    if let Some(option) = options.of_others() {
+        return Err(Otherwise::Wrong(format!("{} has no {option}", options.command.name())));
+    }
     if options.files.is_empty() {
         return Err(Otherwise::Wrong("no file".into()));
     }

@@ -87,7 +87,7 @@ impl Known {
 /// Regions whose keys are wanted, as they are after a frame.
 struct Regions<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     known: Rows<u32, Known>,
     advertisements: Advertisements,
 }
@@ -95,7 +95,7 @@ struct Regions<'a> {
 /// Longest span that is written to a file: sparse as it is, a file system has its limits.
 const LONGEST: u64 = 1 << 40;
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     if options.folder.is_some() && options.files.iter().any(|path| path == Path::new("-")) {
         return Err(Failure::Usage("regions -w reads the files twice: standard input cannot be one"));
     }
@@ -106,15 +106,15 @@ pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
     let memory = options.config.memory;
     let (known, advertisements) = (Rows::new(memory), Advertisements::new(memory));
     let mut regions = Regions { options, out, known, advertisements };
-    input::read(options, &mut regions)?;
+    input::read(options, out, &mut regions)?;
     let Regions { out, known, .. } = regions;
     for (id, known) in known.iter() {
         describe(*id, known, out);
     }
     if let Some(folder) = &options.folder {
-        let mut writer = Writer { options, files: Files::new(folder)?, known: &known, failed: None };
-        input::read(options, &mut writer)?;
-        writer.finish()?;
+        let mut writer = Writer { options, out, files: Files::new(folder)?, known: &known };
+        input::read(options, out, &mut writer)?;
+        out.note(writer.finish());
     }
     Ok(0)
 }
@@ -213,7 +213,7 @@ impl Sink for Regions<'_> {
     }
 }
 
-fn describe(id: u32, known: &Known, out: &mut Output) {
+fn describe(id: u32, known: &Known, out: &Output) {
     let (Some(region), Some((address, span))) = (known.region, known.span()) else { return };
     let holes = &known.holes();
     let &Known { written, read, filled, operations, ref connections, ref advertised, .. } = known;
@@ -250,9 +250,9 @@ fn describe(id: u32, known: &Known, out: &mut Output) {
 /// Writes the content of regions, and beside it a map of the frames that it comes from.
 struct Writer<'a> {
     options: &'a Options,
+    out: &'a Output,
     known: &'a Rows<u32, Known>,
     files: Files,
-    failed: Option<io::Error>,
 }
 
 /// The name of a region's files.
@@ -274,11 +274,15 @@ impl Writer<'_> {
     fn map(&mut self, region: &Region, base: u64, line: &str) -> io::Result<()> {
         let name = name(region, "map");
         let new = self.files.is_new(&name);
-        let map = self.files.get(&name)?;
-        if new {
-            writeln!(map, "# offset 0 is address {base:#x}; offset, length, frame, access; then the holes")?;
-        }
-        writeln!(map, "{line}")
+        self.files.write(&name, |map| {
+            if new {
+                writeln!(
+                    map,
+                    "# offset 0 is address {base:#x}; offset, length, frame, access; then the holes"
+                )?;
+            }
+            writeln!(map, "{line}")
+        })
     }
 
     fn write(&mut self, placement: &Placement, bytes: &[u8]) -> io::Result<()> {
@@ -295,12 +299,13 @@ impl Writer<'_> {
         };
         let name = name(&region, "bin");
         let new = self.files.is_new(&name);
-        let content = self.files.get(&name)?;
-        if new {
-            content.get_ref().set_len(span)?;
-        }
-        content.seek(SeekFrom::Start(offset))?;
-        content.write_all(bytes)?;
+        self.files.write(&name, |content| {
+            if new {
+                content.get_ref().set_len(span)?;
+            }
+            content.seek(SeekFrom::Start(offset))?;
+            content.write_all(bytes)
+        })?;
         self.map(&region, base, &format!("{offset} {} {} {how}", bytes.len(), placement.frame))
     }
 
@@ -319,9 +324,6 @@ impl Writer<'_> {
     }
 
     fn finish(mut self) -> io::Result<()> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
         let known = self.known;
         for known in known.iter().map(|(_, known)| known) {
             let Some((region, (base, _))) = known.region.zip(known.span()) else { continue };
@@ -338,14 +340,14 @@ impl Writer<'_> {
 
 impl Sink for Writer<'_> {
     fn bytes(&mut self, placement: &Placement, bytes: &[u8]) {
-        if self.failed.is_none() {
-            self.failed = self.write(placement, bytes).err();
+        if self.out.is_well() {
+            self.out.note(self.write(placement, bytes));
         }
     }
 
     fn ended(&mut self, operation: &Operation) {
-        if self.failed.is_none() {
-            self.failed = self.atomic(operation).err();
+        if self.out.is_well() {
+            self.out.note(self.atomic(operation));
         }
     }
 }

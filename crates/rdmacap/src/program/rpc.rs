@@ -1,12 +1,12 @@
 //! `rdmacap rpc`: the calls of RPC-over-RDMA, and their replies.
 
-use std::io::{self, Write};
+use std::io;
 
 use rdmacap::rpc::{Exchange, Message, Placed, Rpc, RpcSink, procedure};
 use rdmacap::{Connection, Finding};
 use serde::Serialize;
 
-use crate::files::Files;
+use crate::files::{Files, named};
 use crate::options::Options;
 use crate::pcapng::Capture;
 use crate::text::{Output, direction, duration, hex};
@@ -50,28 +50,34 @@ impl<'a> Part<'a> {
 
 struct Calls<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     files: Option<Files>,
     /// For other tools: RPC over TCP.
     capture: Option<Capture>,
-    failed: Option<io::Error>,
 }
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     let memory = options.config.memory;
     let files = options.folder.as_deref().map(Files::new).transpose()?;
-    let capture = options.pcap.as_deref().map(|path| Capture::create(path, memory)).transpose()?;
+    let capture = options.pcap.as_deref().map(|path| Capture::create(path, memory));
+    let capture = of_capture(options, capture.transpose())?;
     out.line(&format!(
         "{:>4} {:<5} {:>10} {:>18} {:>15} {:>9} {:>9} {:>9}",
         "conn", "", "xid", "prog vers proc", "frames", "call", "reply", "took"
     ));
-    let mut rpc = Rpc::new(Calls { options, out, files, capture, failed: None }, memory);
-    input::read(options, &mut rpc)?;
-    let Calls { files, capture, failed, .. } = rpc.sink;
-    failed.map_or(Ok(()), Err)?;
-    files.map_or(Ok(()), Files::finish)?;
-    capture.map_or(Ok(()), Capture::finish)?;
+    let mut rpc = Rpc::new(Calls { options, out, files, capture }, memory);
+    input::read(options, out, &mut rpc)?;
+    let Calls { files, capture, .. } = rpc.sink;
+    out.note(files.map_or(Ok(()), Files::finish));
+    out.note(of_capture(options, capture.map_or(Ok(()), Capture::finish)));
     Ok(0)
+}
+
+/// What came of writing the capture, which is named if it is an error.
+fn of_capture<T>(options: &Options, done: io::Result<T>) -> io::Result<T> {
+    done.map_err(|error| {
+        options.pcap.as_deref().map_or_else(|| error.kind().into(), |path| named(path, &error))
+    })
 }
 
 impl Calls<'_> {
@@ -81,10 +87,10 @@ impl Calls<'_> {
         for (name, side, message) in [("call", from, call), ("reply", from.other(), reply)] {
             let Some(message) = message else { continue };
             if let Some(files) = &mut self.files {
-                files.fresh(&format!("{connection}-{from}-{xid:08x}-{name}"))?.write_all(&message.bytes)?;
+                files.write_fresh(&format!("{connection}-{from}-{xid:08x}-{name}"), &message.bytes)?;
             }
             if let Some(capture) = self.capture.as_mut().filter(|_| !message.incomplete) {
-                capture.message(connection, side, message)?;
+                of_capture(self.options, capture.message(connection, side, message))?;
             }
         }
         Ok(())
@@ -140,8 +146,8 @@ impl RpcSink for Calls<'_> {
         } else {
             self.out.bad(&line)
         }
-        if self.failed.is_none() {
-            self.failed = self.write(exchange).err();
+        if self.out.is_well() {
+            self.out.note(self.write(exchange));
         }
     }
 

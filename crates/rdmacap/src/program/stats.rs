@@ -38,7 +38,7 @@ struct Counts<'a> {
 
 struct Stats<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     figures: Rows<(u32, Side, Kind), Figures>,
     connections: Rows<u32, Counted>,
 }
@@ -50,14 +50,14 @@ struct Counted {
     most_outstanding: [usize; 2],
 }
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     out.line(&format!(
         "{:>4} {:<12} {:<5} {:>8} {:>12} {:>10} {:>8} {:>7} {:>10} {:>9} {:>9} {:>9}",
         "conn", "op", "", "count", "bytes", "MB/s", "again", "failed", "incomplete", "median", "99 %", "most"
     ));
     let (figures, connections) = (Rows::new(options.config.memory), Rows::new(options.config.memory / 4));
     let mut stats = Stats { options, out, figures, connections };
-    input::read(options, &mut stats)?;
+    input::read(options, out, &mut stats)?;
     let Stats { out, figures, connections, .. } = stats;
     for (name, figures) in figures.iter() {
         describe(figures, *name, out);
@@ -124,7 +124,7 @@ impl Sink for Stats<'_> {
 }
 
 impl Counted {
-    fn describe(&self, conn: u32, out: &mut Output) {
+    fn describe(&self, conn: u32, out: &Output) {
         let [a, b] = self.most_outstanding;
         out.line(&format!("{conn:>4} at most {a} operations of a and {b} of b outstanding"));
         for (name, count) in &self.findings {
@@ -134,7 +134,7 @@ impl Counted {
     }
 }
 
-fn describe(figures: &Figures, (conn, from, kind): (u32, Side, Kind), out: &mut Output) {
+fn describe(figures: &Figures, (conn, from, kind): (u32, Side, Kind), out: &Output) {
     let us = |part: f64| figures.latency(part).map(|time| time as f64 / 1e3);
     let show = |part: f64| figures.latency(part).map_or_else(String::new, duration);
     let rate = figures.rate();

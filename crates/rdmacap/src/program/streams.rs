@@ -34,10 +34,9 @@ struct Line<'a> {
 
 struct Found<'a> {
     options: &'a Options,
-    out: &'a mut Output,
+    out: &'a Output,
     connections: Rows<u32, Stream>,
     files: Option<Files>,
-    failed: Option<io::Error>,
 }
 
 #[derive(Default)]
@@ -53,26 +52,25 @@ struct Stream {
 const MOST_HOLES: usize = 1 << 12;
 const MOST_BREACHES: usize = 16;
 
-pub(crate) fn run(options: &Options, out: &mut Output) -> Result<u8, Failure> {
+pub(crate) fn run(options: &Options, out: &Output) -> Result<u8, Failure> {
     let files = options.folder.as_deref().map(Files::new).transpose()?;
     out.line(&format!(
         "{:>4} {:<5} {:<9} {:>9} {:>8} {:>12} {:>9} {:>8} {:<9}  holes",
         "conn", "", "words", "ring", "receives", "bytes", "messages", "updates", "ending"
     ));
     let connections = Rows::new(options.config.memory);
-    let found = Found { options, out, connections, files, failed: None };
+    let found = Found { options, out, connections, files };
     let mut streams = Streams::new(found, options.config.memory);
-    input::read(options, &mut streams)?;
-    let Found { out, connections, files, failed, .. } = streams.sink;
+    input::read(options, out, &mut streams)?;
+    let Found { out, connections, files, .. } = streams.sink;
     for (conn, stream) in connections.iter() {
         describe(*conn, stream, out);
     }
-    let finished = files.map_or(Ok(()), Files::finish);
-    failed.map_or(finished, Err)?;
+    out.note(files.map_or(Ok(()), Files::finish));
     Ok(0)
 }
 
-fn describe(conn: u32, stream: &Stream, out: &mut Output) {
+fn describe(conn: u32, stream: &Stream, out: &Output) {
     let Some(agreed) = &stream.agreed else { return };
     let words = match agreed.words {
         WordFormat::Immediate => "immediate",
@@ -139,9 +137,10 @@ impl Found<'_> {
         let Some(files) = self.files.as_mut().filter(|_| self.options.wants(connection)) else {
             return Ok(());
         };
-        let file = files.get(&format!("{connection}-{from}.bin"))?;
-        file.seek(SeekFrom::Start(offset))?;
-        file.write_all(bytes)
+        files.write(&format!("{connection}-{from}.bin"), |file| {
+            file.seek(SeekFrom::Start(offset))?;
+            file.write_all(bytes)
+        })
     }
 }
 
@@ -151,8 +150,8 @@ impl StreamSink for Found<'_> {
     }
 
     fn data(&mut self, connection: u32, from: Side, offset: u64, bytes: &[u8]) {
-        if self.failed.is_none() {
-            self.failed = self.write(connection, from, offset, bytes).err();
+        if self.out.is_well() {
+            self.out.note(self.write(connection, from, offset, bytes));
         }
     }
 

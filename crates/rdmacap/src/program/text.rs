@@ -1,23 +1,30 @@
 //! Lines out: tables for people, JSON for programs.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::Path;
 
 use rdmacap::{Operation, Side};
 use serde::Serialize;
 
+use crate::Failure;
+use crate::files::named;
+use crate::input::InputError;
 use crate::options::Options;
 
 /// Version of the JSON: a field may be added, and what a field means changes only with this number.
 const VERSION: u32 = 1;
 
-/// Standard output.
+/// Standard output, and what became of it and of everything else that a command writes.
 pub(crate) struct Output {
-    out: BufWriter<io::Stdout>,
+    out: RefCell<BufWriter<io::Stdout>>,
     json: bool,
     color: bool,
-    /// Why nothing can be written any more.
-    failed: Option<io::Error>,
+    /// What could not be written.
+    failed: RefCell<Option<io::Error>>,
+    /// What could not be read, which is told at the end.
+    damage: RefCell<Option<InputError>>,
 }
 
 /// The first line of JSON.
@@ -29,50 +36,70 @@ struct Head<'a> {
 }
 
 impl Output {
-    pub(crate) fn new(options: &Options) -> io::Result<Self> {
+    pub(crate) fn new(options: &Options) -> Self {
         let color = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        let mut output = Self { out: BufWriter::new(io::stdout()), json: options.json, color, failed: None };
-        if options.json {
-            output.json(&Head { format: "rdmacap", version: VERSION, command: options.command.name() });
-        }
-        Ok(output)
+        let out = RefCell::new(BufWriter::new(io::stdout()));
+        let output =
+            Self { out, json: options.json, color, failed: RefCell::default(), damage: RefCell::default() };
+        output.json(&Head { format: "rdmacap", version: VERSION, command: options.command.name() });
+        output
     }
 
     /// A line of JSON, if that is asked for.
-    pub(crate) fn json(&mut self, value: &impl Serialize) {
+    pub(crate) fn json(&self, value: &impl Serialize) {
         if self.json {
-            let written = serde_json::to_writer(&mut self.out, value);
-            let ended = self.out.write_all(b"\n");
-            self.note(written.map_err(io::Error::from).and(ended));
+            let mut out = self.out.borrow_mut();
+            let written = serde_json::to_writer(&mut *out, value);
+            self.note(written.map_err(io::Error::from).and_then(|()| out.write_all(b"\n")).map_err(ours));
         }
     }
 
     /// A line of text, if JSON is not asked for.
-    pub(crate) fn line(&mut self, text: &str) {
+    pub(crate) fn line(&self, text: &str) {
         if !self.json {
-            let written = writeln!(self.out, "{}", text.trim_end());
-            self.note(written);
+            self.note(writeln!(self.out.borrow_mut(), "{}", text.trim_end()).map_err(ours));
         }
     }
 
     /// The same where something is wrong.
-    pub(crate) fn bad(&mut self, text: &str) {
+    pub(crate) fn bad(&self, text: &str) {
         if self.color { self.line(&format!("\x1b[31m{}\x1b[0m", text.trim_end())) } else { self.line(text) }
     }
 
-    fn note(&mut self, written: io::Result<()>) {
-        if let (Err(error), None) = (written, &self.failed) {
-            self.failed = Some(error);
+    /// Something was written, or could not be.
+    pub(crate) fn note(&self, done: io::Result<()>) {
+        if let Err(error) = done {
+            self.failed.borrow_mut().get_or_insert(error);
         }
     }
 
-    /// Everything was written, or it was not.
-    pub(crate) fn end(&mut self) -> io::Result<()> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.out.flush(),
-        }
+    /// The rest of a file cannot be read.
+    pub(crate) fn damage(&self, error: InputError) {
+        self.damage.borrow_mut().get_or_insert(error);
     }
+
+    /// Whether all could be written so far.
+    pub(crate) fn is_well(&self) -> bool {
+        self.failed.borrow().is_none()
+    }
+
+    /// Shows what was said up to now. If that or something else could not be written, there is no use in going
+    /// on.
+    pub(crate) fn show(&self) -> io::Result<()> {
+        self.note(self.out.borrow_mut().flush().map_err(ours));
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// All is said.
+    pub(crate) fn end(&self) -> Result<(), Failure> {
+        self.show()?;
+        Ok(self.damage.take().map_or(Ok(()), Err)?)
+    }
+}
+
+/// An error of standard output.
+fn ours(error: io::Error) -> io::Error {
+    named(Path::new("standard output"), &error)
 }
 
 /// A number in hexadecimal, as JSON has keys and addresses.

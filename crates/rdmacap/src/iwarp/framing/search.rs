@@ -5,6 +5,7 @@ use iwarp_wire::ddp::{self, Header};
 use iwarp_wire::mpa;
 use iwarp_wire::rdmap::Opcode;
 
+use super::held::Held;
 use super::{
     CHAIN, Checksums, EFFORT, Event, Fpdu, Framer, MOST_UNDECIDED, SEARCHED, State, frame_length,
     length_field, queue,
@@ -13,9 +14,9 @@ use super::{
 impl Framer {
     /// Looks for the start of an FPDU in what is held; `last`: nothing more comes.
     pub(super) fn search(&mut self, last: bool, out: &mut dyn FnMut(Event<'_>)) {
-        let begin = self.at - self.held.len() as u64;
+        let begin = self.at - self.held.bytes.len() as u64;
         let mut again = std::mem::take(&mut self.undecided);
-        let new = self.scanned..self.held.len();
+        let new = self.scanned..self.held.bytes.len();
         let phase = self.phase;
         let fits = |place: &usize| phase.is_none_or(|phase| (begin + *place as u64) % 4 == phase);
         for place in again.drain(..).chain(new.filter(fits)) {
@@ -25,14 +26,14 @@ impl Framer {
                 _ => {}
             }
         }
-        self.scanned = self.held.len();
-        if self.held.len() > SEARCHED {
+        self.scanned = self.held.bytes.len();
+        if self.held.bytes.len() > SEARCHED {
             if !self.found && self.phase.is_none() {
                 self.clear();
                 self.state = State::Foreign;
                 return;
             }
-            out(Event::Passed(self.held.len() as u64));
+            out(Event::Passed(self.held.bytes.len() as u64));
             self.clear();
         }
     }
@@ -42,9 +43,7 @@ impl Framer {
         if place > 0 {
             out(Event::Passed(place as u64));
         }
-        let held = std::mem::take(&mut self.held);
-        let (gaps, sources) = (std::mem::take(&mut self.gaps), std::mem::take(&mut self.sources));
-        let starts = std::mem::take(&mut self.starts);
+        let Held { bytes: held, gaps, starts, sources, .. } = std::mem::take(&mut self.held);
         self.clear();
         self.at -= (held.len() - place) as u64;
         self.phase = Some(self.at % 4);
@@ -70,14 +69,14 @@ impl Framer {
     /// Whether an FPDU begins at this place.
     fn chain(&mut self, place: usize, last: bool) -> Verdict {
         let (mut at, mut count) = (place, 0);
-        let starts_segment = self.starts.binary_search(&place).is_ok();
+        let starts_segment = self.held.starts.binary_search(&place).is_ok();
         loop {
-            if at >= self.held.len() {
-                let fits = last && at == self.held.len() && count > 0;
+            if at >= self.held.bytes.len() {
+                let fits = last && at == self.held.bytes.len() && count > 0;
                 return if fits { Verdict::Frame } else { Verdict::Undecided };
             }
-            let rest = &self.held[at..];
-            let gap = self.gaps.get(self.gaps.partition_point(|gap| gap.1 <= at));
+            let rest = &self.held.bytes[at..];
+            let gap = self.held.gaps.get(self.held.gaps.partition_point(|gap| gap.1 <= at));
             let known = gap.map_or(rest.len(), |gap| gap.0.saturating_sub(at));
             if let Some(gap) = gap.filter(|_| known == 0) {
                 // Several frames in one segment, of which only the first was captured: the next segment has
@@ -115,7 +114,7 @@ impl Framer {
             }
             count += 1;
             at += length;
-            if count == CHAIN && at <= self.held.len() {
+            if count == CHAIN && at <= self.held.bytes.len() {
                 return Verdict::Frame;
             }
         }
