@@ -48,6 +48,11 @@ impl Listener {
         self.listener.local_address().port()
     }
 
+    /// Stops listening. Threads that wait for a request return.
+    pub(crate) fn stop(&self) {
+        self.listener.stop();
+    }
+
     pub(crate) fn next(&self, timeout: Timeout) -> Result<Arc<Request>> {
         let mut next = self.listener.next();
         let Some(incoming) = self.domain.wait(&mut next, timeout) else {
