@@ -203,7 +203,13 @@ fn a_batch_of_which_a_part_is_refused_waits_for_the_other_part() {
         let mut batch = connection.batch(works);
         let outcome = poll(&mut batch);
         waited += usize::from(outcome.is_none());
-        let outcome = outcome.unwrap_or_else(|| done([shard, &other.shard], "a batch", batch));
+        let outcome = match outcome {
+            Some(outcome) => {
+                drop(batch);
+                outcome
+            }
+            None => done([shard, &other.shard], "a batch", batch),
+        };
         assert_eq!(connection.outstanding(), connection.receives(), "the device has none of it");
         let Failed { memory, error } = outcome.unwrap_err();
         assert!(matches!(error, Error::Operation { end: Some(End::Broken(_)), .. }), "{error}");
