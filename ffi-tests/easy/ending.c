@@ -261,6 +261,29 @@ static void nothing_is_left(void)
     CHECK_BETWEEN((long long)heap_in_use() - (long long)heap, -16384, 16384);
 }
 
+static void freeing_ends_an_attempt(void)
+{
+    struct ends ends;
+    struct rdma_easy_region *region;
+    struct attempt *attempt;
+    int64_t start;
+
+    needs_embedded();
+    ends_open(&ends, NULL);
+    region = region_of(ends.domains[0], 8, NULL);
+    post_receive(ends.client, region, 0, 8, 1);
+    attempt = attempt_start(ends.client, rdma_easy_listener_port(ends.listener), NULL, 0);
+    usleep(50000);
+    start = now_ms();
+    CHECK_OK(rdma_easy_connection_free(ends.client));
+    /* The receive does not use it any more. */
+    CHECK_OK(rdma_easy_region_free(region));
+    CHECK_RET(attempt_join(attempt), -EBADF);
+    CHECK_BETWEEN(now_ms() - start, 0, 5000);
+    CHECK_OK(rdma_easy_connection_create(ends.domains[0], NULL, &ends.client));
+    ends_close(&ends);
+}
+
 static void *wait_for_request(void *listener)
 {
     struct rdma_easy_request *request;
@@ -332,6 +355,7 @@ static const struct test tests[] = {
     TEST(an_orderly_end_loses_nothing, "what was posted before an orderly end arrives"),
     TEST(freeing_breaks_the_connection, "freeing a connection breaks it"),
     TEST(freeing_wakes_threads_that_wait, "threads that wait for a freed connection return"),
+    TEST(freeing_ends_an_attempt, "a freed connection ends its attempt, and its requests use no region"),
     TEST(freeing_a_listener_wakes_threads, "threads that wait for requests of a freed listener return"),
     TEST(freeing_a_loop_wakes_its_dispatcher, "a thread that dispatches a freed loop returns"),
     TEST(threads_share_a_connection, "threads wait for different things on one connection"),

@@ -98,7 +98,7 @@ impl Request {
     }
 
     pub(crate) fn accept(&self, connection: &Connection, data: &[u8]) -> Result<()> {
-        connection.establish(Some(self.private_data.clone()), |endpoint| match self.take() {
+        connection.establish(Some(&self.private_data), |endpoint| match self.take() {
             Ok(incoming) => Ok(incoming.accept(endpoint, data)),
             Err(error) => Err((endpoint, error)),
         })
