@@ -261,10 +261,103 @@ static void nothing_is_left(void)
     CHECK_BETWEEN((long long)heap_in_use() - (long long)heap, -16384, 16384);
 }
 
+static void freeing_ends_an_attempt(void)
+{
+    struct ends ends;
+    struct rdma_easy_region *region;
+    struct attempt *attempt;
+    int64_t start;
+
+    needs_embedded();
+    ends_open(&ends, NULL);
+    region = region_of(ends.domains[0], 8, NULL);
+    post_receive(ends.client, region, 0, 8, 1);
+    attempt = attempt_start(ends.client, rdma_easy_listener_port(ends.listener), NULL, 0);
+    usleep(50000);
+    start = now_ms();
+    CHECK_OK(rdma_easy_connection_free(ends.client));
+    /* The receive does not use it any more. */
+    CHECK_OK(rdma_easy_region_free(region));
+    CHECK_RET(attempt_join(attempt), -EBADF);
+    CHECK_BETWEEN(now_ms() - start, 0, 5000);
+    CHECK_OK(rdma_easy_connection_create(ends.domains[0], NULL, &ends.client));
+    ends_close(&ends);
+}
+
+static void *wait_for_request(void *listener)
+{
+    struct rdma_easy_request *request;
+
+    return (void *)(intptr_t)rdma_easy_get_request(listener, -1, &request);
+}
+
+static void *wait_for_event(void *loop)
+{
+    return (void *)(intptr_t)rdma_easy_loop_dispatch(loop, -1);
+}
+
+/* Starts a thread that waits, and gives it time to. */
+static pthread_t start_waiting(void *(*wait)(void *), void *handle)
+{
+    pthread_t thread;
+
+    CHECK(pthread_create(&thread, NULL, wait, handle) == 0);
+    usleep(50000);
+    return thread;
+}
+
+/* Checks that it returns, with this error. */
+static void check_returns(pthread_t thread, int error)
+{
+    void *returned;
+
+    CHECK(pthread_join(thread, &returned) == 0);
+    CHECK_INT((intptr_t)returned, error);
+}
+
+static void freeing_a_listener_wakes_threads(void)
+{
+    struct rdma_easy_domain *domain;
+    struct rdma_easy_listener *listener;
+    pthread_t threads[2];
+    int port;
+
+    CHECK_OK(rdma_easy_open(device(1), &domain));
+    CHECK_OK(rdma_easy_listen(domain, HOST, 0, 1, &listener));
+    port = rdma_easy_listener_port(listener);
+    for (int i = 0; i < 2; i++)
+        threads[i] = start_waiting(wait_for_request, listener);
+    CHECK_OK(rdma_easy_listener_free(listener));
+    /* Its port is free at once. */
+    CHECK_OK(rdma_easy_listen(domain, HOST, (uint16_t)port, 1, &listener));
+    for (int i = 0; i < 2; i++)
+        check_returns(threads[i], -EBADF);
+    CHECK_OK(rdma_easy_listener_free(listener));
+    CHECK_OK(rdma_easy_close(domain));
+}
+
+static void freeing_a_loop_wakes_its_dispatcher(void)
+{
+    static const struct rdma_easy_callbacks none;
+    struct rdma_easy_domain *domain;
+    struct rdma_easy_loop *loop;
+    pthread_t thread;
+
+    CHECK_OK(rdma_easy_open(device(1), &domain));
+    CHECK_OK(rdma_easy_loop_create(domain, NULL, &none, NULL, &loop));
+    thread = start_waiting(wait_for_event, loop);
+    CHECK_OK(rdma_easy_loop_free(loop));
+    check_returns(thread, -EBADF);
+    CHECK_OK(rdma_easy_close(domain));
+}
+
 static const struct test tests[] = {
     TEST(an_orderly_end_loses_nothing, "what was posted before an orderly end arrives"),
     TEST(freeing_breaks_the_connection, "freeing a connection breaks it"),
     TEST(freeing_wakes_threads_that_wait, "threads that wait for a freed connection return"),
+    TEST(freeing_ends_an_attempt, "a freed connection ends its attempt, and its requests use no region"),
+    TEST(freeing_a_listener_wakes_threads, "threads that wait for requests of a freed listener return"),
+    TEST(freeing_a_loop_wakes_its_dispatcher, "a thread that dispatches a freed loop returns"),
     TEST(threads_share_a_connection, "threads wait for different things on one connection"),
     TEST(a_killed_peer_is_noticed, "a peer that is killed ends what waits for it"),
     TEST(a_request_whose_peer_left_fails, "a request whose peer has left cannot be accepted"),

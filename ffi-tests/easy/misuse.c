@@ -1,6 +1,7 @@
 /* Wrong arguments: every call refuses them, and nothing else happens. */
 #include "easy.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -275,6 +276,47 @@ static void a_child_cannot_use_its_parents_objects(void)
     ends_close(&ends);
 }
 
+static _Atomic int is_forking;
+
+/* Makes and frees objects as long as the process forks. */
+static void *use_handles(void *domain)
+{
+    struct rdma_easy_region *region;
+
+    while (is_forking) {
+        CHECK_OK(rdma_easy_region_create(domain, 8, 0, &region));
+        CHECK_OK(rdma_easy_region_free(region));
+    }
+    return NULL;
+}
+
+static void a_child_goes_on_whatever_another_thread_did(void)
+{
+    struct rdma_easy_domain *domain;
+    int64_t until = now_ms() + 5000;
+    pthread_t thread;
+    int status;
+    pid_t child;
+
+    CHECK_OK(rdma_easy_open(NULL, &domain));
+    is_forking = 1;
+    CHECK(pthread_create(&thread, NULL, use_handles, domain) == 0);
+    /* Few rounds where a fork takes long. */
+    for (int round = 0; round < 300 && now_ms() < until; round++) {
+        child = (pid_t)CHECK_SYS(fork());
+        if (child == 0) {
+            alarm(10);
+            CHECK_RET(rdma_easy_drive(domain), -EBADF);
+            _exit(0);
+        }
+        CHECK_SYS(waitpid(child, &status, 0));
+        CHECK_INT(status, 0);
+    }
+    is_forking = 0;
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_OK(rdma_easy_close(domain));
+}
+
 static void errors_have_texts(void)
 {
     struct rdma_easy_domain *domain;
@@ -297,6 +339,7 @@ static const struct test tests[] = {
     TEST(freed_handles_are_refused, "a freed handle is none, whatever was made since"),
     TEST(pointers_are_checked, "NULL, crooked pointers and wrong counts are refused"),
     TEST(a_child_cannot_use_its_parents_objects, "after a fork, the child has to make objects of its own"),
+    TEST(a_child_goes_on_whatever_another_thread_did, "a child has no lock that a thread of its parent held"),
     TEST(errors_have_texts, "numbers have texts, and the last failure has its own"),
 };
 

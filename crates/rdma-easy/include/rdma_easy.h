@@ -421,7 +421,8 @@ int rdma_easy_listen(struct rdma_easy_domain *domain,
 int rdma_easy_listener_port(struct rdma_easy_listener *listener);
 
 /**
- * Frees a listener. Requests that were not taken are cut. It does not block.
+ * Frees a listener. Requests that were not taken are cut. A thread that waits for one returns. It does not
+ * block.
  *
  * Returns 0; -EBADF if it is none.
  */
@@ -432,7 +433,7 @@ int rdma_easy_listener_free(struct rdma_easy_listener *listener);
  * end if that is below 0.
  *
  * `request`: gets the request. rdma_easy_accept or rdma_easy_reject answers and frees it.
- * Returns 0; -ETIMEDOUT; -EBADF if it is no listener.
+ * Returns 0; -ETIMEDOUT; -EBADF if it is no listener, or is freed meanwhile.
  */
 int rdma_easy_get_request(struct rdma_easy_listener *listener,
                           int timeout_ms,

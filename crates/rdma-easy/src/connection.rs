@@ -1,10 +1,12 @@
 //! Connections: a queue pair before, during and after its connection, as one object.
 
 use std::ffi::c_int;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::mem;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -36,7 +38,8 @@ pub(crate) struct Connection {
 
 enum State {
     New(Endpoint),
-    Attempting,
+    /// With the waker of the call that waits for the outcome.
+    Attempting(Connecting, Option<Waker>),
     Connected(Arc<typed::Connection>),
     /// There will be no connection, for this reason.
     Spent(Error),
@@ -66,63 +69,70 @@ impl Connection {
         }))
     }
 
-    /// Connects or accepts, and waits for the outcome. The peer's data may be known before. If it cannot
-    /// begin, the endpoint comes back.
+    /// Connects or accepts, and waits for the outcome. The peer's data may be known before.
     pub(crate) fn establish(
         &self,
-        data: Option<Vec<u8>>,
+        data: Option<&[u8]>,
         begin: impl FnOnce(Endpoint) -> std::result::Result<Connecting, (Endpoint, Error)>,
     ) -> Result<()> {
-        let connecting = {
-            let mut state = self.state.lock();
-            match mem::replace(&mut *state, State::Attempting) {
-                State::New(endpoint) => match begin(endpoint) {
-                    Ok(connecting) => connecting,
-                    Err((endpoint, error)) => {
-                        *state = State::New(endpoint);
-                        return Err(error);
-                    }
-                },
-                other => {
-                    let error = match &other {
-                        State::Attempting => Error::new(libc::EALREADY, "an attempt is under way"),
-                        State::Spent(error) => error.clone(),
-                        _ => Error::new(libc::EISCONN, "the connection was established before"),
-                    };
-                    *state = other;
-                    return Err(error);
-                }
+        self.begin(begin)?;
+        self.domain.shard.block_on(poll_fn(|context| self.poll_attempt(data, context)))
+    }
+
+    /// Begins an attempt. If it cannot begin, the endpoint comes back.
+    fn begin(
+        &self,
+        begin: impl FnOnce(Endpoint) -> std::result::Result<Connecting, (Endpoint, Error)>,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let (next, outcome) = match mem::replace(&mut *state, State::Spent(freed())) {
+            State::New(endpoint) => match begin(endpoint) {
+                Ok(connecting) => (State::Attempting(connecting, None), Ok(())),
+                Err((endpoint, error)) => (State::New(endpoint), Err(error)),
+            },
+            other => {
+                let error = match &other {
+                    State::Attempting(..) => Error::new(libc::EALREADY, "an attempt is under way"),
+                    State::Spent(error) => error.clone(),
+                    _ => Error::new(libc::EISCONN, "the connection was established before"),
+                };
+                (other, Err(error))
             }
         };
-        let attempt = connecting.wait();
+        *state = next;
+        outcome
+    }
+
+    /// The outcome of the attempt, which is over when the connection is freed.
+    fn poll_attempt(&self, data: Option<&[u8]>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let mut state = self.state.lock();
+        let State::Attempting(connecting, waker) = &mut *state else { return Poll::Ready(Err(freed())) };
+        *waker = Some(context.waker().clone());
+        let attempt = ready!(Pin::new(connecting).poll(context));
         let (next, data, outcome) = match attempt {
             Ok(connection) => {
-                let data = data.unwrap_or_else(|| connection.private_data());
+                let data = data.map_or_else(|| connection.private_data(), <[u8]>::to_vec);
                 (State::Connected(Arc::new(connection)), data, Ok(()))
             }
             Err(error) => {
                 let data = match &error {
                     typed::Error::Ended(End::Rejected { private_data }) => private_data.clone(),
-                    _ => data.unwrap_or_default(),
+                    _ => data.unwrap_or_default().to_vec(),
                 };
                 let error = Error::from(error);
                 (State::Spent(error.clone()), data, Err(error))
             }
         };
         *self.private_data.lock() = data;
-        // It may have been freed meanwhile.
-        if matches!(*state, State::Attempting) {
-            *state = next;
-        }
-        outcome
+        *state = next;
+        Poll::Ready(outcome)
     }
 
     /// The established connection.
     pub(crate) fn current(&self) -> Result<Arc<typed::Connection>> {
         match &*self.state.lock() {
             State::Connected(connection) => Ok(Arc::clone(connection)),
-            State::New(_) | State::Attempting => {
+            State::New(_) | State::Attempting(..) => {
                 Err(Error::new(libc::ENOTCONN, "there is no connection yet"))
             }
             State::Spent(error) => Err(error.clone()),
@@ -134,7 +144,7 @@ impl Connection {
         match &*self.state.lock() {
             State::New(endpoint) => post(Receiver::Endpoint(endpoint)),
             State::Connected(connection) => post(Receiver::Connection(connection)),
-            State::Attempting => Err(Error::new(libc::EALREADY, "an attempt is under way")),
+            State::Attempting(..) => Err(Error::new(libc::EALREADY, "an attempt is under way")),
             State::Spent(error) => Err(error.clone()),
         }
     }
@@ -198,9 +208,11 @@ impl Connection {
 
     /// Ends all of it at once: afterwards its requests use no memory, unless the device fails.
     pub(crate) fn close(&self) {
-        let freed = Error::new(libc::EBADF, "the connection was freed");
-        let state = mem::replace(&mut *self.state.lock(), State::Spent(freed));
-        if let State::Connected(connection) = &state {
+        let state = mem::replace(&mut *self.state.lock(), State::Spent(freed()));
+        if let State::Attempting(connecting, waker) = state {
+            drop(connecting);
+            waker.into_iter().for_each(Waker::wake);
+        } else if let State::Connected(connection) = &state {
             if connection.end().is_none() {
                 connection.abort();
             }
@@ -212,6 +224,10 @@ impl Connection {
         self.sends.clear();
         self.receives.clear();
     }
+}
+
+fn freed() -> Error {
+    Error::new(libc::EBADF, "the connection was freed")
 }
 
 /// The sizes of the queues: what C asks for, and defaults for what is 0.

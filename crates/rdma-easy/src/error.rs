@@ -122,6 +122,7 @@ fn of_device(error: &rdma_verbs::Error) -> c_int {
 fn of_end(end: &End) -> c_int {
     match end {
         End::Disconnected => libc::ENOTCONN,
+        End::ListenerStopped => libc::EBADF,
         End::Rejected { .. } => libc::ECONNREFUSED,
         End::Failed(error) => match error {
             ConnectError::Refused => libc::ECONNREFUSED,

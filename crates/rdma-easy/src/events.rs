@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use parking_lot::Mutex;
 use rdma_verbs::Access;
@@ -34,6 +34,8 @@ struct State {
     /// `None` when the loop was freed.
     hub: Option<Hub>,
     peers: BTreeMap<messages::Peer, Known>,
+    /// That of the thread that waits for an event.
+    waker: Option<Waker>,
 }
 
 /// A peer that C has a handle of.
@@ -104,7 +106,7 @@ pub(crate) enum Report<'a> {
 impl Loop {
     pub(crate) fn new(domain: Arc<Domain>, options: Options, program: Program) -> Result<Arc<Self>> {
         let hub = Hub::new(&domain.shard, options)?;
-        let state = Mutex::new(State { hub: Some(hub), peers: BTreeMap::new() });
+        let state = Mutex::new(State { hub: Some(hub), peers: BTreeMap::new(), waker: None });
         Ok(Arc::new(Self { domain, program, state, dispatching: Mutex::new(()) }))
     }
 
@@ -152,6 +154,7 @@ impl Loop {
         for count in 0..MOST_EVENTS {
             let mut next = poll_fn(|context| {
                 let mut state = self.state.lock();
+                state.waker = Some(context.waker().clone());
                 match &mut state.hub {
                     None => Poll::Ready(None),
                     Some(hub) => Pin::new(&mut hub.next()).poll(context).map(Some),
@@ -210,13 +213,14 @@ impl Loop {
         }
     }
 
-    /// Ends its connections, and the handles of their peers.
+    /// Ends its connections, the handles of their peers, and the call that waits for an event.
     pub(crate) fn close(&self) {
-        let (hub, peers) = {
+        let (hub, peers, waker) = {
             let mut state = self.state.lock();
-            (state.hub.take(), mem::take(&mut state.peers))
+            (state.hub.take(), mem::take(&mut state.peers), state.waker.take())
         };
         drop(hub);
+        waker.into_iter().for_each(Waker::wake);
         for known in peers.into_values() {
             known.end(None);
             let _ = handle::remove::<Peer>(known.handle.get());

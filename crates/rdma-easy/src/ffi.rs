@@ -12,6 +12,7 @@ mod connection;
 mod domain;
 mod errors;
 mod events;
+mod fork;
 mod region;
 mod transfer;
 

@@ -4,12 +4,11 @@
 //! handle that was freed, that is of another kind, or that is no handle at all is an error and nothing else.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::RwLock;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::error::{Error, Result};
 
@@ -28,20 +27,52 @@ struct Entry {
     process: u32,
 }
 
+type Live = BTreeMap<usize, Entry>;
+
 /// All objects that are not freed.
-static LIVE: RwLock<BTreeMap<usize, Entry>> = RwLock::new(BTreeMap::new());
+///
+/// Not a lock of `parking_lot`: it keeps the waiting threads of all locks in one table, which another thread
+/// may have locked at the moment of a fork.
+static LIVE: RwLock<Live> = RwLock::new(Live::new());
+
+fn read() -> RwLockReadGuard<'static, Live> {
+    // No code panics while it holds the lock.
+    LIVE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write() -> RwLockWriteGuard<'static, Live> {
+    // As above.
+    LIVE.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// The lock guard of the thread that forks.
+    static FROZEN: Cell<Option<RwLockWriteGuard<'static, Live>>> = const { Cell::new(None) };
+}
+
+/// Locks the handles until the same thread calls [`thaw`].
+pub(crate) fn freeze() {
+    let lock = write();
+    // Fails only in a thread that is ending.
+    let _ = FROZEN.try_with(|frozen| frozen.set(Some(lock)));
+}
+
+/// Unlocks the handles after [`freeze`].
+pub(crate) fn thaw() {
+    let _ = FROZEN.try_with(Cell::take);
+}
 
 /// Gives out a handle. It is odd, so that no pointer to an object of C equals it.
 pub(crate) fn insert<T: Object>(value: Arc<T>) -> *mut T::Handle {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let handle = NEXT.fetch_add(2, Ordering::Relaxed);
-    LIVE.write().insert(handle, Entry { value, name: T::NAME, process: std::process::id() });
+    write().insert(handle, Entry { value, name: T::NAME, process: std::process::id() });
     ptr::without_provenance_mut(handle)
 }
 
 /// The object of a handle.
 pub(crate) fn find<T: Object>(handle: *mut T::Handle) -> Result<Arc<T>> {
-    match LIVE.read().get(&handle.addr()) {
+    match read().get(&handle.addr()) {
         Some(entry) => entry.get(),
         None => Err(unknown::<T>(handle)),
     }
@@ -49,7 +80,7 @@ pub(crate) fn find<T: Object>(handle: *mut T::Handle) -> Result<Arc<T>> {
 
 /// Takes a handle back. Others may still use the object.
 pub(crate) fn remove<T: Object>(handle: *mut T::Handle) -> Result<Arc<T>> {
-    let mut live = LIVE.write();
+    let mut live = write();
     let value = match live.get(&handle.addr()) {
         Some(entry) => entry.get()?,
         None => return Err(unknown::<T>(handle)),

@@ -48,6 +48,11 @@ impl Listener {
         self.listener.local_address().port()
     }
 
+    /// Stops listening. Threads that wait for a request return.
+    pub(crate) fn stop(&self) {
+        self.listener.stop();
+    }
+
     pub(crate) fn next(&self, timeout: Timeout) -> Result<Arc<Request>> {
         let mut next = self.listener.next();
         let Some(incoming) = self.domain.wait(&mut next, timeout) else {
@@ -93,7 +98,7 @@ impl Request {
     }
 
     pub(crate) fn accept(&self, connection: &Connection, data: &[u8]) -> Result<()> {
-        connection.establish(Some(self.private_data.clone()), |endpoint| match self.take() {
+        connection.establish(Some(&self.private_data), |endpoint| match self.take() {
             Ok(incoming) => Ok(incoming.accept(endpoint, data)),
             Err(error) => Err((endpoint, error)),
         })

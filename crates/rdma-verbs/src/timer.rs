@@ -76,7 +76,13 @@ pub(crate) fn next_tick(interval: Duration) -> Instant {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let interval = interval.max(Duration::from_millis(1));
     let ticks = START.elapsed().as_nanos() / interval.as_nanos() + 1;
-    *START + interval.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
+    later(*START, interval.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX)))
+}
+
+/// The time so long after another one. If no clock can show it, the time in a hundred years.
+pub(crate) fn later(than: Instant, by: Duration) -> Instant {
+    const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    than.checked_add(by).unwrap_or_else(|| than + NEVER)
 }
 
 #[cfg(test)]

@@ -119,19 +119,23 @@ pub extern "C" fn rdma_easy_listener_port(listener: *mut rdma_easy_listener) -> 
     call(|| Ok(handle::find::<Listener>(listener)?.port().into()))
 }
 
-/// Frees a listener. Requests that were not taken are cut. It does not block.
+/// Frees a listener. Requests that were not taken are cut. A thread that waits for one returns. It does not
+/// block.
 ///
 /// Returns 0; -EBADF if it is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_easy_listener_free(listener: *mut rdma_easy_listener) -> c_int {
-    call(|| handle::remove::<Listener>(listener).map(|_| 0))
+    call(|| {
+        handle::remove::<Listener>(listener)?.stop();
+        Ok(0)
+    })
 }
 
 /// Takes the next request of a peer. It blocks until there is one, `timeout_ms` milliseconds at most; without
 /// end if that is below 0.
 ///
 /// `request`: gets the request. rdma_easy_accept or rdma_easy_reject answers and frees it.
-/// Returns 0; -ETIMEDOUT; -EBADF if it is no listener.
+/// Returns 0; -ETIMEDOUT; -EBADF if it is no listener, or is freed meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_easy_get_request(
     listener: *mut rdma_easy_listener,

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use rdma_verbs::devices;
 
 use super::arguments::{Out, Room, text};
+use super::fork;
 use crate::domain::Domain;
 use crate::error::{Error, call};
 use crate::handle;
@@ -48,6 +49,7 @@ pub unsafe extern "C" fn rdma_easy_open(device: *const c_char, domain: *mut *mut
     call(|| {
         // SAFETY: the header asks the caller for this.
         let (out, device) = unsafe { (Out::new(domain)?, text(device)?) };
+        fork::watch();
         out.set(handle::insert(Domain::open(device)?));
         Ok(0)
     })

@@ -112,13 +112,51 @@ impl<C: verbs::CompletionQueue> CompletionQueue<C> {
             return;
         }
         if self.random.happens(self.plan.break_connection) {
-            queue_pair.broken = true;
-            queue_pair.established = false;
-            self.inner.abort(qp);
+            self.break_connection(qp);
         } else if self.random.happens(self.plan.end_connection) {
             queue_pair.established = false;
             self.inner.disconnect(qp);
         }
+    }
+
+    fn break_connection(&mut self, qp: QpId) {
+        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
+            (queue_pair.broken, queue_pair.established) = (true, false);
+            self.inner.abort(qp);
+        }
+    }
+
+    /// Posts sends, as [`verbs::QueuePairs::post_send`] does. Returns how many are posted.
+    pub(crate) fn post_some(
+        &mut self,
+        qp: QpId,
+        requests: &[SendRequest<'_>],
+        more: bool,
+    ) -> (usize, Result<()>) {
+        self.maybe_end(qp);
+        let established = self.queue_pairs.get_mut(&qp).filter(|queue_pair| queue_pair.established);
+        let mut taken = requests.len();
+        if let Some(queue_pair) = established {
+            let refused = queue_pair.sends.refuse(taken, &self.plan, &mut self.random);
+            if let Err(error) = self.signal_refusal(refused) {
+                return (0, Err(error));
+            }
+            if taken > 1 && self.random.happens(self.plan.partial_post) {
+                taken = 1 + self.random.up_to(taken - 2);
+            }
+        }
+        if let Err(error) = self.inner.post_send(qp, &requests[..taken], more) {
+            return (0, Err(error));
+        }
+        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
+            queue_pair.sends.posted(requests[..taken].iter().filter(|request| request.signaled).count());
+        }
+        if taken == requests.len() {
+            return (taken, Ok(()));
+        }
+        self.break_connection(qp);
+        let source = std::io::Error::from(std::io::ErrorKind::InvalidInput);
+        (taken, Err(Error::Io { what: "post the rest", source }))
     }
 
     fn maybe_end_all(&mut self) {
@@ -243,16 +281,7 @@ impl<C: verbs::CompletionQueue> verbs::QueuePairs for CompletionQueue<C> {
     }
 
     fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
-        self.maybe_end(qp);
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp).filter(|queue_pair| queue_pair.established) {
-            let refused = queue_pair.sends.refuse(requests.len(), &self.plan, &mut self.random);
-            self.signal_refusal(refused)?;
-        }
-        self.inner.post_send(qp, requests, more)?;
-        if let Some(queue_pair) = self.queue_pairs.get_mut(&qp) {
-            queue_pair.sends.posted(requests.iter().filter(|request| request.signaled).count());
-        }
-        Ok(())
+        self.post_some(qp, requests, more).1
     }
 }
 

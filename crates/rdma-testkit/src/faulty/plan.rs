@@ -18,6 +18,9 @@ pub struct Plan {
     /// A post is refused as if the queue were full, and the wait set becomes readable. The next post is not
     /// refused. This happens only on queues with outstanding requests, where a consumer must expect it.
     pub queue_full: u16,
+    /// Of several sends that are posted together the first ones are taken and the others refused, and the
+    /// connection breaks.
+    pub partial_post: u16,
     /// A queue pair is granted fewer inline bytes than requested.
     pub small_inline: u16,
     /// A call on an established queue pair finds the connection broken.

@@ -220,6 +220,14 @@ impl Cq {
         Some((count, is_full))
     }
 
+    /// Posts sends. Returns how many the device took.
+    pub(crate) fn post_some(&mut self, qp: QpId, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
+        match self.queue_pair(qp, "post_send") {
+            Ok(queue_pair) => queue_pair.post_some(requests),
+            Err(error) => (0, Err(error)),
+        }
+    }
+
     fn srq(&self, srq: SrqId) -> Result<&Arc<SharedQueue>> {
         self.shared.get(&srq).ok_or(Error::BadState { state: "unknown", what: "any call" })
     }
@@ -337,7 +345,7 @@ impl verbs::QueuePairs for Cq {
     }
 
     fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], _more: bool) -> Result<()> {
-        self.queue_pair(qp, "post_send")?.post_send(requests)
+        self.post_some(qp, requests).1
     }
 }
 

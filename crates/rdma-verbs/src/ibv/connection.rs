@@ -23,6 +23,7 @@ use super::cm::{Channel, Event, Id, Parameters, ReadDepths, kind};
 use super::listener::Request;
 use super::liveness::Verdict;
 use super::queue_pair::QueuePair;
+use crate::timer::later;
 use crate::{
     BreakReason, ConnectError, ConnectOptions, ConnectionEvent, Error, EventTarget, HandshakeFault, Interest,
     Result,
@@ -68,7 +69,7 @@ pub(super) struct Attempt {
 
 impl Attempt {
     fn new(options: &ConnectOptions, private_data: &[u8]) -> Self {
-        let deadline = Instant::now() + options.timeout;
+        let deadline = later(Instant::now(), options.timeout);
         Self { deadline, options: options.clone(), private_data: private_data.to_vec() }
     }
 

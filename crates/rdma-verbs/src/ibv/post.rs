@@ -89,20 +89,28 @@ impl QueuePair {
         posted
     }
 
-    /// Posts all of the sends, or none. If the device takes only a part of them, the connection breaks.
-    pub(super) fn post_send(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
-        if !matches!(self.state, State::Established) {
-            return Err(Error::BadState { state: self.state.name(), what: "post_send" });
+    /// Posts all of the sends, or none. If the device takes only a part of them, the connection breaks. Returns
+    /// how many it took.
+    pub(super) fn post_some(&mut self, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
+        if let Err(error) = self.check_sends(requests) {
+            return (0, Err(error));
         }
-        require_room(self.granted.send_depth, self.send_room(), requests.len())?;
-        requests.iter().try_for_each(|request| self.check_send(request))?;
         let before = self.sends.posted();
         let posted = if requests.len() <= SHORT_CHAIN {
             self.post_sends::<SHORT_CHAIN>(requests)
         } else {
             requests.chunks(CHAIN).try_for_each(|chunk| self.post_sends::<CHAIN>(chunk))
         };
-        self.all_or_none(posted, self.sends.posted() == before)
+        let taken = (self.sends.posted() - before) as usize;
+        (taken, self.all_or_none(posted, taken == 0))
+    }
+
+    fn check_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        if !matches!(self.state, State::Established) {
+            return Err(Error::BadState { state: self.state.name(), what: "post_send" });
+        }
+        require_room(self.granted.send_depth, self.send_room(), requests.len())?;
+        requests.iter().try_for_each(|request| self.check_send(request))
     }
 
     /// Breaks the connection if posting failed and not `none` of the requests were posted.

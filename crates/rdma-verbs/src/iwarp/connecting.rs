@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::handshake::{Initiator, Reply};
 use super::machine::{self, Agreement, Taken, Wire as _};
 use super::socket::Socket;
+use crate::timer::later;
 use crate::{ConnectError, ConnectOptions, Interest};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
@@ -51,7 +52,7 @@ impl Connecting {
 
     fn new(role: Role, output: Vec<u8>, options: &ConnectOptions) -> Self {
         let &ConnectOptions { timeout, keepalive } = options;
-        Self { deadline: Instant::now() + timeout, timeout, keepalive, role, output, sent: 0 }
+        Self { deadline: later(Instant::now(), timeout), timeout, keepalive, role, output, sent: 0 }
     }
 
     /// The time at which it fails if it is not finished.

@@ -24,6 +24,7 @@ use super::handshake_limit::{self, HandshakeLimit};
 use super::machine::{Agreement, Wire as _};
 use super::request_sockets::{RequestSocket, RequestSockets};
 use super::socket::{self, Socket};
+use crate::timer::later;
 use crate::{self as verbs, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
 
@@ -233,7 +234,7 @@ impl Listener {
     /// Drops handshakes that have exceeded their time-out [RFC 5044 7.1.2-16, 7.1.2-21].
     fn expire(&mut self, now: Instant) {
         while let Some(oldest) = self.handshakes.front()
-            && oldest.begun + self.options.timeout <= now
+            && later(oldest.begun, self.options.timeout) <= now
         {
             self.drop_oldest("its time is over");
         }
@@ -274,7 +275,7 @@ impl verbs::Listener for Listener {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let handshake = self.handshakes.front().map(|handshake| handshake.begun + self.options.timeout);
+        let handshake = self.handshakes.front().map(|handshake| later(handshake.begun, self.options.timeout));
         handshake.into_iter().chain(self.resume).min()
     }
 }

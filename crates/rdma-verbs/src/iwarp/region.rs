@@ -1,8 +1,9 @@
 //! Protection domains and memory regions: what a key (STag) refers to, and how long it is valid.
 //!
 //! A key is random, so a peer cannot guess one that it was not told. It is invalid from the moment its
-//! [`MemoryRegion`] is dropped or a peer invalidates it, and is not drawn again soon. Queue pairs keep the
-//! regions that they used last in a [`RegionCache`], and check with [`Region::is_valid`] that an entry is
+//! [`MemoryRegion`] is dropped or a peer invalidates it. It stands for no other region as long as that exists,
+//! because requests of the owner may still name it, and is not drawn again soon afterwards. Queue pairs keep
+//! the regions that they used last in a [`RegionCache`], and check with [`Region::is_valid`] that an entry is
 //! still valid.
 
 use std::collections::{HashMap, VecDeque};
@@ -32,14 +33,24 @@ pub struct ProtectionDomain {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The valid regions by their keys. `None` stands for a key in `retired`.
-    regions: HashMap<u32, Option<Arc<Region>>>,
-    /// Drawn keys that were invalidated recently, the oldest first.
+    keys: HashMap<u32, Key>,
+    /// Drawn keys whose regions were dropped recently, the oldest first.
     retired: VecDeque<u32>,
     /// Random numbers that are the next keys.
     random: Vec<u32>,
     /// Number of queue pairs of the domain.
     queue_pairs: usize,
+}
+
+/// What a key stands for that cannot be drawn now.
+#[derive(Debug)]
+enum Key {
+    /// A region, whose key is valid.
+    Valid(Arc<Region>),
+    /// None any more. A peer has invalidated it, and its owner has not dropped it.
+    GivenUp,
+    /// None: it is in `retired`.
+    Retired,
 }
 
 /// Registered memory, as queue pairs use it.
@@ -96,8 +107,12 @@ impl ProtectionDomain {
         let mut table = self.table.write();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let alone = table.queue_pairs <= 1;
-        let region = table.find(stag).filter(|region| alone && region.access.intersects(remote)).cloned();
-        region.inspect(|region| table.retire(region, true)).is_some()
+        let Some(region) = table.find(stag).filter(|region| alone && region.access.intersects(remote)) else {
+            return false;
+        };
+        region.invalidate();
+        table.keys.insert(stag, Key::GivenUp);
+        true
     }
 }
 
@@ -115,7 +130,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
         let mut table = self.table.write();
         let stag = match key.map(NonZeroU32::get) {
             None => table.draw()?,
-            Some(key) if table.find(key).is_some() => return Err(Error::KeyTaken(key)),
+            Some(key) if table.has_owner(key) => return Err(Error::KeyTaken(key)),
             Some(key) => key,
         };
         let region = Arc::new(Region {
@@ -126,7 +141,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
             valid: AtomicBool::new(true),
             writes: AtomicU64::new(0),
         });
-        table.regions.insert(stag, Some(Arc::clone(&region)));
+        table.keys.insert(stag, Key::Valid(Arc::clone(&region)));
         Ok(MemoryRegion { region, domain: self.clone(), is_drawn: key.is_none() })
     }
 }
@@ -134,17 +149,25 @@ impl verbs::ProtectionDomain for ProtectionDomain {
 impl Table {
     /// The valid region with this key.
     fn find(&self, stag: u32) -> Option<&Arc<Region>> {
-        self.regions.get(&stag)?.as_ref()
+        match self.keys.get(&stag)? {
+            Key::Valid(region) => Some(region),
+            Key::GivenUp | Key::Retired => None,
+        }
     }
 
-    /// A random key that is not 0, not in use, and not recently invalidated [RFC 5040 8.1.1-8, 8.1.1-9].
+    /// Whether the owner of a region has this key.
+    fn has_owner(&self, stag: u32) -> bool {
+        matches!(self.keys.get(&stag), Some(Key::Valid(_) | Key::GivenUp))
+    }
+
+    /// A random key that is not 0, has no owner, and had none recently [RFC 5040 8.1.1-8, 8.1.1-9].
     fn draw(&mut self) -> Result<u32> {
         loop {
             let Some(stag) = self.random.pop() else {
                 self.fill_random()?;
                 continue;
             };
-            if stag != 0 && !self.regions.contains_key(&stag) {
+            if stag != 0 && !self.keys.contains_key(&stag) {
                 return Ok(stag);
             }
         }
@@ -160,22 +183,19 @@ impl Table {
         Ok(())
     }
 
-    /// Invalidates a region, if it is valid. If its key `is_drawn`, it is not drawn again soon.
-    fn retire(&mut self, region: &Region, is_drawn: bool) {
-        if !region.valid.swap(false, Ordering::AcqRel) {
-            return;
-        }
+    /// Takes a key back from its owner. If it `is_drawn`, it is not drawn again soon.
+    fn take_back(&mut self, stag: u32, is_drawn: bool) {
         if !is_drawn {
-            self.regions.remove(&region.stag);
+            self.keys.remove(&stag);
             return;
         }
-        self.regions.insert(region.stag, None);
-        self.retired.push_back(region.stag);
+        self.keys.insert(stag, Key::Retired);
+        self.retired.push_back(stag);
         if self.retired.len() > QUARANTINE
             && let Some(oldest) = self.retired.pop_front()
-            && self.find(oldest).is_none()
+            && !self.has_owner(oldest)
         {
-            self.regions.remove(&oldest);
+            self.keys.remove(&oldest);
         }
     }
 }
@@ -204,7 +224,9 @@ impl verbs::MemoryRegion for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        self.domain.table.write().retire(&self.region, self.is_drawn);
+        let mut table = self.domain.table.write();
+        self.region.invalidate();
+        table.take_back(self.region.stag, self.is_drawn);
     }
 }
 
@@ -226,6 +248,10 @@ impl Region {
     #[inline]
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    fn invalidate(&self) {
+        self.valid.store(false, Ordering::Release);
     }
 
     /// Whether its key is still valid.
@@ -369,7 +395,7 @@ mod tests {
             drop(register(&domain, Access::empty()));
         }
         let table = domain.table.read();
-        assert_eq!((table.regions.len(), table.retired.len()), (QUARANTINE + 1, QUARANTINE));
+        assert_eq!((table.keys.len(), table.retired.len()), (QUARANTINE + 1, QUARANTINE));
         assert!(table.find(kept.remote_key()).is_some());
     }
 
@@ -385,6 +411,29 @@ mod tests {
             let turns = keys.windows(2).filter(|pair| (pair[0] ^ pair[1]) >> bit & 1 == 1).count();
             assert!((64..=192).contains(&turns), "bit {bit} turns {turns} times in 256");
         }
+    }
+
+    /// Requests of its owner may still name it.
+    #[test]
+    fn a_key_that_a_peer_invalidated_is_not_given_out_before_its_owner_drops_it() {
+        let domain = ProtectionDomain::default();
+        let owner = register(&domain, Access::REMOTE_READ);
+        let name = RegionName { key: NonZeroU32::new(owner.local_key()), address: 0 };
+        let crowd_out = || (0..=QUARANTINE).for_each(|_| drop(register(&domain, Access::empty())));
+        let key = owner.local_key();
+        let is_drawn = || {
+            domain.table.write().random.push(key);
+            register(&domain, Access::empty()).local_key() == key
+        };
+        assert!(domain.invalidate(owner.remote_key()));
+        crowd_out();
+        assert!(!is_drawn(), "its owner has it");
+        let named = domain.register_as(Memory::zeroed(1).unwrap(), Access::empty(), name);
+        assert!(matches!(named, Err(Error::KeyTaken(taken)) if taken == key), "{named:?}");
+        drop(owner);
+        assert!(!is_drawn(), "it is too soon");
+        crowd_out();
+        assert!(is_drawn());
     }
 
     #[test]

@@ -41,10 +41,11 @@ impl Parker {
         Ok(Arc::new(Self { state: AtomicU8::new(AWAKE), signal }))
     }
 
-    /// Takes the parker of this thread. A future that waits inside another one gets a new one. `None` if the
-    /// system has no descriptors.
+    /// Takes the parker of this thread. A future that waits inside another one gets a new one, and so does a
+    /// child of `fork`, whose parent has this one. `None` if the system has no descriptors.
     fn take() -> Option<Arc<Self>> {
-        PARKER.try_with(Cell::take).ok().flatten().or_else(|| Self::new().ok())
+        let kept = PARKER.try_with(Cell::take).ok().flatten();
+        kept.filter(|parker| !parker.signal.wait_set().is_inherited()).or_else(|| Self::new().ok())
     }
 
     /// Keeps a parker for the next wait of this thread.

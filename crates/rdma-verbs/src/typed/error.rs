@@ -83,9 +83,9 @@ pub enum End {
         /// with zeros.
         private_data: Vec<u8>,
     },
-    /// The listener was dropped.
+    /// The listener has stopped.
     #[error("nobody listens any more")]
-    ListenerDropped,
+    ListenerStopped,
 }
 
 /// The text for the state of a connection.

@@ -32,6 +32,12 @@ impl<D: TrustedDevice> Listener<D> {
         Next { listener: self, ticket: None }
     }
 
+    /// Stops listening: the requests that were not taken are cut, and so are further ones. Whoever waits for one is
+    /// told.
+    pub fn stop(&self) {
+        self.shard.inner.with(|core| core.stop_listening(self.index));
+    }
+
     /// The next request, or registers the task.
     pub(super) fn poll_next(
         &self,
@@ -40,11 +46,11 @@ impl<D: TrustedDevice> Listener<D> {
     ) -> Poll<Result<Incoming<D>>> {
         self.shard.inner.with(|core| {
             core.poll_listener(self.index);
-            let Some(listening) = core.listeners.get_mut(self.index) else {
-                return Poll::Ready(Err(Error::Ended(End::ListenerDropped)));
-            };
+            // It exists as long as its handle.
+            let listening = &mut core.listeners[self.index];
             match listening.requests.pop_front() {
                 Some(request) => Poll::Ready(Ok(Incoming { request })),
+                None if listening.listener.is_none() => Poll::Ready(Err(Error::Ended(End::ListenerStopped))),
                 None => {
                     listening.watchers.register(ticket, context.waker(), &mut core.woken);
                     Poll::Pending
@@ -56,11 +62,14 @@ impl<D: TrustedDevice> Listener<D> {
 
 impl<D: TrustedDevice> Drop for Listener<D> {
     fn drop(&mut self) {
-        self.shard.inner.with(|core| core.stop_listening(self.index));
+        self.shard.inner.with(|core| core.remove_listener(self.index));
     }
 }
 
 /// The next request of a listener.
+///
+/// # Errors
+/// [`End::ListenerStopped`] after [`Listener::stop`].
 #[must_use = "it does nothing before it is polled"]
 pub struct Next<'l, D: TrustedDevice = AnyDevice> {
     listener: &'l Listener<D>,
@@ -71,7 +80,7 @@ impl<D: TrustedDevice> Next<'_, D> {
     /// Waits for it, and drives the shard meanwhile.
     ///
     /// # Errors
-    /// None today.
+    /// Those of [`Next`].
     pub fn wait(self) -> Result<Incoming<D>> {
         self.listener.shard.block_on(self)
     }

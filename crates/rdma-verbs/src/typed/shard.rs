@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -224,10 +225,14 @@ impl<D: TrustedDevice> Inner<D> {
 struct Locked<'s, D: TrustedDevice>(MutexGuard<'s, Core<D>>);
 
 impl<D: TrustedDevice> Locked<'_, D> {
+    /// A waker that panics concerns neither the caller, who would lose what the call returns, nor other tasks.
     #[cold]
     fn wake(&mut self) {
         while let Some(waker) = self.0.woken.pop() {
-            MutexGuard::unlocked(&mut self.0, || waker.wake());
+            let wake = AssertUnwindSafe(|| waker.wake());
+            if MutexGuard::unlocked(&mut self.0, || catch_unwind(wake)).is_err() {
+                log::error!("a waker has panicked");
+            }
         }
     }
 }

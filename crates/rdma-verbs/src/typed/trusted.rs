@@ -20,6 +20,9 @@ use crate::{
 ///   and before that queue pair or queue is destroyed; or
 /// - for a peer, if the region has rights for peers.
 ///
+/// A request that was refused is not posted. If several are posted together, and the device takes some and refuses
+/// the rest, `post_batch` tells how many it has taken.
+///
 /// A request completes once, with the id that it was posted with, and the completion of another request never
 /// has that id while the first is outstanding.
 pub unsafe trait TrustedDevice: Device {
@@ -35,6 +38,16 @@ pub unsafe trait TrustedDevice: Device {
     ) -> Result<usize> {
         cq.post_send(qp, slice::from_ref(request), false)?;
         Ok(cq.poll(out))
+    }
+
+    /// Posts requests together, for the typed layer. Returns how many are posted, which is fewer than all only with
+    /// an error.
+    #[doc(hidden)]
+    fn post_batch(cq: &mut Self::Cq, qp: QpId, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
+        match cq.post_send(qp, requests, false) {
+            Ok(()) => (requests.len(), Ok(())),
+            Err(error) => (0, Err(error)),
+        }
     }
 
     /// Posts a receive, for the typed layer: it has checked that the memory is within its region, which may be
@@ -70,9 +83,13 @@ unsafe impl TrustedDevice for iwarp::Device {
 
 #[cfg(feature = "ibv")]
 // SAFETY: the adapter, or the kernel's software for one, checks keys, domains and rights, and reports the id
-// of each request. A queue pair whose destruction has to wait is in the error state, in which it executes no
-// request.
-unsafe impl TrustedDevice for crate::ibv::Device {}
+// of each request. It tells which request of a batch it refused. A queue pair whose destruction has to wait is
+// in the error state, in which it executes no request.
+unsafe impl TrustedDevice for crate::ibv::Device {
+    fn post_batch(cq: &mut Self::Cq, qp: QpId, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
+        cq.post_some(qp, requests)
+    }
+}
 
 // SAFETY: it is one of the above. No object of one of them is used with the other one.
 unsafe impl TrustedDevice for AnyDevice {
@@ -87,6 +104,14 @@ unsafe impl TrustedDevice for AnyDevice {
             #[cfg(feature = "ibv")]
             AnyCq::Ibv(cq) => crate::ibv::Device::post_and_poll(cq, qp, request, out),
             AnyCq::Embedded(cq) => iwarp::Device::post_and_poll(cq, qp, request, out),
+        }
+    }
+
+    fn post_batch(cq: &mut AnyCq, qp: QpId, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
+        match cq {
+            #[cfg(feature = "ibv")]
+            AnyCq::Ibv(cq) => crate::ibv::Device::post_batch(cq, qp, requests),
+            AnyCq::Embedded(cq) => iwarp::Device::post_batch(cq, qp, requests),
         }
     }
 

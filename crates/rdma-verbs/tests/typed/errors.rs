@@ -1,10 +1,11 @@
 //! Bad input: the error names the numbers, and memory comes back to its owner.
 
+use std::thread;
 use std::time::Duration;
 
 use rdma_testkit::faulty::Plan;
 use rdma_testkit::sim::Config;
-use rdma_verbs::typed::{End, Error, Pool, Shard};
+use rdma_verbs::typed::{End, Error, Pool, Shard, TrustedDevice};
 use rdma_verbs::{Access, CompletionStatus, ConnectError, iwarp};
 
 use super::support::{
@@ -213,6 +214,37 @@ fn a_backlog_is_bounded() {
     assert!(outcomes[2..].iter().all(|outcome| matches!(outcome, Some(Err(_)))), "these were cut");
     assert!(poll(&mut listener.next()).is_some() && poll(&mut listener.next()).is_some());
     assert!(poll(&mut listener.next()).is_none());
+}
+
+#[test]
+fn a_listener_that_stops_tells_who_waits() {
+    stops(simulated(&Config::infiniband(), &Plan::none()));
+    stops([(); 2].map(|()| Shard::new(iwarp::Device::default()).unwrap()));
+}
+
+fn stops<D: TrustedDevice>(shards: [Shard<D>; 2]) {
+    let [client, server] = &shards;
+    let both = [client, server];
+    let listener = server.listen(any_port(), 4).unwrap();
+    let connect = || client.endpoint(QUEUES).unwrap().connect(listener.local_address(), b"");
+    let is_stopped = |outcome| matches!(outcome, Err(Error::Ended(End::ListenerStopped)));
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| is_stopped(listener.next().wait().map(drop)));
+        thread::sleep(Duration::from_millis(50));
+        listener.stop();
+        assert!(waits.join().unwrap());
+    });
+    assert!(done(both, "an answer", connect()).is_err());
+    // Its address is free.
+    let again = server.listen(listener.local_address(), 4).unwrap();
+    let mut connecting = connect();
+    let request = until(both, "a request", || {
+        assert!(poll(&mut connecting).is_none());
+        poll(&mut again.next())
+    });
+    assert!(is_stopped(poll(&mut listener.next()).unwrap().map(drop)));
+    drop((listener, request));
+    assert!(poll(&mut again.next()).is_none(), "it listens on");
 }
 
 /// The embedded device reports writes done when TCP has taken them, so the end of the connection tells.

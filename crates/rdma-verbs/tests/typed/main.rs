@@ -1,5 +1,6 @@
 //! The typed layer, over devices in memory with seeded faults and over the embedded device.
 
+mod attacks;
 mod drops;
 mod errors;
 mod hub;

@@ -130,6 +130,18 @@ impl<D: TrustedDevice> Core<D> {
         }
     }
 
+    /// Ends requests of a future that the device has not taken.
+    #[cold]
+    pub(in crate::typed) fn flush(&mut self, requests: &[SlotId]) {
+        for &id in requests {
+            // Its status is that it was flushed.
+            self.slots
+                .get_mut(id)
+                .into_iter()
+                .for_each(|slot| slot.finish(&Completion::EMPTY, &mut self.woken));
+        }
+    }
+
     /// Whether all these requests of a future are done. If not, it polls the completion queue once before it
     /// registers the task.
     pub(in crate::typed) fn are_done(&mut self, requests: &[SlotId], waker: &Waker) -> bool {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{BATCH, Core, Source};
+use crate::timer::later;
 use crate::typed::queue_pair::{QueuePair, State};
 use crate::typed::slots::Queue;
 use crate::typed::{End, TrustedDevice};
@@ -102,7 +103,7 @@ impl<D: TrustedDevice> Core<D> {
     pub(in crate::typed) fn abandon(&mut self, index: usize) {
         self.close(index);
         let Some(pair) = self.pairs.get_mut(index) else { return };
-        pair.abandoned = Some(Instant::now() + self.options.timeout);
+        pair.abandoned = Some(later(Instant::now(), self.options.timeout));
         self.abandoned += 1;
         self.release(index);
         self.kick.set(true);

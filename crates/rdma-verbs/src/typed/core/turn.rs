@@ -70,7 +70,7 @@ impl<D: TrustedDevice> Core<D> {
                 let pair = self.pairs.get(index)?;
                 self.cq.deadline(pair.qp).into_iter().chain(pair.abandoned).chain(pair.ask_again).min()
             }
-            Source::Listener(index) => self.listeners.get(index)?.listener.deadline(),
+            Source::Listener(index) => self.listeners.get(index)?.listener.as_ref()?.deadline(),
             Source::Device(_) => None,
         }
     }

@@ -5,11 +5,11 @@ use std::task::{Context, Poll};
 
 use super::sealed::KEY;
 use super::{Lend, Work};
+use crate::CompletionStatus;
 use crate::typed::core::Core;
 use crate::typed::endpoint::Handle;
 use crate::typed::slots::{Queue, SlotId, SlotState};
 use crate::typed::{Error, TrustedDevice};
-use crate::{CompletionStatus, QueuePairs as _};
 
 /// How far operations have got.
 pub(super) enum Stage<M, const N: usize> {
@@ -31,7 +31,8 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         Self { slots, memory: PhantomData }
     }
 
-    /// Posts operations, all or none. If none, they keep their memory.
+    /// Posts operations, all or none. If none, they keep their memory. If the device takes a part of them, and breaks
+    /// the connection, the others are done: they were flushed.
     pub(in crate::typed) fn post<D: TrustedDevice>(
         handle: &Handle<D>,
         core: &mut Core<D>,
@@ -44,14 +45,20 @@ impl<M: Lend, const N: usize> InFlight<M, N> {
         let post = |core: &mut Core<D>| {
             let requests: [_; N] =
                 std::array::from_fn(|at| works[at].request(slots[at], core.slots.segments(slots[at])));
-            core.cq.post_send(handle.qp, &requests, false)
+            D::post_batch(&mut core.cq, handle.qp, &requests)
         };
-        let mut outcome = post(core);
+        let (mut taken, mut outcome) = post(core);
         // Completed requests hold their entries until they are polled.
         if matches!(outcome, Err(crate::Error::QueueFull { .. })) && core.reap() {
-            outcome = post(core);
+            (taken, outcome) = post(core);
         }
         if let Err(error) = outcome {
+            if taken > 0 {
+                core.flush(&slots[taken..]);
+                handle.pair(core).outstanding += taken;
+                core.poll_events(handle.index);
+                return Ok(Self::of(slots));
+            }
             for (work, slot) in works.iter_mut().zip(slots) {
                 work.memory = M::restore(core.slots.take(slot).0, KEY);
             }
