@@ -248,6 +248,20 @@ FAMILY(bytes_come_with_what_an_option_asked_for_before, options)
     close_pair(ends);
 }
 
+/* An accepted connection has the options of the socket that listened. */
+FAMILY(bytes_come_with_what_a_listener_asks_for, options)
+{
+    unsigned port;
+    int ends[2], listener = open_listener(&port);
+
+    ask(kind, listener);
+    ends[0] = connect_to(port);
+    CHECK((ends[1] = accept(listener, NULL, NULL)) >= 0);
+    CHECK_INT(close(listener), 0);
+    use_option(kind, ends[1], ends[0], true);
+    close_pair(ends);
+}
+
 /* What TCP_INQ says: how many bytes are unread, and 1 at the end. */
 static int receive_and_count(int fd, size_t length)
 {
