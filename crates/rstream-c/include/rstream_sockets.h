@@ -214,7 +214,7 @@ int rs_epoll_pwait(int set,
 
 /**
  * setsockopt. Options that need TCP take the connection back to it (SO_RCVLOWAT above 1, SO_ZEROCOPY,
- * SO_OOBINLINE, SO_TIMESTAMP and its kind, TCP_ULP, TCP_INQ, TCP_REPAIR, TCP_MD5SIG), or fail with EOPNOTSUPP as
+ * SO_OOBINLINE, SO_TIMESTAMP and its kind, TCP_ULP, TCP_REPAIR, TCP_MD5SIG), or fail with EOPNOTSUPP as
  * rs_detach does.
  */
 int rs_setsockopt(int fd,

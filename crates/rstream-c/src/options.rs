@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_ulong, c_void};
 use libc::socklen_t;
 
 /// setsockopt. Options that need TCP take the connection back to it (SO_RCVLOWAT above 1, SO_ZEROCOPY,
-/// SO_OOBINLINE, SO_TIMESTAMP and its kind, TCP_ULP, TCP_INQ, TCP_REPAIR, TCP_MD5SIG), or fail with EOPNOTSUPP as
+/// SO_OOBINLINE, SO_TIMESTAMP and its kind, TCP_ULP, TCP_REPAIR, TCP_MD5SIG), or fail with EOPNOTSUPP as
 /// rs_detach does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rs_setsockopt(

@@ -243,7 +243,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 /// Options that only the kernel can serve: a connection that uses one stays on TCP.
-const ONLY_TCP: [(c_int, c_int); 13] = [
+const ONLY_TCP: [(c_int, c_int); 12] = [
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
     (libc::SOL_SOCKET, libc::SO_OOBINLINE),
@@ -256,7 +256,6 @@ const ONLY_TCP: [(c_int, c_int); 13] = [
     (libc::IPPROTO_TCP, libc::TCP_ULP),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
-    (libc::IPPROTO_TCP, libc::TCP_INQ),
 ];
 
 /// `setsockopt`.

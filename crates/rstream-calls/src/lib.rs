@@ -7,6 +7,7 @@
 )]
 
 mod attach;
+mod beside;
 mod connection;
 mod descriptor;
 pub mod errno;

@@ -27,6 +27,7 @@ pub fn begin() {
     log::note_standard_error();
     rstream_sockets::set_reporter(log::write);
     rstream_ring::prepare();
+    rstream_ring::lengthen_table();
     // SAFETY: three functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
 }
@@ -60,6 +61,8 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     inside::open();
     OWN.store(current(), Ordering::Relaxed);
+    // A child's table is as long as what was open needs.
+    rstream_ring::lengthen_table();
     let items = items();
     set::forget_sleepers(items.iter().filter_map(|item| item.set()));
     rstream_sockets::after_fork(&mut streams(&items));

@@ -14,7 +14,7 @@ use crate::errno::{bytes, outcome};
 use crate::guard::guard;
 use crate::send::is_too_many;
 use crate::sleep::{Deadline, Waiter};
-use crate::{real, sleep, table};
+use crate::{beside, real, sleep, table};
 
 /// Flags that this library understands. A call with others goes to the kernel.
 const KNOWN: c_int =
@@ -279,9 +279,11 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
         match received {
             None => call(flags),
             Some(received) => {
-                // What comes from the ring has nothing beside it.
-                if received >= 0 && !is_kernels.get() {
-                    ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0);
+                if received >= 0 {
+                    if !is_kernels.get() {
+                        ((*message).msg_namelen, (*message).msg_controllen, (*message).msg_flags) = (0, 0, 0);
+                    }
+                    beside::write(fd, &mut *message, room_for_control, is_kernels.get());
                 }
                 received
             }

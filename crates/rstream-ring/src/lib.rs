@@ -35,7 +35,7 @@ pub use error::{Error, Result};
 pub use lock::{OwnedGuard, OwnedLock, Thread};
 pub use notifier::{Notifier, Notify};
 #[cfg(not(loom))]
-pub use rendezvous::{Connected, Listener, Rendezvous, move_up};
+pub use rendezvous::{Connected, Listener, Rendezvous, lengthen_table, move_up};
 pub use ring::{Reader, ReaderState, Writer, WriterState};
 #[cfg(not(loom))]
 pub use segment::{RingSizes, Segment};

@@ -361,10 +361,23 @@ fn number(descriptor: BorrowedFd<'_>) -> u64 {
 /// is the next one that it gets itself. The descriptor stays as it is if there is none.
 #[must_use]
 pub fn move_up(descriptor: OwnedFd) -> OwnedFd {
+    copy_up(descriptor.as_fd()).unwrap_or(descriptor)
+}
+
+fn copy_up(descriptor: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
     // More would make the system's table of descriptors long.
     const ABOUT: u64 = 1024;
     let most = getrlimit(Resource::Nofile).current.unwrap_or(ABOUT).min(ABOUT);
-    rustix::io::fcntl_dupfd_cloexec(&descriptor, (most - most / 4) as i32).unwrap_or(descriptor)
+    rustix::io::fcntl_dupfd_cloexec(descriptor, (most - most / 4) as i32)
+}
+
+/// Has the system make its table of descriptors as long as [`move_up`] needs it.
+///
+/// That takes some microseconds in a process of one thread. In one of several the system waits until none of them
+/// looks at the table that was, some 10 ms: call this early. Nothing depends on it but speed.
+pub fn lengthen_table() {
+    // It need not be open. A process that forbids itself system calls allows these, rather than to make a file.
+    drop(copy_up(rustix::stdio::stderr()));
 }
 
 /// Whether a process that was given this descriptor has enough others left: shared memory takes one for each

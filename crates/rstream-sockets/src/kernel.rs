@@ -132,9 +132,10 @@ impl Kernel for Socket<'_> {
         if !self.is_tcp() {
             return Some("it is no TCP connection");
         }
-        // A bell is one byte, and is in its place.
-        let is_usual = least_to_receive(self.descriptor) == Some(1)
-            && net::sockopt::socket_oobinline(self.descriptor) == Ok(false);
+        // A bell is one byte, and is in its place. A ring knows no time.
+        let is_usual = option(self.descriptor, libc::SO_RCVLOWAT) == Some(1)
+            && net::sockopt::socket_oobinline(self.descriptor) == Ok(false)
+            && TIMES.iter().all(|&name| option(self.descriptor, name).unwrap_or(0) == 0);
         (!is_usual).then_some("an option needs TCP")
     }
 
@@ -233,18 +234,28 @@ fn tcp_info(socket: BorrowedFd<'_>) -> Option<TcpInfo> {
     Some(TcpInfo { state: info[0], acknowledged: word(ACKNOWLEDGED)?, received: word(RECEIVED)? })
 }
 
-/// `SO_RCVLOWAT`.
+/// Options that ask for the time of packets. An accepted connection has those of the socket that listened.
+const TIMES: [libc::c_int; 6] = [
+    libc::SO_TIMESTAMP,
+    libc::SO_TIMESTAMP_NEW,
+    libc::SO_TIMESTAMPNS,
+    libc::SO_TIMESTAMPNS_NEW,
+    libc::SO_TIMESTAMPING,
+    libc::SO_TIMESTAMPING_NEW,
+];
+
+/// An option of sockets that is a number.
 #[allow(unsafe_code)]
-fn least_to_receive(socket: BorrowedFd<'_>) -> Option<libc::c_int> {
-    let mut least: libc::c_int = 0;
+fn option(socket: BorrowedFd<'_>, name: libc::c_int) -> Option<libc::c_int> {
+    let mut number: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the descriptor is open for the call (`BorrowedFd`); the kernel writes at most `length` bytes to
-    // `least`, which has as many, and the length written to `length`.
+    // `number`, which has as many, and the length written to `length`.
     let answer = unsafe {
-        let (value, length) = ((&raw mut least).cast(), &raw mut length);
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, length)
+        let (value, length) = ((&raw mut number).cast(), &raw mut length);
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, name, value, length)
     };
-    (answer == 0).then_some(least)
+    (answer == 0).then_some(number)
 }
 
 /// By `rustix`, whose calls are not the C library's: a library may stand in front of those.

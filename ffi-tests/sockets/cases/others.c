@@ -198,6 +198,11 @@ static const struct option {
                {"timestampns", SOL_SOCKET, SO_TIMESTAMPNS, SO_TIMESTAMPNS},
                {"inq", IPPROTO_TCP, TCP_INQ, TCP_CM_INQ}};
 
+static void ask(const struct option *option, int fd)
+{
+    CHECK_INT(setsockopt(fd, option->level, option->option, &(int){1}, sizeof(int)), 0);
+}
+
 /* Round trips, of which each comes with what was asked for, from the first that does on: the kernel begins to take the
  * time of packets a moment after somebody wants it. */
 static void use_option(const struct option *option, int fd, int other, bool answers)
@@ -205,7 +210,6 @@ static void use_option(const struct option *option, int fd, int other, bool answ
     struct received got;
     char byte;
 
-    CHECK_INT(setsockopt(fd, option->level, option->option, &(int){1}, sizeof(int)), 0);
     for (int seen = 0, tries = 0; seen < TIMES; tries++) {
         CHECK_INT(send(other, "x", 1, 0), 1);
         CHECK_INT(receive_message(fd, &got), 1);
@@ -228,6 +232,7 @@ FAMILY(bytes_come_with_what_an_option_asks_for, options)
     struct peer peer;
     int fd = start_peer(&peer, true, echo);
 
+    ask(kind, fd);
     use_option(kind, fd, fd, false);
     CHECK_INT(close(fd), 0);
     join_peer(&peer);
@@ -238,6 +243,77 @@ FAMILY(bytes_come_with_what_an_option_asked_for_before, options)
     int ends[2];
 
     open_fresh(ends);
+    ask(kind, ends[1]);
     use_option(kind, ends[1], ends[0], true);
+    close_pair(ends);
+}
+
+/* An accepted connection has the options of the socket that listened. */
+FAMILY(bytes_come_with_what_a_listener_asks_for, options)
+{
+    unsigned port;
+    int ends[2], listener = open_listener(&port);
+
+    ask(kind, listener);
+    ends[0] = connect_to(port);
+    CHECK((ends[1] = accept(listener, NULL, NULL)) >= 0);
+    CHECK_INT(close(listener), 0);
+    use_option(kind, ends[1], ends[0], true);
+    close_pair(ends);
+}
+
+/* What TCP_INQ says: how many bytes are unread, and 1 at the end. */
+static int receive_and_count(int fd, size_t length)
+{
+    struct received got;
+    int *unread;
+
+    got.piece = (struct iovec){got.bytes, length};
+    got.header = (struct msghdr){.msg_iov = &got.piece, .msg_iovlen = 1, .msg_control = got.control,
+                                 .msg_controllen = CMSG_SPACE(sizeof(int))};
+    CHECK(recvmsg(fd, &got.header, 0) >= 0);
+    CHECK_INT(got.header.msg_flags, 0);
+    CHECK_INT(got.header.msg_controllen, CMSG_SPACE(sizeof(int)));
+    CHECK((unread = beside(&got, IPPROTO_TCP, TCP_CM_INQ)) != NULL);
+    return *unread;
+}
+
+TEST(messages_tell_how_many_bytes_are_unread)
+{
+    struct received got;
+    int ends[2];
+
+    open_pair(ends);
+    CHECK_INT(setsockopt(ends[1], IPPROTO_TCP, TCP_INQ, &(int){1}, sizeof(int)), 0);
+    for (int i = 0; i < TIMES; i++) {
+        send_part(ends[0], 0, 90);
+        await_unread(ends[1], 90);
+        CHECK_INT(receive_and_count(ends[1], 50), 40);
+        CHECK_INT(receive_and_count(ends[1], 30), 10);
+        CHECK_INT(receive_and_count(ends[1], 30), 0);
+        send_part(ends[1], 0, 1);
+        receive_part(ends[0], 0, 1);
+    }
+    /* No room for it, or none that is enough. */
+    send_part(ends[0], 0, 2);
+    got.piece = (struct iovec){got.bytes, 1};
+    got.header = (struct msghdr){.msg_iov = &got.piece, .msg_iovlen = 1};
+    CHECK_INT(recvmsg(ends[1], &got.header, 0), 1);
+    CHECK_INT(got.header.msg_flags & ~MSG_CTRUNC, 0);
+    got.header.msg_control = got.control;
+    got.header.msg_controllen = 5;
+    CHECK_INT(recvmsg(ends[1], &got.header, 0), 1);
+    CHECK_INT(got.header.msg_flags, MSG_CTRUNC);
+    /* Nobody asks any more. */
+    CHECK_INT(setsockopt(ends[1], IPPROTO_TCP, TCP_INQ, &(int){0}, sizeof(int)), 0);
+    send_part(ends[0], 0, 1);
+    CHECK_INT(receive_message(ends[1], &got), 1);
+    CHECK_INT(got.header.msg_controllen, 0);
+    CHECK_INT(setsockopt(ends[1], IPPROTO_TCP, TCP_INQ, &(int){1}, sizeof(int)), 0);
+    send_part(ends[0], 0, 10);
+    CHECK_INT(shutdown(ends[0], SHUT_WR), 0);
+    await_events(ends[1], POLLRDHUP);
+    CHECK_INT(receive_and_count(ends[1], 10), 1);
+    CHECK_INT(receive_and_count(ends[1], 10), 1);
     close_pair(ends);
 }

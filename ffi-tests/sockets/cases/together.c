@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Less than any sleep that ends by itself. */
 #define AT_ONCE_MS 500
@@ -127,4 +129,51 @@ FAMILY(a_cancelled_look_leaves_a_receive, looks)
     CHECK_INT(send(ends[1], "x", 1, 0), 1);
     join_at_once(&receiver);
     CHECK_INT(receiver.returned, 1);
+}
+
+/* ---- a process of several threads ---------------------------------------------------------------------- */
+
+/* Milliseconds that the kernel and the library may take for a first connection, not all of a busy machine. */
+#define FIRST_MS 3
+#define CHILDREN 20
+
+static ssize_t wait_for_signal(void *unused)
+{
+    (void)unused;
+    return pause();
+}
+
+/* The kernel makes a table of descriptors that threads share longer only when none of them looks at it. */
+TEST(a_first_connection_does_not_wait_for_other_threads)
+{
+    int64_t least = INT64_MAX;
+
+    for (int i = 0; i < CHILDREN; i++) {
+        int64_t one;
+        int took[2], status;
+        pid_t child;
+
+        CHECK_INT(pipe(took), 0);
+        CHECK((child = fork()) >= 0);
+        if (child == 0) {
+            struct caller other;
+            unsigned port;
+            int listener = open_listener(&port);
+            int64_t start;
+
+            start_caller(&other, wait_for_signal, NULL);
+            start = now_ms();
+            connect_to(port);
+            start = now_ms() - start;
+            CHECK_INT(write(took[1], &start, sizeof start), sizeof start);
+            close(listener);
+            _exit(0);
+        }
+        CHECK_INT(read(took[0], &one, sizeof one), sizeof one);
+        CHECK_INT(waitpid(child, &status, 0), child);
+        close(took[0]);
+        close(took[1]);
+        least = one < least ? one : least;
+    }
+    CHECK_RANGE(least, 0, FIRST_MS);
 }
