@@ -307,7 +307,9 @@ static void a_child_goes_on_whatever_another_thread_did(void)
         if (child == 0) {
             alarm(10);
             CHECK_RET(rdma_easy_drive(domain), -EBADF);
-            _exit(0);
+            /* Memory that the other thread was using is lost, which valgrind would count. */
+            (void)execl("/bin/true", "true", NULL);
+            _exit(1);
         }
         CHECK_SYS(waitpid(child, &status, 0));
         CHECK_INT(status, 0);
