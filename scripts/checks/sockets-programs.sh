@@ -191,7 +191,8 @@ listen before
     http-reuse always
     server one 127.0.0.1:7604
 END
-    files=$(cat "$folder"/file{,,} | sha256sum)
+    # Each twice: a connection is upgraded in a turn after the first.
+    files=$(cat "$folder"/file{,,,,,} | sha256sum)
     for both in "${pairs[@]}"; do
         server=${both%|*} client=${both#*|}
         $server nginx -p "$folder" -c "$folder/conf" >"$folder/log" 2>&1 &
@@ -200,7 +201,8 @@ END
         proxy=$!
         await_port 7603
         await_port 7611
-        [[ $($client curl -sf http://127.0.0.1:{7603/file,7603/behind/file,7611/file} -o - | sha256sum) == "$files" ]] ||
+        [[ $($client curl -sf http://127.0.0.1:{7603,7603/behind,7611,7603,7603/behind,7611}/file -o - | sha256sum) \
+            == "$files" ]] ||
             { echo "error: curl, $both"; return 1; }
         $client ab -q -k -c 8 -n 4000 http://127.0.0.1:7603/conf | grep -q '^Failed requests: *0$'
         for port in 7603 7611; do
