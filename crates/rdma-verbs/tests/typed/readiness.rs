@@ -16,7 +16,7 @@ use rdma_verbs::typed::{Connection, Descriptor, Driver, Pool, Readiness, Shard, 
 use rdma_verbs::{DeviceEvent, iwarp};
 use rustix::event::{Timespec, epoll};
 
-use super::support::{LIMIT, QUEUES, SIZE, any_port, connected, poll, simulated, simulated_with};
+use super::support::{LIMIT, QUEUES, SIZE, any_port, connected, poll, simulated, simulated_with, until};
 
 /// A shard whose device reports something needs a turn only, whether or not anyone takes it.
 #[test]
@@ -192,6 +192,25 @@ fn a_driver_wakes_at_deadlines() {
         assert!(start.elapsed() >= short && start.elapsed() < LIMIT);
         drop(shard);
     }));
+}
+
+/// A turn may see that a deadline has passed before the kernel reports the same of the timer.
+#[test]
+fn a_timer_that_expires_late_leaves_the_shard_idle() {
+    let short = Duration::from_micros(200);
+    let [shard, other] = simulated_with(&Config::iwarp(), &Plan::none(), short);
+    let listener = other.listen(any_port(), 1).unwrap();
+    for _ in 0..1000 {
+        // The processor that this thread leaves is the one that the timer interrupts.
+        let mut connecting = shard.endpoint(QUEUES).unwrap().connect(listener.local_address(), b"");
+        shard.drive().unwrap();
+        let failed = thread::scope(|scope| {
+            scope.spawn(|| until([&shard; 2], "the end", || poll(&mut connecting))).join()
+        });
+        assert!(failed.unwrap().is_err());
+        thread::sleep(short);
+        assert!((0..100).any(|_| !shard.drive().unwrap()), "it stays busy");
+    }
 }
 
 #[test]

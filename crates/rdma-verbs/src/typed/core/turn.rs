@@ -80,8 +80,6 @@ impl<D: TrustedDevice> Core<D> {
         if self.expires.is_none_or(|expires| Instant::now() < expires) {
             return false;
         }
-        let _ = self.timer.take();
-        self.expires = None;
         let sources: Vec<_> = self.sources.values().copied().collect();
         for source in sources {
             // A device whose event is ready returns the time of the call.
@@ -99,7 +97,8 @@ impl<D: TrustedDevice> Core<D> {
         (0..self.shared.capacity()).for_each(|index| self.release_shared(index));
     }
 
-    /// Has the timer expire at the earliest deadline.
+    /// Has the timer expire at the earliest deadline. Setting it also takes back that it has expired, or that it
+    /// will: the kernel may report that later than the clock shows it.
     fn set_timer(&mut self) -> Result<()> {
         let expires = self.sources.values().filter_map(|&source| self.deadline(source)).min();
         if expires != self.expires {
