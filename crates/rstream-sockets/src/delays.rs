@@ -10,15 +10,20 @@ pub struct Delays {
     pub cork: bool,
 }
 
+const ASKED: u32 = 1;
+const NO_DELAY: u32 = 2;
+const CORK: u32 = 4;
+
 impl Delays {
     /// What is sent leaves at once.
     pub const NONE: Self = Self { no_delay: true, cork: false };
 
-    pub(crate) fn from_bits(bits: u32) -> Self {
-        Self { no_delay: bits & 1 != 0, cork: bits & 2 != 0 }
+    /// What [`Delays::bits`] were made of. No bits: nothing.
+    pub(crate) fn from_bits(bits: u32) -> Option<Self> {
+        (bits & ASKED != 0).then_some(Self { no_delay: bits & NO_DELAY != 0, cork: bits & CORK != 0 })
     }
 
     pub(crate) fn bits(self) -> u32 {
-        u32::from(self.no_delay) | u32::from(self.cork) << 1
+        ASKED | u32::from(self.no_delay) * NO_DELAY | u32::from(self.cork) * CORK
     }
 }

@@ -195,10 +195,11 @@ impl Stream {
     #[must_use]
     pub fn delays(&self) -> Option<Delays> {
         let is_ours = self.has_rings() && self.words().begun.load(Ordering::Relaxed) != 0;
-        is_ours.then(|| self.known_delays())
+        is_ours.then(|| self.known_delays()).flatten()
     }
 
-    pub(crate) fn known_delays(&self) -> Delays {
+    /// The same, from when output first went to the ring, also after it has gone back.
+    pub(crate) fn known_delays(&self) -> Option<Delays> {
         Delays::from_bits(self.words().delays.load(Ordering::Relaxed))
     }
 

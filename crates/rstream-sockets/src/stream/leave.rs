@@ -311,8 +311,10 @@ impl Stream {
         self.wake_followers();
         if self.is_back() {
             self.note_back();
-            // It is not the worse for it if that fails.
-            let _ = kernel.delay(self.known_delays());
+            if let Some(asked) = self.known_delays() {
+                // It is not the worse for it if that fails.
+                let _ = kernel.delay(asked);
+            }
             report(kernel, "back on TCP");
         }
     }
