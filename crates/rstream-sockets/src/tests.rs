@@ -35,6 +35,7 @@ struct End {
     input: Rc<RefCell<Wire>>,
     random: Rc<Random>,
     ends: (SocketAddr, SocketAddr),
+    delays: Cell<Delays>,
 }
 
 impl End {
@@ -109,7 +110,7 @@ impl Kernel for End {
     }
 
     fn delay(&self, delays: Delays) -> Result<Delays, Errno> {
-        Ok(delays)
+        Ok(self.delays.replace(delays))
     }
 
     fn has_input(&self) -> bool {
@@ -162,6 +163,8 @@ struct App {
     blocked: Option<u32>,
     /// It wants to go back to the kernel.
     leaves: bool,
+    /// How it wants the kernel to delay what it sends.
+    asked: Delays,
 }
 
 /// No byte is a bell.
@@ -216,6 +219,8 @@ impl App {
             Ok(Some(got)) => self.read_bytes(&bytes[..got], !peek),
             Ok(None) => {}
             Err(Errno::AGAIN) => self.waits = true,
+            // Another thread has closed the connection, and the peer went on by TCP.
+            Err(Errno::PROTO) if self.closed => {}
             Err(error) => assert_eq!(error, Errno::CONNRESET),
         }
     }
@@ -267,6 +272,14 @@ impl App {
         }
     }
 
+    fn ask(&mut self, delays: Delays) {
+        self.asked = delays;
+        match self.stream.delays() {
+            Some(_) => self.stream.set_delays(delays),
+            None => self.kernel.delays.set(delays),
+        }
+    }
+
     fn end_output(&mut self) {
         if !self.ended && !self.closed {
             let by_ring = self.stream.end_output(&self.kernel).unwrap();
@@ -295,16 +308,21 @@ impl App {
         output.reset |= reset;
         input.reset |= reset;
         self.closed = true;
+        self.asleep = None;
     }
 }
 
 /// Ports of this test: each connection has its own, and so a name of its own to meet at.
 static PORTS: AtomicU16 = AtomicU16::new(1);
 
+const DELAYS: [Delays; 3] =
+    [Delays::NONE, Delays { no_delay: false, cork: false }, Delays { no_delay: true, cork: true }];
+
 fn apps(random: &Rc<Random>, after: [u32; 2]) -> [App; 2] {
     let room = [300, 80_000][random.below(2)];
     let wires = [(); 2].map(|()| Rc::new(RefCell::new(Wire { room, ..Wire::default() })));
     let port = PORTS.fetch_add(1, Ordering::Relaxed);
+    let asked = [(); 2].map(|()| random.below(3));
     let pid = std::process::id();
     let own = SocketAddr::from(([127, 1, (pid >> 8) as u8, pid as u8], port));
     let peers = SocketAddr::from(([127, 1, (pid >> 8) as u8, pid as u8], 65535));
@@ -315,6 +333,7 @@ fn apps(random: &Rc<Random>, after: [u32; 2]) -> [App; 2] {
             input: Rc::clone(&wires[1 - at]),
             random: Rc::clone(random),
             ends,
+            delays: Cell::new(DELAYS[asked[at]]),
         },
         wrote: 0,
         read: 0,
@@ -325,6 +344,7 @@ fn apps(random: &Rc<Random>, after: [u32; 2]) -> [App; 2] {
         waits: false,
         blocked: None,
         leaves: false,
+        asked: DELAYS[asked[at]],
     })
 }
 
@@ -361,12 +381,14 @@ fn run(seed: u64, seen: &mut Seen) {
                 let _ = app.stream.look(&app.kernel, random.below(2) == 0, random.below(2) == 0);
             }
             37..=40 => {}
+            41 if !apps[at].stream.is_leaving() => apps[at].ask(DELAYS[random.below(3)]),
             _ => apps[at].send(length),
         }
         if apps[at].leaves && random.below(4) == 0 {
             apps[at].leave(false);
         }
         check_sleepers(&apps);
+        apps.iter().for_each(check_delays);
     }
     seen.upgraded += u32::from(apps.iter().all(|app| app.stream.has_rings() || app.stream.is_back()));
     finish(&mut apps, &random, seen);
@@ -389,6 +411,18 @@ fn check_sleepers(apps: &[App; 2]) {
         if app.blocked == Some(app.stream.turn()) && !app.closed && peer.waits && peer.read == app.wrote {
             assert!(app.kernel.is_readable(), "the ring is empty, and nothing wakes the writer");
         }
+    }
+}
+
+/// The kernel delays what is sent as the application asked for, but for bells.
+fn check_delays(app: &App) {
+    if app.stream.is_leaving() {
+        return;
+    }
+    let of_kernel = app.kernel.delays.get();
+    match app.stream.delays() {
+        Some(known) => assert_eq!((known, of_kernel), (app.asked, Delays::NONE)),
+        None => assert_eq!(of_kernel, app.asked),
     }
 }
 
