@@ -185,11 +185,58 @@ static void stalled_without_peer(void)
     pair_close(&pair);
 }
 
+/* Writes with data that wait because the entries of others are not read, behind them the end. */
+static void unread_without_peer(void)
+{
+    enum { MOST = 1 << 18, ALL = MOST + 500, MS = 600 };
+    static uint8_t there[4];
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+    struct fi_cq_data_entry entries[64];
+    struct fi_eq_cm_entry end;
+    struct fid_cntr *writes;
+    struct fid_mr *region;
+    struct pair pair;
+    uint64_t sent = 0, seen = 0;
+    uint32_t event;
+    ssize_t count;
+    int64_t cpu;
+
+    messages_open(&pair, &waiting);
+    CHECK_OK(fi_cntr_open(pair.server.domain, &attr, &writes, NULL));
+    region = message_region(&pair.server, there, sizeof there, 9);
+    CHECK_OK(fi_mr_bind(region, &writes->fid, FI_REMOTE_WRITE));
+    /* Reading the counter makes progress at the server. */
+    while (fi_cntr_read(writes) < MOST || sent < ALL) {
+        while (sent < ALL && fi_inject_writedata(pair.client.ep, there, 4, sent, FI_ADDR_UNSPEC, 0, 9) == 0)
+            sent++;
+        (void)fi_cq_read(pair.client.cq, NULL, 0);
+    }
+    let_messages_wait();
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    sleep_ms(20);
+    cpu = cpu_ms();
+    CHECK_RET(fi_eq_sread(pair.server.eq, &event, &end, sizeof end, MS, 0), -FI_EAGAIN);
+    check_idle("a reader of events of a receiver whose entries are not read, and whose peer has left", cpu, MS);
+    while (seen < ALL) {
+        count = fi_cq_read(pair.server.cq, entries, 64);
+        CHECK(count > 0 || count == -FI_EAGAIN);
+        for (ssize_t at = 0; at < count; at++)
+            CHECK_INT(entries[at].data, seen++);
+    }
+    CHECK_RET(fi_eq_sread(pair.server.eq, &event, &end, sizeof end, PATIENCE_MS, 0), sizeof end);
+    CHECK_INT(event, FI_SHUTDOWN);
+    close_fid(&region->fid);
+    close_fid(&writes->fid);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(reader_wakes_others, "fi_cq_read of one queue takes no wake-up from a sleeper on another"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),
     TEST(counter_descriptor, "the descriptor of a counter wakes for each change, whoever drives the domain"),
     TEST(stalled_without_peer, "a message that waits for a receive, and whose sender has left: readers sleep, and the end comes behind it"),
+    TEST(unread_without_peer, "writes with data that wait for unread entries, and whose writer has left: readers of events sleep, and the end comes behind them"),
 };
 
 const struct section message_sleepers_section = SECTION("sleepers on message endpoints", tests);
