@@ -24,6 +24,7 @@ impl Delays {
     }
 
     pub(crate) fn bits(self) -> u32 {
-        ASKED | u32::from(self.no_delay) * NO_DELAY | u32::from(self.cork) * CORK
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        ASKED | bit(self.no_delay, NO_DELAY) | bit(self.cork, CORK)
     }
 }
