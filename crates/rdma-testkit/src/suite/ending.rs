@@ -83,6 +83,36 @@ pub fn receives_are_flushed(rig: &impl Rig) {
     }
 }
 
+pub fn what_is_posted_after_an_unread_end_is_flushed(rig: &impl Rig) {
+    let mut pair = Pair::new(rig);
+    let joined = pair.join_with_receives();
+    pair.assert_works(joined);
+    pair.active.cq.disconnect(joined.active);
+    // The passive side is not driven, so it does not know what its device may know already.
+    for _ in 0..20 {
+        pair.active.poll();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    pair.passive.cq.post_recv(joined.passive, &[RecvRequest { id: 16, buffer: Buffer::Empty }]).unwrap();
+    let request = SendRequest { id: 99, signaled: true, operation: SEND, payload: Payload::Segments(&[]) };
+    let mut sends = usize::from(pair.passive.cq.post_send(joined.passive, &[request], false).is_ok());
+    let mut receives = 1..17;
+    while sends > 0 || !receives.is_empty() {
+        let completion = pair.at_passive();
+        if completion.kind == CompletionKind::Send {
+            assert_eq!(completion.id, 99);
+            sends = sends.checked_sub(1).expect("a completion for each send");
+        } else {
+            assert_eq!(
+                (Some(completion.id), completion.status),
+                (receives.next(), CompletionStatus::Flushed)
+            );
+        }
+    }
+    pair.drive_until_idle();
+    assert!(pair.passive.completions.is_empty(), "each comes back once");
+}
+
 pub fn nothing_is_posted_after_disconnecting(rig: &impl Rig) {
     let mut pair = Pair::new(rig);
     let joined = pair.join_with_receives();

@@ -1,6 +1,7 @@
 //! The completion queue and the queue pairs that report to it.
 
 mod connections;
+mod forgotten;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -45,6 +46,8 @@ pub struct Cq {
     room: Option<u32>,
     /// Completions that queue pairs may have left which are destroyed.
     left_behind: u32,
+    /// On soft iWARP: queue pairs that have ended, and may have requests that the device has forgotten.
+    forgotten: Vec<QpId>,
     /// The target that completions and the ends of connections wake.
     wait: Option<EventTarget>,
     /// A source of that wait set. It wakes a sleeping caller, because a peer's host has to be probed even if
@@ -177,6 +180,7 @@ impl Cq {
             by_wire: BTreeMap::new(),
             room,
             left_behind: 0,
+            forgotten: Vec::new(),
             wait: None,
             keepalive_timer: None,
             keepalive: None,
@@ -421,6 +425,12 @@ impl verbs::CompletionQueue for Cq {
                     }
                 }
                 None if count > 0 => return count,
+                None if !self.forgotten.is_empty() => {
+                    count = self.flush_forgotten(out);
+                    if count > 0 {
+                        return count;
+                    }
+                }
                 None => {
                     self.empty_polls += 1;
                     if self.empty_polls < EMPTY_POLLS {
@@ -470,6 +480,6 @@ impl verbs::CompletionQueue for Cq {
         if self.keepalive_timer.as_ref().is_some_and(Timer::take) {
             self.queue_pairs.values_mut().for_each(QueuePair::on_time);
         }
-        Ok(self.drive_connections() || again)
+        Ok(self.drive_connections() || again || !self.forgotten.is_empty())
     }
 }

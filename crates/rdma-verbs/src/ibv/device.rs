@@ -287,6 +287,11 @@ impl Context {
         self.raw.as_ptr()
     }
 
+    /// Whether it is a soft iWARP.
+    pub(super) fn is_soft_iwarp(&self) -> bool {
+        self.placeholder.is_some()
+    }
+
     /// Inline sizes to try for a queue pair that wants `wanted`, the largest first.
     pub(super) fn inline_sizes(&self, wanted: usize) -> impl Iterator<Item = usize> + use<> {
         let most = wanted.min(self.inline.load(Ordering::Relaxed));

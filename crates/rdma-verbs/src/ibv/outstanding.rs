@@ -69,6 +69,11 @@ impl Outstanding {
         self.done() < self.posted && self.entries[self.place(self.done())] == Posted::Probe
     }
 
+    /// The sequence number of the oldest outstanding request.
+    pub(super) fn oldest(&self) -> Option<u32> {
+        (self.done() < self.posted).then(|| self.done() as u32)
+    }
+
     /// Requests posted since the beginning.
     pub(super) fn posted(&self) -> u64 {
         self.posted

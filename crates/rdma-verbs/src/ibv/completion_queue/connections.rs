@@ -66,7 +66,9 @@ impl verbs::Connections for Cq {
             queue_pair.drive();
             queue_pair.on_time();
         }
-        queue_pair.events.pop_front()
+        let event = queue_pair.events.pop_front()?;
+        self.note_event(qp, &event);
+        Some(event)
     }
 
     fn deadline(&self, qp: QpId) -> Option<Instant> {

@@ -1,0 +1,52 @@
+//! A workaround for soft iWARP: it forgets requests that are posted to a connection that has ended.
+//!
+//! Its kernel flushes the requests of a connection once, when it notices the end. Its user library puts further ones
+//! into queues that nobody looks at any more: those of a consumer that has not taken the event of the end yet. After
+//! that event no more are posted, the kernel has flushed what it will, and so what is still outstanding when the
+//! device's completion queue is empty is flushed here.
+
+use super::Cq;
+use crate::ibv::outstanding::Posted;
+use crate::ibv::queue_pair::QueuePair;
+use crate::{Completion, CompletionStatus, ConnectionEvent, QpId};
+
+impl Cq {
+    /// Notes that the consumer takes this event of a queue pair.
+    pub(super) fn note_event(&mut self, qp: QpId, event: &ConnectionEvent) {
+        let is_end = matches!(event, ConnectionEvent::Disconnected | ConnectionEvent::Broken(_));
+        if is_end && self.queue.context.is_soft_iwarp() {
+            self.forgotten.push(qp);
+        }
+    }
+
+    /// Flushes requests that the device has forgotten, if its queue is empty. Returns how many completions the
+    /// consumer gets.
+    pub(super) fn flush_forgotten(&mut self, out: &mut [Completion]) -> usize {
+        let mut count = 0;
+        while count < out.len()
+            && let Some(qp) = self.forgotten.last()
+        {
+            match self.queue_pairs.get_mut(&qp.0).and_then(flush_oldest) {
+                Some(completion) => {
+                    out[count] = completion;
+                    count += 1;
+                }
+                None => _ = self.forgotten.pop(),
+            }
+        }
+        count
+    }
+}
+
+/// Flushes the oldest outstanding request of the consumer.
+fn flush_oldest(queue_pair: &mut QueuePair) -> Option<Completion> {
+    let (qp, status) = (queue_pair.number, CompletionStatus::Flushed);
+    [&mut queue_pair.sends, &mut queue_pair.receives].into_iter().find_map(|outstanding| {
+        while let Some(oldest) = outstanding.oldest() {
+            if let Posted::User { id, kind, .. } = outstanding.complete(oldest)? {
+                return Some(Completion { qp, id, kind, status, ..Completion::EMPTY });
+            }
+        }
+        None
+    })
+}
