@@ -65,7 +65,7 @@ assert {"rstream", "tcp", "64", "4K"} <= set(texts), texts' "$logs/perf-pictures
 # Two hosts, as far as one host can show it.
 perf_server() {
     local port='' server status=0
-    # It is read before the server has opened it.
+    # It may be read before the server has opened it.
     : >"$logs/perf-server.err"
     env -u FI_PROVIDER -u FI_PROVIDER_PATH "$provider/rstream-perf" server -a 127.0.0.1 -p 0 2>"$logs/perf-server.err" &
     server=$!

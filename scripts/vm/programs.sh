@@ -38,7 +38,7 @@ perftest() {
         log=$(pair "$1" "$2" 2>&1)
         status=$?
         case $log in
-            *"Can't produce a report"* | *"Connection refused"* | *"REJECTED; error: 8"* | *"Address already in use"*) ;;
+            *"Can't produce a report"* | *"Connection refused"* | *"REJECTED; error: 8"* | *"ERRNO: Address already in use"*) ;;
             *) break ;;
         esac
     done

@@ -195,7 +195,7 @@ impl Stream {
     #[must_use]
     pub fn delays(&self) -> Option<Delays> {
         let is_ours = self.has_rings() && self.words().begun.load(Ordering::Relaxed) != 0;
-        is_ours.then(|| self.known_delays()).flatten()
+        if is_ours { self.known_delays() } else { None }
     }
 
     /// The same, from when output first went to the ring, also after it has gone back.

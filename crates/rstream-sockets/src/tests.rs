@@ -219,8 +219,6 @@ impl App {
             Ok(Some(got)) => self.read_bytes(&bytes[..got], !peek),
             Ok(None) => {}
             Err(Errno::AGAIN) => self.waits = true,
-            // Another thread has closed the connection, and the peer went on by TCP.
-            Err(Errno::PROTO) if self.closed => {}
             Err(error) => assert_eq!(error, Errno::CONNRESET),
         }
     }

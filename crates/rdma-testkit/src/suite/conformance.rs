@@ -48,7 +48,8 @@ macro_rules! conformance {
             }
             ending {
                 an_orderly_end_loses_nothing, messages_after_disconnecting_are_received,
-                receives_are_flushed, what_is_posted_after_an_unread_end_is_flushed, nothing_is_posted_after_disconnecting, an_abort_breaks_both_sides,
+                receives_are_flushed, what_is_posted_after_an_unread_end_is_flushed,
+                nothing_is_posted_after_disconnecting, an_abort_breaks_both_sides,
                 a_destroyed_queue_pair_reports_nothing, a_dropped_queue_breaks_its_connections,
                 everything_is_flushed_in_the_end
             }

@@ -43,6 +43,14 @@ pub struct ReaderState {
     pub(super) finds: u32,
 }
 
+impl ReaderState {
+    /// Whether this side reads no more ([`Reader::close`]).
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.done == DONE
+    }
+}
+
 impl Reader {
     pub(crate) fn new(ring: Ring) -> Self {
         ring.direction().reader.0.mapped.store(1, Ordering::Release);

@@ -77,7 +77,10 @@ impl Stream {
         let length = outcome?;
         let own = reader.as_ref().map_or(length, |reader| own_part(reader, state.taken, length));
         if !are_bells_behind(buffers, own, length) {
-            return Err(self.fail(Errno::PROTO));
+            // A thread may still receive after another one has closed. A peer that goes on by TCP then sends what
+            // nobody reads.
+            let is_closed = state.joined && state.ring.is_closed();
+            return Err(self.fail(if is_closed { Errno::CONNRESET } else { Errno::PROTO }));
         }
         if !peek {
             self.take_note(state, own, length);

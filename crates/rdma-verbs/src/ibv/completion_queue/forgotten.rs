@@ -1,9 +1,9 @@
 //! A workaround for soft iWARP: it forgets requests that are posted to a connection that has ended.
 //!
-//! Its kernel flushes the requests of a connection once, when it notices the end. Its user library puts further ones
-//! into queues that nobody looks at any more: those of a consumer that has not taken the event of the end yet. After
-//! that event no more are posted, the kernel has flushed what it will, and so what is still outstanding when the
-//! device's completion queue is empty is flushed here.
+//! Its kernel part flushes the requests of a connection once, when it notices the end. A consumer that has not taken
+//! the event of the end yet may post more. The user library puts these into queues that the kernel part looks at no
+//! more, so they never complete. After the event none can be posted, and the kernel part has flushed what it will.
+//! What is still outstanding when the device's completion queue is empty is then flushed here.
 
 use super::Cq;
 use crate::ibv::outstanding::Posted;
