@@ -98,7 +98,8 @@ struct fid_ep *message_shared(struct side *listener, struct side *client, struct
     CHECK_OK(fi_endpoint(listener->domain, request.info, &ep, NULL));
     fi_freeinfo(request.info);
     CHECK_OK(fi_ep_bind(ep, &listener->eq->fid, 0));
-    CHECK_OK(fi_ep_bind(ep, &listener->cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_ep_bind(ep, &listener->cq->fid, FI_TRANSMIT | FI_RECV | (settings ? settings->bind_flags : 0)));
+    CHECK_RET(fi_ep_bind(ep, &shared->fid, 1ULL << 45), -FI_EBADFLAGS);
     CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
     CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EINVAL);
     CHECK_OK(fi_accept(ep, NULL, 0));

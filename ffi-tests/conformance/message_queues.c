@@ -99,6 +99,30 @@ static void reads(void)
     pair_close(&pair);
 }
 
+/* The rest of a long message goes out while an entry stays unread. */
+static void reads_for_progress(void)
+{
+    enum { LENGTH = 8 << 20 };
+    uint8_t *sent = map_pages(LENGTH), *got = map_pages(LENGTH), byte;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    post_recv(pair.client.ep, &byte, 1, 1);
+    CHECK_OK(fi_inject(pair.server.ep, "x", 1, FI_ADDR_UNSPEC));
+    AWAIT(PATIENCE_MS, fi_cq_read(pair.client.cq, NULL, 0) != -FI_EAGAIN);
+    memset(sent, 7, LENGTH);
+    post_send(pair.client.ep, sent, LENGTH, 2);
+    post_recv(pair.server.ep, got, LENGTH, 3);
+    AWAIT(PATIENCE_MS, (fi_cq_read(pair.client.cq, NULL, 0), fi_cq_read(pair.server.cq, NULL, 0) != -FI_EAGAIN));
+    CHECK_INT(await_done(pair.server.cq, 3, RECEIVED).len, LENGTH);
+    CHECK_INT(got[LENGTH - 1], 7);
+    (void)await_done(pair.client.cq, 1, RECEIVED);
+    (void)await_done(pair.client.cq, 2, SENT);
+    pair_close(&pair);
+    unmap_pages(sent, LENGTH);
+    unmap_pages(got, LENGTH);
+}
+
 static void errors_in_order(void)
 {
     struct fi_cq_err_entry error;
@@ -685,6 +709,36 @@ static void shared_receives(void)
     side_close(&listener);
 }
 
+static void shared_selective(void)
+{
+    struct message_settings settings = {.bind_flags = FI_SELECTIVE_COMPLETION};
+    struct fi_rx_attr attr = {.op_flags = FI_COMPLETION};
+    struct side listener, client;
+    struct fi_msg message = {0};
+    struct fid_ep *ep;
+    uint8_t got[4];
+
+    for (unsigned asks = 0; asks < 2; asks++) {
+        open_shared(&listener, asks ? &attr : NULL);
+        ep = message_shared(&listener, &client, shared, &settings);
+        message.context = CONTEXT(2);
+        post_recv(shared, got, 1, 1);
+        CHECK_OK(fi_recvmsg(shared, &message, FI_COMPLETION));
+        post_recv(shared, got, 1, 3);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(fi_inject(client.ep, "x", i ? 0 : 1, FI_ADDR_UNSPEC));
+        if (asks)
+            (void)await_done(listener.cq, 1, RECEIVED);
+        (void)await_done(listener.cq, 2, RECEIVED);
+        CHECK_OK(fi_inject(client.ep, "xx", 2, FI_ADDR_UNSPEC));
+        (void)await_failed(listener.cq, 3, RECEIVED, FI_ETRUNC);
+        close_fid(&ep->fid);
+        side_close(&client);
+        close_fid(&shared->fid);
+        side_close(&listener);
+    }
+}
+
 static void shared_attributes(void)
 {
     struct fi_rx_attr attr = {.size = 3};
@@ -800,6 +854,7 @@ static void blocked_callers_sleep(void)
 static const struct test tests[] = {
     TEST(formats, "entries of each fi_cq_format"),
     TEST(reads, "fi_cq_read, fi_cq_readfrom: room, no room, sources; bad arguments"),
+    TEST(reads_for_progress, "fi_cq_read without room makes progress while entries wait"),
     TEST(errors_in_order, "a failure stops reads with -FI_EAVAIL until fi_cq_readerr takes it"),
     TEST(texts, "fi_cq_strerror: a text for every number"),
     TEST(queue_attributes, "wait objects, sizes, formats and flags of fi_cq_open; cq_cnt queues"),
@@ -813,6 +868,7 @@ static const struct test tests[] = {
     TEST(counter_waits, "fi_cntr_wait, set, add, seterr, adderr"),
     TEST(counter_attributes, "wait objects, events and flags of fi_cntr_open"),
     TEST(shared_receives, "a shared receive context serves two endpoints"),
+    TEST(shared_selective, "receives of a shared context whose endpoint's queue is bound selectively"),
     TEST(shared_attributes, "size, cancel and limits of a shared receive context"),
     TEST(half_filled, "a shared receive that is half filled at the end goes to the next message"),
     TEST(blocked_callers_sleep, "blocked callers sleep: a reader, a counter, a stalled receiver and its sender"),

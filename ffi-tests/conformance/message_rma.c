@@ -84,6 +84,9 @@ static void keys_of_application(void)
         regions[i] = message_region(&offer.pair.server, there + i, 1, keys[i]);
         CHECK_INT(fi_mr_key(regions[i]), keys[i]);
     }
+    CHECK_RET(fi_mr_reg(offer.pair.server.domain, there, 1, FI_REMOTE_READ, 0, FI_KEY_NOTAVAIL, 0, &again, NULL),
+              -FI_EKEYREJECTED);
+    CHECK(again == NULL);
     for (unsigned i = 0; i < 8; i++) {
         here[i] = (uint8_t)(100 + i);
         CHECK_OK(fi_write(offer.pair.client.ep, here + i, 1, NULL, LOCAL, 0, keys[i], CONTEXT(i)));

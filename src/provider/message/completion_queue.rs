@@ -168,7 +168,8 @@ impl<D: Device> CompletionQueue<D> {
 impl<D: Device> CqOps for CompletionQueue<D> {
     fn read(&self, out: &mut CompletionsOut<'_>) -> Result<()> {
         self.engine.with(|state| {
-            if state.queues[self.at].entries.is_empty() {
+            // A call without room is made for the progress.
+            if state.queues[self.at].entries.is_empty() || !out.has_room() {
                 state.drive();
             }
             state.take(self.at, out)

@@ -315,6 +315,9 @@ impl<D: Device> Fid for Endpoint<D> {
         }
         if let Some(shared) = other.downcast::<SharedReceive<D>>() {
             is_of_domain(&shared.engine)?;
+            if flags & !constants::FI_RECV != 0 {
+                return Err(Errno::EBADFLAGS);
+            }
             if setup.shared.is_some() {
                 return Err(Errno::EINVAL);
             }

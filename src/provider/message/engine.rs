@@ -276,14 +276,14 @@ impl<D: Device> State<D> {
             link.statistics.received(done, length);
         }
         link.counters.count(done.kind, done.failure.is_none());
+        let report = if done.kind == Kind::Recv { &link.rx } else { &link.tx };
         let entry = match done.failure {
             _ if done.is_injected => return,
-            None if !done.is_reported => return,
+            None if report.is_selective && !done.asks => return,
             None => done.success(length, data),
             Some(status) => done.failure(status, length),
         };
-        let queue = if done.kind == Kind::Recv { &link.rx } else { &link.tx };
-        self.queues[queue.at].push(entry);
+        self.queues[report.at].push(entry);
     }
 
     /// Reports a write of the peer that came with data. It may have taken a receive, which had this context.

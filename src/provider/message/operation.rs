@@ -31,8 +31,9 @@ impl Kind {
 pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) context: UserContext,
-    /// Whether its success is reported. Its failure always is, unless `is_injected`.
-    pub(super) is_reported: bool,
+    /// Whether its call asks for a report of its success (`FI_COMPLETION`). Without, a selective completion queue
+    /// gets only its failure.
+    pub(super) asks: bool,
     /// Whether it never has a completion in a queue.
     pub(super) is_injected: bool,
     /// Length of the buffer of a receive, in bytes.
@@ -54,9 +55,10 @@ pub(super) enum Entry {
 }
 
 impl Operation {
-    /// An operation of one work request whose completion is reported.
-    pub(super) fn new(kind: Kind, context: UserContext) -> Self {
-        Self { kind, context, is_reported: true, is_injected: false, room: 0, left: 1, failure: None }
+    /// An operation of one work request, from a call with these flags.
+    pub(super) fn new(kind: Kind, context: UserContext, flags: u64) -> Self {
+        let asks = flags & constants::FI_COMPLETION != 0;
+        Self { kind, context, asks, is_injected: false, room: 0, left: 1, failure: None }
     }
 
     /// The entry of its success, with `length` bytes received.

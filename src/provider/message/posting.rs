@@ -44,16 +44,9 @@ pub(super) fn check_receive_flags(flags: u64) -> Result<()> {
     if flags & !RECV_FLAGS == 0 { Ok(()) } else { Err(Errno::EBADFLAGS) }
 }
 
-/// How an operation that sends is carried out.
-#[derive(Clone, Copy)]
-struct Manner {
-    flags: u64,
-    is_reported: bool,
-}
-
 impl<D: Device> Endpoint<D> {
-    /// What the flags of a call say, or those of the endpoint for a call without.
-    fn manner(&self, flags: Option<u64>, link: &Link) -> Result<Manner> {
+    /// The flags of a call that sends, or those of the endpoint for a call without, if it may be made now.
+    fn send_flags(&self, flags: Option<u64>, link: &Link) -> Result<u64> {
         let flags = flags.unwrap_or(self.sizes.tx_flags);
         if flags & !SEND_FLAGS != 0 {
             return Err(Errno::EBADFLAGS);
@@ -62,7 +55,7 @@ impl<D: Device> Endpoint<D> {
             // Nothing but a read can be overtaken.
             return Err(Errno::EAGAIN);
         }
-        Ok(Manner { flags, is_reported: !link.tx.is_selective || flags & constants::FI_COMPLETION != 0 })
+        Ok(flags)
     }
 
     /// Posts the requests of one operation, or counts a call that has to come again.
@@ -130,8 +123,8 @@ impl<D: Device> Endpoint<D> {
 
     /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken
     /// the data. On a device that accesses memory by itself, the completion of every request says so.
-    fn needs_flush(&self, manner: Manner) -> bool {
-        manner.flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
+    fn needs_flush(&self, flags: u64) -> bool {
+        flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
     }
 
     /// The errno of a request that the device refuses.
@@ -153,13 +146,12 @@ impl<D: Device> Endpoint<D> {
         &self,
         state: &mut State<D>,
         at: usize,
-        manner: Manner,
+        flags: u64,
         mut operation: Operation,
         request: SendRequest<'_>,
     ) -> Result<()> {
-        let more = manner.flags & constants::FI_MORE != 0;
-        operation.is_reported = manner.is_reported;
-        if !self.needs_flush(manner) {
+        let more = flags & constants::FI_MORE != 0;
+        if !self.needs_flush(flags) {
             return self.post(state, at, operation, &mut [request], more);
         }
         operation.left = 2;
@@ -230,8 +222,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
             if link.receives >= self.sizes.rx {
                 return Err(Errno::EAGAIN);
             }
-            let mut operation = Operation::new(Kind::Recv, receive.context);
-            operation.is_reported = !link.rx.is_selective || flags & constants::FI_COMPLETION != 0;
+            let mut operation = Operation::new(Kind::Recv, receive.context, flags);
             let buffer = buffer_of(receive.buffers);
             // At most 2^32 - 1, or the device refuses it.
             operation.room = buffer.len() as usize;
@@ -252,15 +243,15 @@ impl<D: Device> MessageOps for Endpoint<D> {
     fn post_send(&self, call: MessageSend<'_>) -> Result<()> {
         let at = self.link()?;
         self.engine.with(|state| {
-            let manner = self.manner(call.flags, state.link(at)?)?;
-            let operation = Operation::new(Kind::Send, call.context);
-            if manner.flags & constants::FI_INJECT == 0 {
+            let flags = self.send_flags(call.flags, state.link(at)?)?;
+            let operation = Operation::new(Kind::Send, call.context, flags);
+            if flags & constants::FI_INJECT == 0 {
                 let request = request(send(call.data), Payload::Places(call.buffers));
-                return self.post_one(state, at, manner, operation, request);
+                return self.post_one(state, at, flags, operation, request);
             }
             let bytes = copied(call.buffers, self.engine.limits.inject)?;
             let slices = [IoSlice::new(&bytes)];
-            self.post_one(state, at, manner, operation, request(send(call.data), Payload::Inline(&slices)))
+            self.post_one(state, at, flags, operation, request(send(call.data), Payload::Inline(&slices)))
         })
     }
 
@@ -270,7 +261,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
         }
         let at = self.link()?;
         let slices = [IoSlice::new(message)];
-        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, NO_CONTEXT) };
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, NO_CONTEXT, 0) };
         self.engine.with(|state| {
             let mut requests = [request(send(data), Payload::Inline(&slices))];
             self.post(state, at, operation, &mut requests, false)
@@ -301,7 +292,7 @@ impl<D: Device> RmaOps for Endpoint<D> {
         self.check_keys(&[target])?;
         let at = self.link()?;
         let slices = [IoSlice::new(source)];
-        let operation = Operation { is_injected: true, ..Operation::new(Kind::Write, NO_CONTEXT) };
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Write, NO_CONTEXT, 0) };
         self.engine.with(|state| {
             let write = Request::Write { remote: remote(&target), immediate: data };
             self.post(state, at, operation, &mut [request(write, Payload::Inline(&slices))], false)
@@ -330,13 +321,15 @@ impl<D: Device> Endpoint<D> {
         };
         self.check_keys(call.remote)?;
         self.engine.with(|state| {
-            let manner = self.manner(call.flags, state.link(at)?)?;
-            let mut operation = Operation::new(kind, call.context);
-            let is_inject = kind == Kind::Write && manner.flags & constants::FI_INJECT != 0;
+            let flags = self.send_flags(call.flags, state.link(at)?)?;
+            let mut operation = Operation::new(kind, call.context, flags);
+            let is_inject = kind == Kind::Write && flags & constants::FI_INJECT != 0;
             if count == 1 && !is_inject {
                 let request = request(describe(first, true), Payload::Places(call.local));
-                let manner = if kind == Kind::Read { without_delivery(manner) } else { manner };
-                return self.post_one(state, at, manner, operation, request);
+                // A read says by itself when it is done.
+                let own = if kind == Kind::Read { constants::FI_DELIVERY_COMPLETE } else { 0 };
+                let flags = flags & !own;
+                return self.post_one(state, at, flags, operation, request);
             }
             let bytes = if is_inject { copied(call.local, self.engine.limits.inject)? } else { Vec::new() };
             let pieces = split(call, &bytes, is_inject);
@@ -349,20 +342,14 @@ impl<D: Device> Endpoint<D> {
                 };
                 requests.push(request(describe(piece, index + 1 == count), payload));
             }
-            if kind == Kind::Write && self.needs_flush(manner) {
+            if kind == Kind::Write && self.needs_flush(flags) {
                 requests.push(request(FLUSH, Payload::Places(&[])));
             }
-            operation.is_reported = manner.is_reported;
             // At most five.
             operation.left = requests.len() as u8;
-            self.post(state, at, operation, &mut requests, manner.flags & constants::FI_MORE != 0)
+            self.post(state, at, operation, &mut requests, flags & constants::FI_MORE != 0)
         })
     }
-}
-
-/// A read says by itself when it is done.
-fn without_delivery(manner: Manner) -> Manner {
-    Manner { flags: manner.flags & !constants::FI_DELIVERY_COMPLETE, ..manner }
 }
 
 /// The local bytes of an access, as they go with its remote pieces.

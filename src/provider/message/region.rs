@@ -65,6 +65,9 @@ impl<D: Device> Region<D> {
             return Err(Errno::EBADFLAGS);
         }
         let [piece] = pieces else { return Err(Errno::EINVAL) };
+        if !naming.draws_keys && requested_key == constants::FI_KEY_NOTAVAIL {
+            return Err(Errno::EKEYREJECTED);
+        }
         let name = RegionName {
             key: (!naming.draws_keys).then(|| stag_of(requested_key)),
             address: if naming.is_virtual { piece.address } else { 0 },

@@ -21,6 +21,8 @@ pub(in super::super) struct SharedReceive<D: Device> {
     /// Its index in the engine.
     pub(super) at: usize,
     size: usize,
+    /// Flags of receives whose calls have none.
+    flags: u64,
     membership: Mutex<Option<Child>>,
 }
 
@@ -35,12 +37,14 @@ impl<D: Device> SharedReceive<D> {
             size if size <= engine.limits.shared_size => size,
             _ => return Err(Errno::EINVAL),
         };
+        let flags = attributes.map_or(0, RxAttr::op_flags);
+        check_receive_flags(flags)?;
         let mut state = engine.lock();
         // The limit has 32 bits.
         let srq = state.cq.create_srq(engine.pd(), size as u32).map_err(errno_of)?;
         let at = state.shared.insert(SharedReceives { srq, operations: Operations::new(), users: 0 });
         drop(state);
-        Ok(Arc::new(Self { engine, at, size, membership: Mutex::new(Some(membership)) }))
+        Ok(Arc::new(Self { engine, at, size, flags, membership: Mutex::new(Some(membership)) }))
     }
 }
 
@@ -67,10 +71,11 @@ impl<D: Device> Drop for BoundReceives<D> {
 
 impl<D: Device> MessageOps for SharedReceive<D> {
     fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
-        check_receive_flags(receive.flags.unwrap_or(0))?;
+        let flags = receive.flags.unwrap_or(self.flags);
+        check_receive_flags(flags)?;
         self.engine.with(|state| {
             let shared = &mut state.shared[self.at];
-            let mut operation = Operation::new(Kind::Recv, receive.context);
+            let mut operation = Operation::new(Kind::Recv, receive.context, flags);
             let buffer = buffer_of(receive.buffers);
             // It is at most 2^32 - 1, or the device refuses it.
             operation.room = buffer.len() as usize;

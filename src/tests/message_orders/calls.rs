@@ -116,14 +116,14 @@ impl Run<'_> {
         };
         let length = if is_shared { length.max(model::MARK) } else { length };
         let (whole, local) = self.parts(length);
-        let asks = must_be_reported || self.random.happens(500);
+        let asks = is_shared || must_be_reported || self.random.happens(500);
         let flags = if asks { sys::FI_COMPLETION } else { 0 };
         let context = self.model.next_context();
         let call = Call { local: &local, remote: &[], data: 0, flags, context };
         let answer = endpoint.receive(self.model.arena, &call);
         let party = if is_shared { None } else { Some(at) };
         if self.is_posted(party, whole, answer) {
-            let is_reported = is_shared || asks || !self.setting.is_selective[1];
+            let is_reported = asks || !self.setting.is_selective[1];
             let receive = Operation::new(Kind::Recv, at % 2, party, whole);
             self.model.posted(Operation { is_reported, ..receive });
         }
