@@ -56,19 +56,41 @@ message_sizes=(64 1024 4096 65536)
 # What programs of others measure, the two providers in turns: fi_pingpong, and the reliable datagrams of ofi_rxm
 # where fabtests are installed.
 others() {
-    local round size provider
+    local round provider name column call
     say "programs of others"
     rm -f "$results"/other-*
     for ((round = 1; round <= rounds; round++)); do
         for provider in rstream tcp; do
-            for size in "${message_sizes[@]}"; do
-                other "pingpong-$size-$provider" 1 fi_pingpong -p "$provider" -e msg -I "$trips" -S "$size"
-            done
-            [[ -n $fabtests ]] || continue
-            other "rxm-pingpong-$provider" 1 "$fabtests/fi_rdm_tagged_pingpong" -p "$provider;ofi_rxm" -I "$trips" -S 64
-            other "rxm-bandwidth-$provider" 2 "$fabtests/fi_rdm_tagged_bw" -p "$provider;ofi_rxm" -I "$((trips / 10))" -S 1048576
+            while IFS='|' read -r name _ column call; do
+                # shellcheck disable=SC2086 # The call is several words.
+                other "$name-$provider" "$column" ${call//PROVIDER/$provider} </dev/null
+            done < <(calls_of_others)
         done
     done
+}
+
+# calls_of_others: NAME|TITLE|COLUMN|CALL of each measurement. The figure is in this column of what the program prints
+# at last, counted back from the last one, which is 0. PROVIDER stands for the provider.
+calls_of_others() {
+    local size direction
+    for size in "${message_sizes[@]}"; do
+        echo "pingpong-$size|\`fi_pingpong -e msg\`, $size B, µs one way|1|fi_pingpong -p PROVIDER -e msg -I $trips -S $size"
+    done
+    [[ -n $fabtests ]] || return 0
+    call_of_bandwidth msg 'fi_msg_bw' 'fi_msg_bw -p PROVIDER'
+    for direction in write read; do
+        call_of_bandwidth "$direction" "fi_rma_bw -e msg -o $direction" "fi_rma_bw -e msg -o $direction -p PROVIDER"
+    done
+    for size in 64 4096 65536; do
+        echo "rxm-pingpong-$size|\`fi_rdm_tagged_pingpong\` over \`ofi_rxm\`, $size B, µs one way|1|$fabtests/fi_rdm_tagged_pingpong -p PROVIDER;ofi_rxm -I $trips -S $size"
+    done
+    call_of_bandwidth rxm 'fi_rdm_tagged_bw` over `ofi_rxm' 'fi_rdm_tagged_bw -p PROVIDER;ofi_rxm'
+    echo "rxm-rate|\`fi_rdm_tagged_bw\` over \`ofi_rxm\`, 64 B, million messages/s|0|$fabtests/fi_rdm_tagged_bw -p PROVIDER;ofi_rxm -I $trips -S 64"
+}
+
+# call_of_bandwidth NAME PROGRAM CALL: as calls_of_others, of 1 MiB.
+call_of_bandwidth() {
+    echo "$1-bandwidth|\`$2\`, 1 MiB, MB/s|2|$fabtests/$3 -I $((trips / 10)) -S 1048576"
 }
 fabtests=${FABTESTS_BIN:-$(dirname "$(command -v fi_rdm_tagged_pingpong || echo /)")}
 [[ -x $fabtests/fi_rdm_tagged_pingpong ]] || fabtests=''
@@ -187,18 +209,13 @@ of_setup() {
 
 # of_others: a line for each program and size
 of_others() {
-    local size
+    local name title
     echo "| programs of others | \`rstream\` | \`tcp\` | ratio |"
     echo "|---|---|---|---|"
-    for size in "${message_sizes[@]}"; do
-        of_other "\`fi_pingpong -e msg\`, $size B, µs one way" "pingpong-$size"
-    done
-    if [[ -n $fabtests ]]; then
-        of_other "\`fi_rdm_tagged_pingpong\` over \`ofi_rxm\`, 64 B, µs one way" rxm-pingpong
-        of_other "\`fi_rdm_tagged_bw\` over \`ofi_rxm\`, 1 MiB, MB/s" rxm-bandwidth
-    else
-        printf '\nReliable datagrams of `ofi_rxm` were not measured: no fabtests are installed.\n'
-    fi
+    while IFS='|' read -r name title _; do
+        of_other "$title" "$name"
+    done < <(calls_of_others)
+    [[ -n $fabtests ]] || printf '\nPrograms of fabtests were not measured: none are installed.\n'
 }
 
 # of_other TITLE NAME
