@@ -477,7 +477,6 @@ impl Machine {
     /// Completes all that is outstanding, because the connection ended by `fault` or in order
     /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2].
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
-        let refused = matches!(fault, Some(Fault::Terminated(terminate)) if terminate.is_protection());
         let first = match fault {
             Some(Fault::Violation(Violation::TooLong { .. })) => CompletionStatus::Truncated,
             Some(Fault::Violation(Violation::LocalKey(_))) if self.transmitter.fault().is_none() => {
@@ -485,9 +484,19 @@ impl Machine {
             }
             _ => CompletionStatus::Flushed,
         };
-        self.transmitter.flush(refused && self.transmitter.awaits_read(), sink);
+        self.transmitter.flush(self.refused_read(fault), sink);
         self.receiver.flush(first, sink);
         self.reads.clear();
+    }
+
+    /// The read that the peer's Terminate refuses, by the number of reads before it that are not reported. A
+    /// Terminate that repeats no header is about the oldest request, if that is a read; so is one about a write
+    /// whose delivery that read waits for.
+    fn refused_read(&self, fault: Option<&Fault>) -> Option<usize> {
+        let is_refusal = matches!(fault, Some(Fault::Terminated(terminate)) if terminate.is_protection());
+        let exact = self.receiver.terminated_read().and_then(|sequence| self.reads.position(sequence));
+        let oldest = self.transmitter.awaits_read().then_some(0);
+        exact.or(oldest).filter(|_| is_refusal)
     }
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Reads {
     /// Number of reads that this side serves at a time (IRD).
     pub(super) responder_resources: u8,
     outstanding: VecDeque<Outstanding>,
+    /// Sequence number of the last read that was requested.
+    sequence: u32,
     /// Places of posted reads, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
@@ -71,6 +73,14 @@ impl Reads {
     pub(super) fn requested(&mut self, request: &ReadRequest, places: u8) {
         let ReadRequest { sink_stag: stag, sink_offset: offset, length: left, .. } = *request;
         self.outstanding.push_back(Outstanding { stag, offset, left, places });
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// The number of requested and unreported reads before the outstanding one with this sequence number.
+    pub(super) fn position(&self, sequence: u32) -> Option<usize> {
+        let behind = self.sequence.wrapping_sub(sequence) as usize;
+        let at = self.outstanding.len().checked_sub(behind)?.checked_sub(1)?;
+        Some(self.completed as usize + at)
     }
 
     /// The place for the bytes at `offset` of the next response.

@@ -180,15 +180,21 @@ impl Transmitter {
         self.stream.discard();
     }
 
-    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the read that the peer refused,
-    /// if it is `refused`, and the request whose memory is no longer registered or cannot be read.
-    pub(super) fn flush(&mut self, refused: bool, sink: &mut impl Sink) {
-        let mut status = if refused { CompletionStatus::RemoteAccess } else { CompletionStatus::Flushed };
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the read that the peer refused, which
+    /// is given by the number of requested reads before it, and the request whose memory is no longer registered
+    /// or cannot be read.
+    pub(super) fn flush(&mut self, mut refused: Option<usize>, sink: &mut impl Sink) {
         for pending in std::mem::take(&mut self.pending) {
+            let mut status = CompletionStatus::Flushed;
+            if pending.report.kind == CompletionKind::Read {
+                if refused == Some(0) {
+                    status = CompletionStatus::RemoteAccess;
+                }
+                refused = refused.and_then(|before| before.checked_sub(1));
+            }
             sink.push(pending.report.completion(self.qp, status));
-            status = CompletionStatus::Flushed;
         }
-        status = match self.fault {
+        let mut status = match self.fault {
             Some(Violation::LocalKey(_) | Violation::LocalPlace) => CompletionStatus::LocalAccess,
             _ => CompletionStatus::Flushed,
         };
