@@ -740,24 +740,48 @@ static void bad_arguments(void)
     pair_close(&pair);
 }
 
-/* A message in memory that cannot be read: the operation fails, and the connection ends. */
-static void memory_that_is_not_there(void)
+/* A message or write in memory that cannot be read: the operation fails, one behind it is cancelled, and the connection
+ * ends. */
+static void unreadable_source(bool writes, bool with_more)
 {
     enum { LENGTH = 1 << 20 };
     uint8_t *none = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec piece = {none, LENGTH};
+    struct fi_rma_iov remote = {.len = LENGTH, .key = 1};
+    struct fi_msg send = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
+    struct fi_msg_rma write = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
+                               .rma_iov_count = 1, .context = CONTEXT(2)};
     static uint8_t got[LENGTH];
+    struct fid_mr *region;
     struct pair pair;
 
     CHECK(none != MAP_FAILED);
     messages_open(&pair, NULL);
+    region = message_region(&pair.server, got, LENGTH, 1);
     post_recv(pair.server.ep, got, LENGTH, 1);
-    post_send(pair.client.ep, none, LENGTH, 2);
-    (void)await_failed(pair.client.cq, 2, SENT, FI_EFAULT);
+    if (writes)
+        CHECK_OK(fi_writemsg(pair.client.ep, &write, with_more ? FI_MORE : 0));
+    else
+        CHECK_OK(fi_sendmsg(pair.client.ep, &send, with_more ? FI_MORE : 0));
+    if (with_more)
+        post_send(pair.client.ep, "x", 1, 3);
+    (void)await_failed(pair.client.cq, 2, writes ? WRITTEN : SENT, FI_EFAULT);
+    if (with_more)
+        (void)await_failed(pair.client.cq, 3, SENT, FI_ECANCELED);
     (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
     (void)await_event(pair.client.eq, FI_SHUTDOWN);
     (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    check_no_completion(pair.server.cq);
+    close_fid(&region->fid);
     pair_close(&pair);
     unmap_pages(none, LENGTH);
+}
+
+static void memory_that_is_not_there(void)
+{
+    for (unsigned i = 0; i < 4; i++)
+        unreadable_source(i % 2, i / 2);
 }
 
 static void tagged_calls(void)
@@ -903,7 +927,7 @@ static const struct test tests[] = {
     TEST(both_pause, "two sides that wait for receives do not hang each other"),
     TEST(full_queues, "queues take exactly their sizes, then -FI_EAGAIN"),
     TEST(bad_arguments, "null, misaligned, too many, too long, unknown flags: errors, and nothing changes"),
-    TEST(memory_that_is_not_there, "a message in memory that cannot be read: FI_EFAULT, and the end"),
+    TEST(memory_that_is_not_there, "a message or write in memory that cannot be read: FI_EFAULT, and the end"),
     TEST(tagged_calls, "tagged calls: -FI_ENOSYS"),
     TEST(atomic_calls, "atomic calls: -FI_ENOSYS"),
     TEST(collective_calls, "collective calls: -FI_ENOSYS"),
