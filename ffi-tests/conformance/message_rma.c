@@ -7,6 +7,7 @@
 #define LENGTH 100000
 #define UNKNOWN_FLAG (1ULL << 45)
 #define LOCAL (FI_ADDR_UNSPEC)
+#define BEYOND_MOST ((size_t)UINT32_MAX + 1)
 
 static uint8_t here[LENGTH], there[LENGTH];
 
@@ -274,37 +275,86 @@ static void scatter(void)
     offer_close(&offer);
 }
 
-static void vectors(void)
+static void delivered(void)
 {
-    struct iovec local[4] = {{here, 10}, {here + 50, 20}, {NULL, 0}, {here + 100, 30}};
+    const size_t lengths[] = {1, 5000, 1 << 20, PATTERN_MAX};
+    static uint8_t target[PATTERN_MAX];
+    struct iovec piece = {0};
+    struct fi_rma_iov remote = {.key = 9};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &remote,
+                                 .rma_iov_count = 1, .context = CONTEXT(1)};
+    struct fid_mr *region;
     struct offer offer;
 
     offer_open(&offer, NULL);
+    region = message_region(&offer.pair.server, target, sizeof target, 9);
+    for (unsigned i = 0; i < 4; i++) {
+        memset(target, 0, sizeof target);
+        remote.len = piece.iov_len = lengths[i];
+        piece.iov_base = (void *)(uintptr_t)pattern(i, lengths[i]);
+        CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+        /* The target places nothing yet. */
+        for (unsigned n = 0; n < 50; n++)
+            check_no_completion(offer.pair.client.cq);
+        (void)await_done(offer.pair.client.cq, 1, WRITTEN);
+        CHECK_BYTES(target, pattern(i, lengths[i]), lengths[i]);
+    }
+    close_fid(&region->fid);
+    offer_close(&offer);
+}
+
+/* Calls with pieces, and with descriptors, which are ignored. */
+static void vectors(void)
+{
+    void *ignored[4] = {CONTEXT(0xbad1), CONTEXT(0xbad2), CONTEXT(0xbad3), CONTEXT(0xbad4)};
+    struct iovec local[4] = {{here, 10}, {here + 50, 20}, {NULL, 0}, {here + 100, 30}};
+    struct fi_rma_iov remote = {.addr = 1000, .len = 60};
+    struct fi_msg_rma message = {.msg_iov = local, .desc = ignored, .iov_count = 4, .addr = LOCAL,
+                                 .rma_iov = &remote, .rma_iov_count = 1};
+    struct offer offer;
+    struct fid_ep *ep;
+
+    offer_open(&offer, NULL);
+    ep = offer.pair.client.ep;
+    remote.key = offer.key;
     memcpy(here, pattern(5, 200), 200);
-    CHECK_OK(fi_writev(offer.pair.client.ep, local, NULL, 4, LOCAL, 7, offer.key, CONTEXT(1)));
+    CHECK_OK(fi_writev(ep, local, ignored, 4, LOCAL, 7, offer.key, CONTEXT(1)));
     (void)await_done(offer.pair.client.cq, 1, WRITTEN);
     memset(here, 0, 200);
-    CHECK_OK(fi_readv(offer.pair.client.ep, local, NULL, 4, LOCAL, 7, offer.key, CONTEXT(2)));
+    CHECK_OK(fi_readv(ep, local, ignored, 4, LOCAL, 7, offer.key, CONTEXT(2)));
     (void)await_done(offer.pair.client.cq, 2, WAS_READ);
     CHECK_BYTES(here, pattern(5, 10), 10);
     CHECK_BYTES(here + 50, pattern(55, 20), 20);
     CHECK_BYTES(here + 100, pattern(105, 30), 30);
     CHECK_BYTES(there + 17, pattern(55, 20), 20);
+    message.context = CONTEXT(3);
+    CHECK_OK(fi_writemsg(ep, &message, FI_COMPLETION));
+    message.context = CONTEXT(4);
+    CHECK_OK(fi_readmsg(ep, &message, FI_COMPLETION));
+    CHECK_OK(fi_write(ep, here, 10, ignored[0], LOCAL, 2000, offer.key, CONTEXT(5)));
+    CHECK_OK(fi_writedata(ep, here, 10, ignored[0], 6, LOCAL, 2010, offer.key, CONTEXT(6)));
+    CHECK_OK(fi_read(ep, here + 500, 20, ignored[0], LOCAL, 2000, offer.key, CONTEXT(7)));
+    for (unsigned i = 3; i <= 7; i++)
+        (void)await_done(offer.pair.client.cq, i, i == 4 || i == 7 ? WAS_READ : WRITTEN);
+    CHECK_INT(await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN).data, 6);
+    CHECK_BYTES(there + 1010, pattern(55, 20), 20);
+    CHECK_BYTES(here + 500, pattern(5, 10), 10);
+    CHECK_BYTES(here + 510, pattern(5, 10), 10);
     offer_close(&offer);
 }
 
 static void writes_with_data(void)
 {
     struct iovec piece = {here, 1000};
-    struct fi_rma_iov target = {.addr = 0, .len = 1000};
-    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &target,
+    struct fi_rma_iov targets[2] = {{.addr = 0, .len = 1000}, {.addr = 5000, .len = 300}};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = targets,
                                  .rma_iov_count = 1, .context = CONTEXT(3), .data = 33};
     struct fi_cq_data_entry entry;
     struct offer offer;
 
     /* Data of a write takes no receive. */
     offer_open(&offer, NULL);
-    target.key = offer.key;
+    targets[0].key = targets[1].key = offer.key;
     memcpy(here, pattern(0, 1000), 1000);
     /* The length is that of the write itself, whatever was written before it. */
     CHECK_OK(fi_inject_write(offer.pair.client.ep, here, 500, LOCAL, 0, offer.key));
@@ -319,6 +369,16 @@ static void writes_with_data(void)
     CHECK_BYTES(there, here, 5);
     CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION));
     CHECK_INT(await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN).data, 33);
+    (void)await_done(offer.pair.client.cq, 3, WRITTEN);
+    /* Several pieces have one entry, with the length of the last one. */
+    targets[0].len = 700;
+    message.rma_iov_count = 2;
+    CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION));
+    entry = await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN);
+    CHECK_INT(entry.data, 33);
+    CHECK_INT(entry.len, 300);
+    CHECK_BYTES(there, here, 700);
+    CHECK_BYTES(there + 5000, here + 700, 300);
     (void)await_done(offer.pair.client.cq, 3, WRITTEN);
     /* No bytes, only data. */
     CHECK_OK(fi_writedata(offer.pair.client.ep, NULL, 0, NULL, 44, LOCAL, 0, offer.key, CONTEXT(4)));
@@ -459,6 +519,7 @@ static void call_errors(void)
     CHECK_RET(fi_inject_write(ep, NULL, 10, LOCAL, 0, 1), -FI_EINVAL);
     CHECK_RET(fi_readv(ep, NULL, NULL, 1, LOCAL, 0, 1, NULL), -FI_EINVAL);
     CHECK_RET(fi_writev(ep, local, NULL, 5, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_readv(ep, local, NULL, 5, LOCAL, 0, 1, NULL), -FI_EINVAL);
     CHECK_RET(fi_writev(ep, (const void *)(bytes + 1), NULL, 1, LOCAL, 0, 1, NULL), -FI_EINVAL);
     CHECK_RET(fi_readmsg(ep, NULL, 0), -FI_EINVAL);
     CHECK_RET(fi_writemsg(ep, NULL, 0), -FI_EINVAL);
@@ -469,13 +530,32 @@ static void call_errors(void)
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
     message.rma_iov_count = 5;
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    /* Five pieces on either side, also if their sum is that of the other side. */
+    remote[0].len = remote[1].len = 10;
+    local[0].iov_len = 50;
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EINVAL);
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    local[0].iov_len = 10;
+    remote[0].len = 50;
+    message.iov_count = 5;
+    message.rma_iov_count = 1;
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EINVAL);
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
     message.rma_iov_count = 0;
     message.iov_count = 0;
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
     message.rma_iov = (const void *)(bytes + 1);
     message.rma_iov_count = 1;
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
-    remote[0].len = 10;
+    /* Longer than a message may be. */
+    CHECK_RET(fi_read(ep, here, BEYOND_MOST, NULL, LOCAL, 0, 1, NULL), -FI_EMSGSIZE);
+    CHECK_RET(fi_write(ep, here, BEYOND_MOST, NULL, LOCAL, 0, 1, NULL), -FI_EMSGSIZE);
+    local[0].iov_len = remote[0].len = BEYOND_MOST;
+    message = (struct fi_msg_rma){.msg_iov = local, .iov_count = 1, .addr = LOCAL, .rma_iov = remote,
+                                  .rma_iov_count = 1};
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EMSGSIZE);
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EMSGSIZE);
+    local[0].iov_len = remote[0].len = 10;
     message = (struct fi_msg_rma){.msg_iov = local, .iov_count = 1, .addr = LOCAL, .rma_iov = remote,
                                   .rma_iov_count = 1};
     CHECK_RET(fi_writemsg(ep, &message, UNKNOWN_FLAG), -FI_EBADFLAGS);
@@ -675,7 +755,8 @@ static const struct test tests[] = {
     TEST(registration_errors, "bad registrations: errors, and nothing changes"),
     TEST(counted_writes, "fi_mr_bind: a counter counts the writes to a region"),
     TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
-    TEST(vectors, "fi_writev, fi_readv"),
+    TEST(delivered, "FI_DELIVERY_COMPLETE: after the bytes of the write are in the region"),
+    TEST(vectors, "fi_writev, fi_readv; any descriptor"),
     TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),
     TEST(unread_writes_with_data, "writes with data wait while 262144 are unread, and arrive when these are read"),
     TEST(injected, "fi_inject_write and FI_INJECT: the buffer is free when the call returns"),
