@@ -570,20 +570,55 @@ static void call_errors(void)
 /* ---- refused access ----------------------------------------------------------------------- */
 
 enum fault { WRONG_KEY, BEYOND, FAR_BEYOND, WRAPS, NO_RIGHT, CLOSED, FAULTS };
+enum access { READ, WRITE, DELIVERED_WRITE };
+
+/* Posts an access to 10 bytes. */
+static void post_access(struct fid_ep *ep, enum access access, uint64_t address, uint64_t key, uintptr_t context)
+{
+    struct iovec piece = {here, 10};
+    struct fi_rma_iov target = {.addr = address, .len = 10, .key = key};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &target,
+                                 .rma_iov_count = 1, .context = CONTEXT(context)};
+
+    if (access == READ)
+        CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(context)));
+    else if (access == WRITE)
+        CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(context)));
+    else
+        CHECK_OK(fi_writemsg(ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+}
+
+/* Takes the entries of a refused write with context 1, and of a read behind it with context 2. */
+static void take_write_and_read(struct fid_cq *cq)
+{
+    struct fi_cq_err_entry error = {0};
+    struct fi_cq_data_entry entry;
+    ssize_t answer = -FI_EAGAIN;
+
+    /* The write itself was complete when TCP had taken it, or fails with the connection. */
+    AWAIT(PATIENCE_MS, (answer = fi_cq_read(cq, &entry, 1)) != -FI_EAGAIN);
+    if (answer == -FI_EAVAIL)
+        (void)await_failed(cq, 1, WRITTEN, FI_EACCES);
+    else
+        CHECK(entry.op_context == CONTEXT(1) && entry.flags == WRITTEN);
+    AWAIT(PATIENCE_MS, fi_cq_readerr(cq, &error, 0) == 1 || fi_cq_read(cq, NULL, 0) == -FI_EINVAL);
+    CHECK(error.op_context == CONTEXT(2));
+    CHECK(error.err == FI_ECANCELED || error.err == FI_EACCES);
+}
 
 /* One access that the peer refuses, with others behind it: the first fails with the reason, the others are
  * cancelled, both sides see the end, and nothing is written. */
-static void refused_access(enum fault fault, bool reads, int mr_mode)
+static void refused_access(enum fault fault, enum access access, int mr_mode)
 {
     struct message_settings settings = {.mr_mode = mr_mode};
-    const uint64_t right = reads ? FI_REMOTE_WRITE : FI_REMOTE_READ;
+    const uint64_t right = access == READ ? FI_REMOTE_WRITE : FI_REMOTE_READ;
     struct fid_mr *other = NULL;
     uint64_t key, address;
     struct offer offer;
     struct fid_ep *ep;
     uint8_t got;
 
-    note("fault %d, %s, mr_mode %d", fault, reads ? "read" : "write", mr_mode);
+    note("fault %d, access %d, mr_mode %d", fault, access, mr_mode);
     offer_open(&offer, &settings);
     ep = offer.pair.client.ep;
     key = offer.key;
@@ -613,35 +648,19 @@ static void refused_access(enum fault fault, bool reads, int mr_mode)
         other = NULL;
     }
     post_recv(offer.pair.server.ep, &got, 1, 9);
-    if (reads)
-        CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(1)));
-    else
-        CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(1)));
+    post_access(ep, access, address, key, 1);
     /* It waits for an answer, which does not come. */
     CHECK_OK(fi_read(ep, here + 50, 10, NULL, LOCAL, offer.address, offer.key, CONTEXT(2)));
-    if (reads) {
-        (void)await_failed(offer.pair.client.cq, 1, WAS_READ, FI_EACCES);
+    post_send(ep, "x", 1, 3);
+    if (access == WRITE) {
+        take_write_and_read(offer.pair.client.cq);
     } else {
-        /* The write itself was complete when TCP had taken it, or fails with the connection. */
-        struct fi_cq_data_entry entry;
-        ssize_t answer = -FI_EAGAIN;
-
-        AWAIT(PATIENCE_MS, (answer = fi_cq_read(offer.pair.client.cq, &entry, 1)) != -FI_EAGAIN);
-        if (answer == -FI_EAVAIL)
-            (void)await_failed(offer.pair.client.cq, 1, WRITTEN, FI_EACCES);
-        else
-            CHECK(entry.op_context == CONTEXT(1) && entry.flags == WRITTEN);
+        (void)await_failed(offer.pair.client.cq, 1, access == READ ? WAS_READ : WRITTEN, FI_EACCES);
+        (void)await_failed(offer.pair.client.cq, 2, WAS_READ, FI_ECANCELED);
     }
+    (void)await_failed(offer.pair.client.cq, 3, SENT, FI_ECANCELED);
     (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
     (void)await_event(offer.pair.server.eq, FI_SHUTDOWN);
-    {
-        struct fi_cq_err_entry error = {0};
-
-        AWAIT(PATIENCE_MS, fi_cq_readerr(offer.pair.client.cq, &error, 0) == 1 ||
-              fi_cq_read(offer.pair.client.cq, NULL, 0) == -FI_EINVAL);
-        CHECK(error.op_context == CONTEXT(2));
-        CHECK(error.err == FI_ECANCELED || (!reads && error.err == FI_EACCES));
-    }
     (void)await_failed(offer.pair.server.cq, 9, RECEIVED, FI_ECANCELED);
     check_no_completion(offer.pair.client.cq);
     check_no_completion(offer.pair.server.cq);
@@ -657,16 +676,24 @@ static void refused_access(enum fault fault, bool reads, int mr_mode)
 static void refused_reads(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
-        refused_access(fault, true, 0);
-        refused_access(fault, true, MR_BASIC);
+        refused_access(fault, READ, 0);
+        refused_access(fault, READ, MR_BASIC);
     }
 }
 
 static void refused_writes(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
-        refused_access(fault, false, 0);
-        refused_access(fault, false, MR_BASIC);
+        refused_access(fault, WRITE, 0);
+        refused_access(fault, WRITE, MR_BASIC);
+    }
+}
+
+static void refused_delivered_writes(void)
+{
+    for (enum fault fault = 0; fault < FAULTS; fault++) {
+        refused_access(fault, DELIVERED_WRITE, 0);
+        refused_access(fault, DELIVERED_WRITE, MR_BASIC);
     }
 }
 
@@ -765,6 +792,7 @@ static const struct test tests[] = {
     TEST(call_errors, "bad arguments: errors, and nothing changes"),
     TEST(refused_reads, "wrong key, bounds or right of a read: FI_EACCES, then the end; nothing is read"),
     TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
+    TEST(refused_delivered_writes, "the same with FI_DELIVERY_COMPLETE: FI_EACCES, then the end"),
     TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),
     TEST(other_domain, "a key opens nothing in another domain"),
     TEST(closed_in_use, "after the close of a region nothing touches its memory"),
