@@ -697,6 +697,93 @@ static void refused_delivered_writes(void)
     }
 }
 
+/* Counters of the client's operations by their kind. */
+enum { OF_SENDS, OF_READS, OF_WRITES, KINDS };
+static struct fid_cntr *counters[KINDS];
+
+/* Binds them to the client's endpoint. The server borrows from its listener. */
+static void bind_counters(struct side *side)
+{
+    const uint64_t kinds[] = {FI_SEND, FI_READ, FI_WRITE};
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+
+    for (unsigned i = 0; i < KINDS && !side->borrows; i++) {
+        CHECK_OK(fi_cntr_open(side->domain, &attr, &counters[i], NULL));
+        CHECK_OK(fi_ep_bind(side->ep, &counters[i]->fid, kinds[i]));
+    }
+}
+
+/* Checks that of each kind one operation has succeeded, and this number failed. */
+static void check_counters(uint64_t failures)
+{
+    for (unsigned i = 0; i < KINDS; i++) {
+        note("counter %u", i);
+        CHECK_INT(fi_cntr_read(counters[i]), 1);
+        CHECK_INT(fi_cntr_readerr(counters[i]), failures);
+    }
+}
+
+/* Opens an offer whose client has done one operation of each kind. */
+static void counted_open(struct offer *offer)
+{
+    struct message_settings settings = {.prepare = bind_counters};
+    struct fid_ep *ep;
+
+    offer_open(offer, &settings);
+    ep = offer->pair.client.ep;
+    message_transfer(&offer->pair.client, &offer->pair.server, 10);
+    CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, 0, offer->key, CONTEXT(1)));
+    (void)await_done(offer->pair.client.cq, 1, WRITTEN);
+    CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, 0, offer->key, CONTEXT(2)));
+    (void)await_done(offer->pair.client.cq, 2, WAS_READ);
+    check_counters(0);
+}
+
+/* Closes the client's endpoint, the counters and the rest. */
+static void counted_close(struct offer *offer)
+{
+    if (offer->pair.client.ep)
+        close_fid(&offer->pair.client.ep->fid);
+    offer->pair.client.ep = NULL;
+    for (unsigned i = 0; i < KINDS; i++)
+        close_fid(&counters[i]->fid);
+    offer_close(offer);
+}
+
+/* Failures are counted by their kind: of a refused access and what is behind it, and of what a close cancels. */
+static void counted_failures(void)
+{
+    enum { LONG = 64 << 20 };
+    uint8_t *memory = map_pages(LONG);
+    struct offer offer;
+    struct fid_ep *ep;
+
+    counted_open(&offer);
+    ep = offer.pair.client.ep;
+    post_access(ep, READ, 0, ~offer.key, 1);
+    post_access(ep, DELIVERED_WRITE, 0, offer.key, 2);
+    post_send(ep, "x", 1, 3);
+    (void)await_failed(offer.pair.client.cq, 1, WAS_READ, FI_EACCES);
+    (void)await_failed(offer.pair.client.cq, 2, WRITTEN, FI_ECANCELED);
+    (void)await_failed(offer.pair.client.cq, 3, SENT, FI_ECANCELED);
+    check_counters(1);
+    counted_close(&offer);
+
+    counted_open(&offer);
+    ep = offer.pair.client.ep;
+    post_send(ep, memory, LONG, 1);
+    CHECK_OK(fi_write(ep, memory, LONG, NULL, LOCAL, 0, offer.key, CONTEXT(2)));
+    CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, 0, offer.key, CONTEXT(3)));
+    close_fid(&ep->fid);
+    offer.pair.client.ep = NULL;
+    check_counters(1);
+    (void)await_failed(offer.pair.client.cq, 1, SENT, FI_ECANCELED);
+    (void)await_failed(offer.pair.client.cq, 2, WRITTEN, FI_ECANCELED);
+    (void)await_failed(offer.pair.client.cq, 3, WAS_READ, FI_ECANCELED);
+    counted_close(&offer);
+    unmap_pages(memory, LONG);
+}
+
 /* The side that refuses says so in its log at once, also if nobody reads its event queue. */
 static void refusal_is_logged(void)
 {
@@ -793,6 +880,7 @@ static const struct test tests[] = {
     TEST(refused_reads, "wrong key, bounds or right of a read: FI_EACCES, then the end; nothing is read"),
     TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
     TEST(refused_delivered_writes, "the same with FI_DELIVERY_COMPLETE: FI_EACCES, then the end"),
+    TEST(counted_failures, "counters of sends, reads and writes count what is refused, cancelled or closed as errors"),
     TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),
     TEST(other_domain, "a key opens nothing in another domain"),
     TEST(closed_in_use, "after the close of a region nothing touches its memory"),
