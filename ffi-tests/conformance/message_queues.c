@@ -9,41 +9,62 @@ static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
+/* Connects two sides. The client's queue has this format, as fi_cq_open is told. */
+static void open_with_format(struct pair *pair, enum fi_cq_format format)
+{
+    struct fi_cq_attr attr = {.format = format};
+    struct event request;
+
+    memset(pair, 0, sizeof *pair);
+    message_listen(&pair->listener, NULL);
+    message_client(&pair->client, &pair->listener, NULL);
+    CHECK_OK(fi_cq_open(pair->client.domain, &attr, &pair->client.cq, NULL));
+    message_endpoint(&pair->client, NULL);
+    CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
+    request = await_event(pair->listener.eq, FI_CONNREQ);
+    message_server(&pair->listener, &pair->server, &request, NULL);
+    CHECK_OK(fi_accept(pair->server.ep, NULL, 0));
+    (void)await_event(pair->client.eq, FI_CONNECTED);
+    (void)await_event(pair->server.eq, FI_CONNECTED);
+}
+
 static void formats(void)
 {
     const struct {
         enum fi_cq_format format;
         size_t length;
     } cases[] = {
+        /* Contexts, too. */
+        {FI_CQ_FORMAT_UNSPEC, sizeof(struct fi_cq_entry)},
         {FI_CQ_FORMAT_CONTEXT, sizeof(struct fi_cq_entry)},
         {FI_CQ_FORMAT_MSG, sizeof(struct fi_cq_msg_entry)},
         {FI_CQ_FORMAT_DATA, sizeof(struct fi_cq_data_entry)},
         {FI_CQ_FORMAT_TAGGED, sizeof(struct fi_cq_tagged_entry)},
     };
 
-    for (unsigned i = 0; i < 4; i++) {
-        struct message_settings settings = {.cq = {.format = cases[i].format}};
+    for (unsigned i = 0; i < 5; i++) {
         union {
             struct fi_cq_tagged_entry entry;
             uint8_t bytes[4 * sizeof(struct fi_cq_tagged_entry)];
         } buffer;
         struct fi_cq_tagged_entry *entry = &buffer.entry;
-        uint8_t got[3][7];
+        uint8_t got[3][7] = {{0}};
         struct pair pair;
         ssize_t count = 0;
 
-        messages_open(&pair, &settings);
+        note("format %d", cases[i].format);
+        open_with_format(&pair, cases[i].format);
         for (unsigned n = 0; n < 3; n++)
-            post_recv(pair.server.ep, got[n], sizeof got[n], 10 + n);
+            post_recv(pair.client.ep, got[n], sizeof got[n], 10 + n);
         for (unsigned n = 0; n < 3; n++)
-            CHECK_OK(fi_injectdata(pair.client.ep, "hello", 5, 88, FI_ADDR_UNSPEC));
+            CHECK_OK(fi_injectdata(pair.server.ep, "hello", 5, 88, FI_ADDR_UNSPEC));
         memset(&buffer, 0xab, sizeof buffer);
         /* Wait without taking. */
-        AWAIT(PATIENCE_MS, fi_cq_read(pair.server.cq, NULL, 0) != -FI_EAGAIN);
+        AWAIT(PATIENCE_MS, fi_cq_read(pair.client.cq, NULL, 0) != -FI_EAGAIN);
         drive();
         AWAIT(PATIENCE_MS, got[2][4] == 'o');
         drive();
-        count = fi_cq_read(pair.server.cq, &buffer, 2);
+        count = fi_cq_read(pair.client.cq, &buffer, 2);
         CHECK_RET(count, 2);
         CHECK_INT((uintptr_t)entry->op_context, 10);
         if (cases[i].length >= sizeof(struct fi_cq_msg_entry)) {
@@ -60,10 +81,50 @@ static void formats(void)
         CHECK_INT((uintptr_t)entry->op_context, 11);
         for (size_t at = 2 * cases[i].length; at < sizeof buffer; at++)
             CHECK_INT(buffer.bytes[at], 0xab);
-        CHECK_RET(fi_cq_read(pair.server.cq, &buffer, 4), 1);
-        CHECK_RET(fi_cq_read(pair.server.cq, &buffer, 4), -FI_EAGAIN);
+        CHECK_RET(fi_cq_read(pair.client.cq, &buffer, 4), 1);
+        CHECK_RET(fi_cq_read(pair.client.cq, &buffer, 4), -FI_EAGAIN);
         pair_close(&pair);
     }
+}
+
+/* fi_cq_sreadfrom: as fi_cq_sread, with sources. */
+static void reads_with_sources(void)
+{
+    struct fi_cq_data_entry entries[4];
+    fi_addr_t sources[4] = {0};
+    uint8_t got[2];
+    struct pair pair, none;
+    int64_t start;
+
+    messages_open(&pair, &waiting);
+    messages_open(&none, NULL);
+    for (int ms = 0; ms <= 100; ms += 50) {
+        start = now_us();
+        CHECK_RET(fi_cq_sreadfrom(pair.server.cq, entries, 4, sources, NULL, ms), -FI_EAGAIN);
+        CHECK_BETWEEN(now_us() - start, ms * 1000, ms * 1000 + 1000000);
+    }
+    CHECK_INT(sources[0], 0);
+    for (unsigned i = 0; i < 2; i++) {
+        post_recv(pair.server.ep, &got[i], 1, i);
+        CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+    }
+    AWAIT(PATIENCE_MS, (drive(), fi_rx_size_left(pair.server.ep) == MESSAGE_QUEUE));
+    CHECK_RET(fi_cq_sreadfrom(pair.server.cq, entries, 4, sources, NULL, -1), 2);
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK_INT((uintptr_t)entries[i].op_context, i);
+        CHECK_INT(sources[i], FI_ADDR_NOTAVAIL);
+    }
+    CHECK_INT(sources[2], 0);
+    /* A failure has none. */
+    post_recv(pair.server.ep, got, 0, 3);
+    CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+    sources[0] = 0;
+    CHECK_RET(fi_cq_sreadfrom(pair.server.cq, entries, 4, sources, NULL, 5000), -FI_EAVAIL);
+    CHECK_INT(sources[0], 0);
+    CHECK_RET(fi_cq_sreadfrom(pair.server.cq, NULL, 1, sources, NULL, 10), -FI_EINVAL);
+    CHECK_RET(fi_cq_sreadfrom(none.server.cq, entries, 4, sources, NULL, 10), -FI_ENOSYS);
+    pair_close(&none);
+    pair_close(&pair);
 }
 
 static void reads(void)
@@ -127,7 +188,7 @@ static void errors_in_order(void)
 {
     struct fi_cq_err_entry error;
     struct fi_cq_data_entry entries[8];
-    uint8_t got[4], data[8];
+    uint8_t got[4], data[8], untouched[8];
     struct pair pair;
 
     /* A success, a failure, a success. */
@@ -141,6 +202,8 @@ static void errors_in_order(void)
     CHECK_RET(fi_cq_read(pair.server.cq, entries, 8), -FI_EAVAIL);
     CHECK_RET(fi_cq_read(pair.server.cq, NULL, 0), -FI_EAVAIL);
     memset(&error, 0xff, sizeof error);
+    memset(data, 0xab, sizeof data);
+    memcpy(untouched, data, sizeof data);
     error.err_data = data;
     error.err_data_size = sizeof data;
     CHECK_RET(fi_cq_readerr(pair.server.cq, &error, 1), -FI_EBADFLAGS);
@@ -153,7 +216,9 @@ static void errors_in_order(void)
     CHECK_INT(error.data, 0);
     CHECK_INT(error.tag, 0);
     CHECK(error.buf == NULL);
+    /* There is no error data. */
     CHECK_INT(error.err_data_size, 0);
+    CHECK_BYTES(data, untouched, sizeof data);
     CHECK_RET(fi_cq_readerr(pair.server.cq, &error, 0), -FI_EAGAIN);
     CHECK_RET(fi_cq_read(pair.server.cq, entries, 8), 1);
     CHECK_INT((uintptr_t)entries[0].op_context, 2);
@@ -852,9 +917,10 @@ static void blocked_callers_sleep(void)
 }
 
 static const struct test tests[] = {
-    TEST(formats, "entries of each fi_cq_format"),
+    TEST(formats, "entries of each fi_cq_format; FI_CQ_FORMAT_UNSPEC is FI_CQ_FORMAT_CONTEXT"),
     TEST(reads, "fi_cq_read, fi_cq_readfrom: room, no room, sources; bad arguments"),
     TEST(reads_for_progress, "fi_cq_read without room makes progress while entries wait"),
+    TEST(reads_with_sources, "fi_cq_sreadfrom: sources are not available; the time-out is honoured"),
     TEST(errors_in_order, "a failure stops reads with -FI_EAVAIL until fi_cq_readerr takes it"),
     TEST(texts, "fi_cq_strerror: a text for every number"),
     TEST(queue_attributes, "wait objects, sizes, formats and flags of fi_cq_open; cq_cnt queues"),

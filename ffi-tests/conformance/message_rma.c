@@ -7,6 +7,7 @@
 #define LENGTH 100000
 #define UNKNOWN_FLAG (1ULL << 45)
 #define LOCAL (FI_ADDR_UNSPEC)
+#define BEYOND_MOST ((size_t)UINT32_MAX + 1)
 
 static uint8_t here[LENGTH], there[LENGTH];
 
@@ -277,37 +278,86 @@ static void scatter(void)
     offer_close(&offer);
 }
 
-static void vectors(void)
+static void delivered(void)
 {
-    struct iovec local[4] = {{here, 10}, {here + 50, 20}, {NULL, 0}, {here + 100, 30}};
+    const size_t lengths[] = {1, 5000, 1 << 20, PATTERN_MAX};
+    static uint8_t target[PATTERN_MAX];
+    struct iovec piece = {0};
+    struct fi_rma_iov remote = {.key = 9};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &remote,
+                                 .rma_iov_count = 1, .context = CONTEXT(1)};
+    struct fid_mr *region;
     struct offer offer;
 
     offer_open(&offer, NULL);
+    region = message_region(&offer.pair.server, target, sizeof target, 9);
+    for (unsigned i = 0; i < 4; i++) {
+        memset(target, 0, sizeof target);
+        remote.len = piece.iov_len = lengths[i];
+        piece.iov_base = (void *)(uintptr_t)pattern(i, lengths[i]);
+        CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+        /* The target places nothing yet. */
+        for (unsigned n = 0; n < 50; n++)
+            check_no_completion(offer.pair.client.cq);
+        (void)await_done(offer.pair.client.cq, 1, WRITTEN);
+        CHECK_BYTES(target, pattern(i, lengths[i]), lengths[i]);
+    }
+    close_fid(&region->fid);
+    offer_close(&offer);
+}
+
+/* Calls with pieces, and with descriptors, which are ignored. */
+static void vectors(void)
+{
+    void *ignored[4] = {CONTEXT(0xbad1), CONTEXT(0xbad2), CONTEXT(0xbad3), CONTEXT(0xbad4)};
+    struct iovec local[4] = {{here, 10}, {here + 50, 20}, {NULL, 0}, {here + 100, 30}};
+    struct fi_rma_iov remote = {.addr = 1000, .len = 60};
+    struct fi_msg_rma message = {.msg_iov = local, .desc = ignored, .iov_count = 4, .addr = LOCAL,
+                                 .rma_iov = &remote, .rma_iov_count = 1};
+    struct offer offer;
+    struct fid_ep *ep;
+
+    offer_open(&offer, NULL);
+    ep = offer.pair.client.ep;
+    remote.key = offer.key;
     memcpy(here, pattern(5, 200), 200);
-    CHECK_OK(fi_writev(offer.pair.client.ep, local, NULL, 4, LOCAL, 7, offer.key, CONTEXT(1)));
+    CHECK_OK(fi_writev(ep, local, ignored, 4, LOCAL, 7, offer.key, CONTEXT(1)));
     (void)await_done(offer.pair.client.cq, 1, WRITTEN);
     memset(here, 0, 200);
-    CHECK_OK(fi_readv(offer.pair.client.ep, local, NULL, 4, LOCAL, 7, offer.key, CONTEXT(2)));
+    CHECK_OK(fi_readv(ep, local, ignored, 4, LOCAL, 7, offer.key, CONTEXT(2)));
     (void)await_done(offer.pair.client.cq, 2, WAS_READ);
     CHECK_BYTES(here, pattern(5, 10), 10);
     CHECK_BYTES(here + 50, pattern(55, 20), 20);
     CHECK_BYTES(here + 100, pattern(105, 30), 30);
     CHECK_BYTES(there + 17, pattern(55, 20), 20);
+    message.context = CONTEXT(3);
+    CHECK_OK(fi_writemsg(ep, &message, FI_COMPLETION));
+    message.context = CONTEXT(4);
+    CHECK_OK(fi_readmsg(ep, &message, FI_COMPLETION));
+    CHECK_OK(fi_write(ep, here, 10, ignored[0], LOCAL, 2000, offer.key, CONTEXT(5)));
+    CHECK_OK(fi_writedata(ep, here, 10, ignored[0], 6, LOCAL, 2010, offer.key, CONTEXT(6)));
+    CHECK_OK(fi_read(ep, here + 500, 20, ignored[0], LOCAL, 2000, offer.key, CONTEXT(7)));
+    for (unsigned i = 3; i <= 7; i++)
+        (void)await_done(offer.pair.client.cq, i, i == 4 || i == 7 ? WAS_READ : WRITTEN);
+    CHECK_INT(await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN).data, 6);
+    CHECK_BYTES(there + 1010, pattern(55, 20), 20);
+    CHECK_BYTES(here + 500, pattern(5, 10), 10);
+    CHECK_BYTES(here + 510, pattern(5, 10), 10);
     offer_close(&offer);
 }
 
 static void writes_with_data(void)
 {
     struct iovec piece = {here, 1000};
-    struct fi_rma_iov target = {.addr = 0, .len = 1000};
-    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &target,
+    struct fi_rma_iov targets[2] = {{.addr = 0, .len = 1000}, {.addr = 5000, .len = 300}};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = targets,
                                  .rma_iov_count = 1, .context = CONTEXT(3), .data = 33};
     struct fi_cq_data_entry entry;
     struct offer offer;
 
     /* Data of a write takes no receive. */
     offer_open(&offer, NULL);
-    target.key = offer.key;
+    targets[0].key = targets[1].key = offer.key;
     memcpy(here, pattern(0, 1000), 1000);
     /* The length is that of the write itself, whatever was written before it. */
     CHECK_OK(fi_inject_write(offer.pair.client.ep, here, 500, LOCAL, 0, offer.key));
@@ -322,6 +372,16 @@ static void writes_with_data(void)
     CHECK_BYTES(there, here, 5);
     CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION));
     CHECK_INT(await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN).data, 33);
+    (void)await_done(offer.pair.client.cq, 3, WRITTEN);
+    /* Several pieces have one entry, with the length of the last one. */
+    targets[0].len = 700;
+    message.rma_iov_count = 2;
+    CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION));
+    entry = await_done(offer.pair.server.cq, 0, REMOTE_WRITTEN);
+    CHECK_INT(entry.data, 33);
+    CHECK_INT(entry.len, 300);
+    CHECK_BYTES(there, here, 700);
+    CHECK_BYTES(there + 5000, here + 700, 300);
     (void)await_done(offer.pair.client.cq, 3, WRITTEN);
     /* No bytes, only data. */
     CHECK_OK(fi_writedata(offer.pair.client.ep, NULL, 0, NULL, 44, LOCAL, 0, offer.key, CONTEXT(4)));
@@ -462,6 +522,7 @@ static void call_errors(void)
     CHECK_RET(fi_inject_write(ep, NULL, 10, LOCAL, 0, 1), -FI_EINVAL);
     CHECK_RET(fi_readv(ep, NULL, NULL, 1, LOCAL, 0, 1, NULL), -FI_EINVAL);
     CHECK_RET(fi_writev(ep, local, NULL, 5, LOCAL, 0, 1, NULL), -FI_EINVAL);
+    CHECK_RET(fi_readv(ep, local, NULL, 5, LOCAL, 0, 1, NULL), -FI_EINVAL);
     CHECK_RET(fi_writev(ep, (const void *)(bytes + 1), NULL, 1, LOCAL, 0, 1, NULL), -FI_EINVAL);
     CHECK_RET(fi_readmsg(ep, NULL, 0), -FI_EINVAL);
     CHECK_RET(fi_writemsg(ep, NULL, 0), -FI_EINVAL);
@@ -472,13 +533,32 @@ static void call_errors(void)
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
     message.rma_iov_count = 5;
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    /* Five pieces on either side, also if their sum is that of the other side. */
+    remote[0].len = remote[1].len = 10;
+    local[0].iov_len = 50;
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EINVAL);
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
+    local[0].iov_len = 10;
+    remote[0].len = 50;
+    message.iov_count = 5;
+    message.rma_iov_count = 1;
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EINVAL);
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
     message.rma_iov_count = 0;
     message.iov_count = 0;
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
     message.rma_iov = (const void *)(bytes + 1);
     message.rma_iov_count = 1;
     CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EINVAL);
-    remote[0].len = 10;
+    /* Longer than a message may be. */
+    CHECK_RET(fi_read(ep, here, BEYOND_MOST, NULL, LOCAL, 0, 1, NULL), -FI_EMSGSIZE);
+    CHECK_RET(fi_write(ep, here, BEYOND_MOST, NULL, LOCAL, 0, 1, NULL), -FI_EMSGSIZE);
+    local[0].iov_len = remote[0].len = BEYOND_MOST;
+    message = (struct fi_msg_rma){.msg_iov = local, .iov_count = 1, .addr = LOCAL, .rma_iov = remote,
+                                  .rma_iov_count = 1};
+    CHECK_RET(fi_writemsg(ep, &message, 0), -FI_EMSGSIZE);
+    CHECK_RET(fi_readmsg(ep, &message, 0), -FI_EMSGSIZE);
+    local[0].iov_len = remote[0].len = 10;
     message = (struct fi_msg_rma){.msg_iov = local, .iov_count = 1, .addr = LOCAL, .rma_iov = remote,
                                   .rma_iov_count = 1};
     CHECK_RET(fi_writemsg(ep, &message, UNKNOWN_FLAG), -FI_EBADFLAGS);
@@ -493,20 +573,55 @@ static void call_errors(void)
 /* ---- refused access ----------------------------------------------------------------------- */
 
 enum fault { WRONG_KEY, BEYOND, FAR_BEYOND, WRAPS, NO_RIGHT, CLOSED, FAULTS };
+enum access { READ, WRITE, DELIVERED_WRITE };
+
+/* Posts an access to 10 bytes. */
+static void post_access(struct fid_ep *ep, enum access access, uint64_t address, uint64_t key, uintptr_t context)
+{
+    struct iovec piece = {here, 10};
+    struct fi_rma_iov target = {.addr = address, .len = 10, .key = key};
+    struct fi_msg_rma message = {.msg_iov = &piece, .iov_count = 1, .addr = LOCAL, .rma_iov = &target,
+                                 .rma_iov_count = 1, .context = CONTEXT(context)};
+
+    if (access == READ)
+        CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(context)));
+    else if (access == WRITE)
+        CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(context)));
+    else
+        CHECK_OK(fi_writemsg(ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+}
+
+/* Takes the entries of a refused write with context 1, and of a read behind it with context 2. */
+static void take_write_and_read(struct fid_cq *cq)
+{
+    struct fi_cq_err_entry error = {0};
+    struct fi_cq_data_entry entry;
+    ssize_t answer = -FI_EAGAIN;
+
+    /* The write itself was complete when TCP had taken it, or fails with the connection. */
+    AWAIT(PATIENCE_MS, (answer = fi_cq_read(cq, &entry, 1)) != -FI_EAGAIN);
+    if (answer == -FI_EAVAIL)
+        (void)await_failed(cq, 1, WRITTEN, FI_EACCES);
+    else
+        CHECK(entry.op_context == CONTEXT(1) && entry.flags == WRITTEN);
+    AWAIT(PATIENCE_MS, fi_cq_readerr(cq, &error, 0) == 1 || fi_cq_read(cq, NULL, 0) == -FI_EINVAL);
+    CHECK(error.op_context == CONTEXT(2));
+    CHECK(error.err == FI_ECANCELED || error.err == FI_EACCES);
+}
 
 /* One access that the peer refuses, with others behind it: the first fails with the reason, the others are
  * cancelled, both sides see the end, and nothing is written. */
-static void refused_access(enum fault fault, bool reads, int mr_mode)
+static void refused_access(enum fault fault, enum access access, int mr_mode)
 {
     struct message_settings settings = {.mr_mode = mr_mode};
-    const uint64_t right = reads ? FI_REMOTE_WRITE : FI_REMOTE_READ;
+    const uint64_t right = access == READ ? FI_REMOTE_WRITE : FI_REMOTE_READ;
     struct fid_mr *other = NULL;
     uint64_t key, address;
     struct offer offer;
     struct fid_ep *ep;
     uint8_t got;
 
-    note("fault %d, %s, mr_mode %d", fault, reads ? "read" : "write", mr_mode);
+    note("fault %d, access %d, mr_mode %d", fault, access, mr_mode);
     offer_open(&offer, &settings);
     ep = offer.pair.client.ep;
     key = offer.key;
@@ -536,35 +651,19 @@ static void refused_access(enum fault fault, bool reads, int mr_mode)
         other = NULL;
     }
     post_recv(offer.pair.server.ep, &got, 1, 9);
-    if (reads)
-        CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(1)));
-    else
-        CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, address, key, CONTEXT(1)));
+    post_access(ep, access, address, key, 1);
     /* It waits for an answer, which does not come. */
     CHECK_OK(fi_read(ep, here + 50, 10, NULL, LOCAL, offer.address, offer.key, CONTEXT(2)));
-    if (reads) {
-        (void)await_failed(offer.pair.client.cq, 1, WAS_READ, FI_EACCES);
+    post_send(ep, "x", 1, 3);
+    if (access == WRITE) {
+        take_write_and_read(offer.pair.client.cq);
     } else {
-        /* The write itself was complete when TCP had taken it, or fails with the connection. */
-        struct fi_cq_data_entry entry;
-        ssize_t answer = -FI_EAGAIN;
-
-        AWAIT(PATIENCE_MS, (answer = fi_cq_read(offer.pair.client.cq, &entry, 1)) != -FI_EAGAIN);
-        if (answer == -FI_EAVAIL)
-            (void)await_failed(offer.pair.client.cq, 1, WRITTEN, FI_EACCES);
-        else
-            CHECK(entry.op_context == CONTEXT(1) && entry.flags == WRITTEN);
+        (void)await_failed(offer.pair.client.cq, 1, access == READ ? WAS_READ : WRITTEN, FI_EACCES);
+        (void)await_failed(offer.pair.client.cq, 2, WAS_READ, FI_ECANCELED);
     }
+    (void)await_failed(offer.pair.client.cq, 3, SENT, FI_ECANCELED);
     (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
     (void)await_event(offer.pair.server.eq, FI_SHUTDOWN);
-    {
-        struct fi_cq_err_entry error = {0};
-
-        AWAIT(PATIENCE_MS, fi_cq_readerr(offer.pair.client.cq, &error, 0) == 1 ||
-              fi_cq_read(offer.pair.client.cq, NULL, 0) == -FI_EINVAL);
-        CHECK(error.op_context == CONTEXT(2));
-        CHECK(error.err == FI_ECANCELED || (!reads && error.err == FI_EACCES));
-    }
     (void)await_failed(offer.pair.server.cq, 9, RECEIVED, FI_ECANCELED);
     check_no_completion(offer.pair.client.cq);
     check_no_completion(offer.pair.server.cq);
@@ -580,17 +679,112 @@ static void refused_access(enum fault fault, bool reads, int mr_mode)
 static void refused_reads(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
-        refused_access(fault, true, 0);
-        refused_access(fault, true, MR_BASIC);
+        refused_access(fault, READ, 0);
+        refused_access(fault, READ, MR_BASIC);
     }
 }
 
 static void refused_writes(void)
 {
     for (enum fault fault = 0; fault < FAULTS; fault++) {
-        refused_access(fault, false, 0);
-        refused_access(fault, false, MR_BASIC);
+        refused_access(fault, WRITE, 0);
+        refused_access(fault, WRITE, MR_BASIC);
     }
+}
+
+static void refused_delivered_writes(void)
+{
+    for (enum fault fault = 0; fault < FAULTS; fault++) {
+        refused_access(fault, DELIVERED_WRITE, 0);
+        refused_access(fault, DELIVERED_WRITE, MR_BASIC);
+    }
+}
+
+/* Counters of the client's operations by their kind. */
+enum { OF_SENDS, OF_READS, OF_WRITES, KINDS };
+static struct fid_cntr *counters[KINDS];
+
+/* Binds them to the client's endpoint. The server borrows from its listener. */
+static void bind_counters(struct side *side)
+{
+    const uint64_t kinds[] = {FI_SEND, FI_READ, FI_WRITE};
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+
+    for (unsigned i = 0; i < KINDS && !side->borrows; i++) {
+        CHECK_OK(fi_cntr_open(side->domain, &attr, &counters[i], NULL));
+        CHECK_OK(fi_ep_bind(side->ep, &counters[i]->fid, kinds[i]));
+    }
+}
+
+/* Checks that of each kind one operation has succeeded, and this number failed. */
+static void check_counters(uint64_t failures)
+{
+    for (unsigned i = 0; i < KINDS; i++) {
+        note("counter %u", i);
+        CHECK_INT(fi_cntr_read(counters[i]), 1);
+        CHECK_INT(fi_cntr_readerr(counters[i]), failures);
+    }
+}
+
+/* Opens an offer whose client has done one operation of each kind. */
+static void counted_open(struct offer *offer)
+{
+    struct message_settings settings = {.prepare = bind_counters};
+    struct fid_ep *ep;
+
+    offer_open(offer, &settings);
+    ep = offer->pair.client.ep;
+    message_transfer(&offer->pair.client, &offer->pair.server, 10);
+    CHECK_OK(fi_write(ep, here, 10, NULL, LOCAL, 0, offer->key, CONTEXT(1)));
+    (void)await_done(offer->pair.client.cq, 1, WRITTEN);
+    CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, 0, offer->key, CONTEXT(2)));
+    (void)await_done(offer->pair.client.cq, 2, WAS_READ);
+    check_counters(0);
+}
+
+/* Closes the client's endpoint, the counters and the rest. */
+static void counted_close(struct offer *offer)
+{
+    if (offer->pair.client.ep)
+        close_fid(&offer->pair.client.ep->fid);
+    offer->pair.client.ep = NULL;
+    for (unsigned i = 0; i < KINDS; i++)
+        close_fid(&counters[i]->fid);
+    offer_close(offer);
+}
+
+/* Failures are counted by their kind: of a refused access and what is behind it, and of what a close cancels. */
+static void counted_failures(void)
+{
+    enum { LONG = 64 << 20 };
+    uint8_t *memory = map_pages(LONG);
+    struct offer offer;
+    struct fid_ep *ep;
+
+    counted_open(&offer);
+    ep = offer.pair.client.ep;
+    post_access(ep, READ, 0, ~offer.key, 1);
+    post_access(ep, DELIVERED_WRITE, 0, offer.key, 2);
+    post_send(ep, "x", 1, 3);
+    (void)await_failed(offer.pair.client.cq, 1, WAS_READ, FI_EACCES);
+    (void)await_failed(offer.pair.client.cq, 2, WRITTEN, FI_ECANCELED);
+    (void)await_failed(offer.pair.client.cq, 3, SENT, FI_ECANCELED);
+    check_counters(1);
+    counted_close(&offer);
+
+    counted_open(&offer);
+    ep = offer.pair.client.ep;
+    post_send(ep, memory, LONG, 1);
+    CHECK_OK(fi_write(ep, memory, LONG, NULL, LOCAL, 0, offer.key, CONTEXT(2)));
+    CHECK_OK(fi_read(ep, here, 10, NULL, LOCAL, 0, offer.key, CONTEXT(3)));
+    close_fid(&ep->fid);
+    offer.pair.client.ep = NULL;
+    check_counters(1);
+    (void)await_failed(offer.pair.client.cq, 1, SENT, FI_ECANCELED);
+    (void)await_failed(offer.pair.client.cq, 2, WRITTEN, FI_ECANCELED);
+    (void)await_failed(offer.pair.client.cq, 3, WAS_READ, FI_ECANCELED);
+    counted_close(&offer);
+    unmap_pages(memory, LONG);
 }
 
 /* The side that refuses says so in its log at once, also if nobody reads its event queue. */
@@ -678,7 +872,8 @@ static const struct test tests[] = {
     TEST(registration_errors, "bad registrations: errors, and nothing changes"),
     TEST(counted_writes, "fi_mr_bind: a counter counts the writes to a region"),
     TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
-    TEST(vectors, "fi_writev, fi_readv"),
+    TEST(delivered, "FI_DELIVERY_COMPLETE: after the bytes of the write are in the region"),
+    TEST(vectors, "fi_writev, fi_readv; any descriptor"),
     TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),
     TEST(unread_writes_with_data, "writes with data wait while 262144 are unread, and arrive when these are read"),
     TEST(injected, "fi_inject_write and FI_INJECT: the buffer is free when the call returns"),
@@ -687,6 +882,8 @@ static const struct test tests[] = {
     TEST(call_errors, "bad arguments: errors, and nothing changes"),
     TEST(refused_reads, "wrong key, bounds or right of a read: FI_EACCES, then the end; nothing is read"),
     TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
+    TEST(refused_delivered_writes, "the same with FI_DELIVERY_COMPLETE: FI_EACCES, then the end"),
+    TEST(counted_failures, "counters of sends, reads and writes count what is refused, cancelled or closed as errors"),
     TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),
     TEST(other_domain, "a key opens nothing in another domain"),
     TEST(closed_in_use, "after the close of a region nothing touches its memory"),

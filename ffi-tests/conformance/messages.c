@@ -2,11 +2,14 @@
 #include "message.h"
 
 #include <rdma/fi_atomic.h>
+#include <rdma/fi_collective.h>
 #include <rdma/fi_tagged.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #define UNKNOWN_FLAG (1ULL << 45)
+/* FI_PRIORITY, which libfabric 2 no longer names. */
+#define PRIORITY (1ULL << 22)
 
 /* ---- what arrives ------------------------------------------------------------------------- */
 
@@ -96,8 +99,11 @@ static void in_order(void)
 
 static void each_call(void)
 {
+    /* Descriptors are ignored. */
+    void *ignored = CONTEXT(0xbad1);
     struct iovec piece = {(void *)(uintptr_t)pattern(0, 10), 10};
-    struct fi_msg message = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(3)};
+    struct fi_msg message = {
+        .msg_iov = &piece, .desc = &ignored, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(3)};
     const uint64_t data[] = {0, 0, 77, 88, 99, 0, UINT64_MAX};
     uint8_t got[7][10] = {{0}};
     struct pair pair;
@@ -106,21 +112,22 @@ static void each_call(void)
     messages_open(&pair, NULL);
     for (unsigned i = 0; i < 7; i++) {
         struct iovec target = {got[i], sizeof got[i]};
-        struct fi_msg receive = {.msg_iov = &target, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(i)};
+        struct fi_msg receive = {
+            .msg_iov = &target, .desc = &ignored, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(i)};
 
         if (i % 3 == 0)
-            post_recv(pair.server.ep, got[i], sizeof got[i], i);
+            CHECK_OK(fi_recv(pair.server.ep, got[i], sizeof got[i], ignored, FI_ADDR_UNSPEC, CONTEXT(i)));
         else if (i % 3 == 1)
-            CHECK_OK(fi_recvv(pair.server.ep, &target, NULL, 1, FI_ADDR_UNSPEC, CONTEXT(i)));
+            CHECK_OK(fi_recvv(pair.server.ep, &target, &ignored, 1, FI_ADDR_UNSPEC, CONTEXT(i)));
         else
-            CHECK_OK(fi_recvmsg(pair.server.ep, &receive, FI_COMPLETION));
+            CHECK_OK(fi_recvmsg(pair.server.ep, &receive, FI_COMPLETION | (i == 2 ? FI_MORE : 0)));
     }
     ep = pair.client.ep;
     message.data = 77;
-    CHECK_OK(fi_send(ep, pattern(0, 10), 10, NULL, FI_ADDR_UNSPEC, CONTEXT(1)));
-    CHECK_OK(fi_sendv(ep, &piece, NULL, 1, FI_ADDR_UNSPEC, CONTEXT(2)));
+    CHECK_OK(fi_send(ep, pattern(0, 10), 10, ignored, FI_ADDR_UNSPEC, CONTEXT(1)));
+    CHECK_OK(fi_sendv(ep, &piece, &ignored, 1, FI_ADDR_UNSPEC, CONTEXT(2)));
     CHECK_OK(fi_sendmsg(ep, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION));
-    CHECK_OK(fi_senddata(ep, pattern(0, 10), 10, NULL, 88, FI_ADDR_UNSPEC, CONTEXT(4)));
+    CHECK_OK(fi_senddata(ep, pattern(0, 10), 10, ignored, 88, FI_ADDR_UNSPEC, CONTEXT(4)));
     CHECK_OK(fi_injectdata(ep, pattern(0, 10), 10, 99, FI_ADDR_UNSPEC));
     CHECK_OK(fi_inject(ep, pattern(0, 10), 10, FI_ADDR_UNSPEC));
     CHECK_OK(fi_senddata(ep, pattern(0, 10), 10, NULL, UINT64_MAX, FI_ADDR_UNSPEC, CONTEXT(5)));
@@ -226,6 +233,35 @@ static void inject_never_reports(void)
     pair_close(&pair);
 }
 
+/* Copied bytes have a bound of their own, however long the queue is. */
+static void inject_is_bounded(void)
+{
+    /* More than the sockets between take. */
+    enum { LENGTH = 256 << 20, QUEUE = 8192 };
+    struct message_settings settings = {.tx_size = QUEUE};
+    uint8_t *memory = map_pages(LENGTH);
+    unsigned injected = 0;
+    struct pair pair;
+    ssize_t answer;
+
+    messages_open(&pair, &settings);
+    post_send(pair.client.ep, memory, LENGTH, 1);
+    while ((answer = fi_inject(pair.client.ep, pattern(0, 4096), 4096, FI_ADDR_UNSPEC)) == 0)
+        injected++;
+    CHECK_RET(answer, -FI_EAGAIN);
+    printf("%u of 4096 bytes\n", injected);
+    CHECK_BETWEEN(injected, 1, QUEUE / 4);
+    /* What is not copied is still taken. */
+    post_send(pair.client.ep, memory, 4096, 2);
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    (void)await_failed(pair.client.cq, 1, SENT, FI_ECANCELED);
+    (void)await_failed(pair.client.cq, 2, SENT, FI_ECANCELED);
+    check_no_completion(pair.client.cq);
+    pair_close(&pair);
+    unmap_pages(memory, LENGTH);
+}
+
 /* ---- which completions, and when ---------------------------------------------------------- */
 
 static void selective(void)
@@ -308,6 +344,41 @@ static void levels(void)
         (void)await_done(pair.client.cq, i, SENT);
     }
     CHECK_RET(fi_sendmsg(pair.client.ep, &message, levels[3]), -FI_EBADFLAGS);
+    pair_close(&pair);
+}
+
+static void ignored_flags(void)
+{
+    const uint64_t flags[] = {PRIORITY, 1ULL << 60, 1ULL << 61, 1ULL << 62, 1ULL << 63};
+    uint8_t target[10] = {0}, got = 0;
+    struct iovec out = {(void *)(uintptr_t)"x", 1}, in = {&got, 1};
+    struct fi_rma_iov remote = {.len = 1, .key = 1};
+    struct fi_msg send = {.msg_iov = &out, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(1)};
+    struct fi_msg receive = {.msg_iov = &in, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
+    struct fi_msg_rma write = {.msg_iov = &out, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
+                               .rma_iov_count = 1, .context = CONTEXT(3)};
+    struct fid_mr *region;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < 5; i++) {
+        /* Calls other than those that send have no priority. */
+        uint64_t own = flags[i] == PRIORITY ? 0 : flags[i];
+
+        note("flag 0x%llx", (unsigned long long)flags[i]);
+        memset(target, 0, sizeof target);
+        CHECK_OK(fi_mr_reg(pair.server.domain, target, sizeof target, FI_REMOTE_WRITE, 0, 1, own, &region, NULL));
+        CHECK_OK(fi_recvmsg(pair.server.ep, &receive, own));
+        CHECK_OK(fi_writemsg(pair.client.ep, &write, flags[i]));
+        CHECK_OK(fi_sendmsg(pair.client.ep, &send, flags[i]));
+        CHECK_INT(await_done(pair.server.cq, 2, RECEIVED).len, 1);
+        CHECK_INT(got, 'x');
+        CHECK_INT(target[0], 'x');
+        (void)await_done(pair.client.cq, 3, WRITTEN);
+        (void)await_done(pair.client.cq, 1, SENT);
+        close_fid(&region->fid);
+        got = 0;
+    }
     pair_close(&pair);
 }
 
@@ -654,6 +725,8 @@ static void bad_arguments(void)
         five[i] = (struct iovec){(void *)(uintptr_t)"x", UINT32_MAX};
     CHECK_RET(fi_sendv(ep, five, NULL, 4, FI_ADDR_UNSPEC, NULL), -FI_EMSGSIZE);
     CHECK_RET(fi_recvv(ep, five, NULL, 4, FI_ADDR_UNSPEC, NULL), -FI_EMSGSIZE);
+    /* The data goes with the message, and takes 8 bytes of its length. */
+    CHECK_RET(fi_senddata(ep, "x", (size_t)UINT32_MAX - 7, NULL, 1, FI_ADDR_UNSPEC, NULL), -FI_EMSGSIZE);
     message = (struct fi_msg){.addr = FI_ADDR_UNSPEC};
     CHECK_RET(fi_sendmsg(ep, &message, UNKNOWN_FLAG), -FI_EBADFLAGS);
     CHECK_RET(fi_sendmsg(ep, &message, FI_PEEK), -FI_EBADFLAGS);
@@ -667,50 +740,151 @@ static void bad_arguments(void)
     pair_close(&pair);
 }
 
-/* A message in memory that cannot be read: the operation fails, and the connection ends. */
-static void memory_that_is_not_there(void)
+/* A message or write in memory that cannot be read: the operation fails, one behind it is cancelled, and the connection
+ * ends. */
+static void unreadable_source(bool writes, bool with_more)
 {
     enum { LENGTH = 1 << 20 };
     uint8_t *none = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec piece = {none, LENGTH};
+    struct fi_rma_iov remote = {.len = LENGTH, .key = 1};
+    struct fi_msg send = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
+    struct fi_msg_rma write = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
+                               .rma_iov_count = 1, .context = CONTEXT(2)};
     static uint8_t got[LENGTH];
+    struct fid_mr *region;
     struct pair pair;
 
     CHECK(none != MAP_FAILED);
     messages_open(&pair, NULL);
+    region = message_region(&pair.server, got, LENGTH, 1);
     post_recv(pair.server.ep, got, LENGTH, 1);
-    post_send(pair.client.ep, none, LENGTH, 2);
-    (void)await_failed(pair.client.cq, 2, SENT, FI_EFAULT);
+    if (writes)
+        CHECK_OK(fi_writemsg(pair.client.ep, &write, with_more ? FI_MORE : 0));
+    else
+        CHECK_OK(fi_sendmsg(pair.client.ep, &send, with_more ? FI_MORE : 0));
+    if (with_more)
+        post_send(pair.client.ep, "x", 1, 3);
+    (void)await_failed(pair.client.cq, 2, writes ? WRITTEN : SENT, FI_EFAULT);
+    if (with_more)
+        (void)await_failed(pair.client.cq, 3, SENT, FI_ECANCELED);
     (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
     (void)await_event(pair.client.eq, FI_SHUTDOWN);
     (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    check_no_completion(pair.server.cq);
+    close_fid(&region->fid);
     pair_close(&pair);
     unmap_pages(none, LENGTH);
 }
 
-static void other_calls(void)
+static void memory_that_is_not_there(void)
 {
-    struct fi_msg_tagged tagged = {.addr = FI_ADDR_UNSPEC};
-    struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
-    struct fi_poll_attr poll_attr = {0};
-    uint64_t value = 0;
-    struct fid_av *av = NULL;
-    struct fid_poll *poll = NULL;
-    struct fid_stx *stx = NULL;
-    struct fid_ep *other = NULL;
+    for (unsigned i = 0; i < 4; i++)
+        unreadable_source(i % 2, i / 2);
+}
+
+static void tagged_calls(void)
+{
+    struct fi_msg_tagged message = {.addr = FI_ADDR_UNSPEC};
+    uint8_t byte = 0;
+    struct iovec iov = {&byte, 1};
+    struct pair pair;
+    struct fid_ep *ep;
+
+    messages_open(&pair, NULL);
+    ep = pair.client.ep;
+    CHECK_RET(fi_trecv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_trecvv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_trecvmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_tsend(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tsendv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tsendmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_tinject(ep, &byte, 1, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
+    CHECK_RET(fi_tsenddata(ep, &byte, 1, NULL, 0, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_tinjectdata(ep, &byte, 1, 0, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
+    messages_pass(&pair);
+    pair_close(&pair);
+}
+
+static void atomic_calls(void)
+{
+    const fi_addr_t none = FI_ADDR_UNSPEC;
+    struct fi_msg_atomic message = {.addr = none, .datatype = FI_UINT64, .op = FI_SUM};
+    uint64_t value = 0, result = 0;
+    struct fi_ioc ioc = {&value, 1}, results = {&result, 1};
+    struct fi_atomic_attr attr = {0};
     struct pair pair;
     struct fid_ep *ep;
     size_t count;
+
+    messages_open(&pair, NULL);
+    ep = pair.client.ep;
+    CHECK_RET(fi_atomic(ep, &value, 1, NULL, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_atomicv(ep, &ioc, NULL, 1, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_atomicmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_inject_atomic(ep, &value, 1, none, 0, 0, FI_UINT64, FI_SUM), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomic(ep, &value, 1, NULL, &result, NULL, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicv(ep, &ioc, NULL, 1, &results, NULL, 1, none, 0, 0, FI_UINT64, FI_SUM, NULL),
+              -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicmsg(ep, &message, &results, NULL, 1, 0), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomic(ep, &value, 1, NULL, &value, NULL, &result, NULL, none, 0, 0, FI_UINT64, FI_CSWAP,
+                                NULL), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicv(ep, &ioc, NULL, 1, &ioc, NULL, 1, &results, NULL, 1, none, 0, 0, FI_UINT64,
+                                 FI_CSWAP, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicmsg(ep, &message, &ioc, NULL, 1, &results, NULL, 1, 0), -FI_ENOSYS);
+    CHECK_RET(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicvalid(ep, FI_UINT64, FI_CSWAP, &count), -FI_ENOSYS);
+    CHECK_RET(fi_query_atomic(pair.client.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
+    messages_pass(&pair);
+    pair_close(&pair);
+}
+
+static void collective_calls(void)
+{
+    const fi_addr_t none = FI_ADDR_UNSPEC;
+    struct fi_collective_attr attr = {.op = FI_SUM, .datatype = FI_UINT64};
+    uint64_t value = 0, result = 0;
+    struct fid_mc *mc = NULL;
+    struct pair pair;
+    struct fid_ep *ep;
+
+    messages_open(&pair, NULL);
+    ep = pair.client.ep;
+    CHECK_RET(fi_query_collective(pair.client.domain, FI_BARRIER, &attr, 0), -FI_ENOSYS);
+    CHECK_RET(fi_join_collective(ep, none, NULL, 0, &mc, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_barrier(ep, none, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_barrier2(ep, none, FI_COMPLETION, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_broadcast(ep, &value, 1, NULL, none, none, FI_UINT64, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_alltoall(ep, &value, 1, NULL, &result, NULL, none, FI_UINT64, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_allreduce(ep, &value, 1, NULL, &result, NULL, none, FI_UINT64, FI_SUM, 0, NULL), -FI_ENOSYS);
+    CHECK(mc == NULL);
+    messages_pass(&pair);
+    pair_close(&pair);
+}
+
+static void other_calls(void)
+{
+    struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+    struct fi_wait_attr wait_attr = {.wait_obj = FI_WAIT_FD};
+    struct fi_poll_attr poll_attr = {0};
+    struct fid_av *av = NULL;
+    struct fid_wait *wait = NULL;
+    struct fid_poll *poll = NULL;
+    struct fid_stx *stx = NULL;
+    struct fid_ep *other = NULL;
+    uint64_t value = 0;
+    struct pair pair;
+    struct fid_ep *ep;
+    struct fid *domain;
     void *ops;
 
     messages_open(&pair, NULL);
     ep = pair.client.ep;
-    CHECK_RET(fi_trecv(ep, &value, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_trecvmsg(ep, &tagged, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tsend(ep, &value, 1, NULL, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tinject(ep, &value, 1, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
-    CHECK_RET(fi_atomic(ep, &value, 1, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    domain = &pair.client.domain->fid;
     CHECK_RET(fi_av_open(pair.client.domain, &av_attr, &av, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_wait_open(pair.client.fabric, &wait_attr, &wait), -FI_ENOSYS);
     CHECK_RET(fi_poll_open(pair.client.domain, &poll_attr, &poll), -FI_ENOSYS);
     CHECK_RET(fi_stx_context(pair.client.domain, pair.client.info->tx_attr, &stx, NULL), -FI_ENOSYS);
     CHECK_RET(fi_scalable_ep(pair.client.domain, pair.client.info, &other, NULL), -FI_ENOSYS);
@@ -718,9 +892,11 @@ static void other_calls(void)
     CHECK_RET(fi_rx_context(ep, 0, pair.client.info->rx_attr, &other, NULL), -FI_ENOSYS);
     CHECK_RET(fi_ep_alias(ep, &other, 0), -FI_ENOSYS);
     /* ofi_rxm lets a provider live without its flow control only with this error. */
-    CHECK_RET(fi_open_ops(&pair.client.domain->fid, "ofix_flow_ctrl_v1", 0, &ops, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_open_ops(domain, "ofix_flow_ctrl_v1", 0, &ops, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_open_ops(domain, "ofix_dynamic_rbuf_v2", 0, &ops, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_set_ops(domain, "ofix_dynamic_rbuf_v2", 0, &value, NULL), -FI_ENOSYS);
     CHECK_RET(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_TX_SIZE, &value, sizeof value), -FI_ENOPROTOOPT);
-    CHECK(av == NULL && poll == NULL && stx == NULL && other == NULL);
+    CHECK(av == NULL && wait == NULL && poll == NULL && stx == NULL && other == NULL);
     messages_pass(&pair);
     pair_close(&pair);
 }
@@ -730,14 +906,16 @@ static const struct test tests[] = {
     TEST(each_family, "over IPv4 and IPv6"),
     TEST(scatter_and_gather, "up to 4 pieces on either side, empty ones too"),
     TEST(in_order, "messages and their completions keep the order of the calls"),
-    TEST(each_call, "every call that sends or receives; remote CQ data of 64 bits"),
+    TEST(each_call, "every call that sends or receives, with any descriptor; remote CQ data of 64 bits"),
     TEST(no_bytes, "messages and receives without bytes; a null receive of any length"),
     TEST(inject_copies, "fi_inject and FI_INJECT: the buffer is free when the call returns"),
     TEST(message_inject_too_long, "more than inject_size: -FI_EMSGSIZE"),
     TEST(inject_never_reports, "fi_inject has no completion, not even of a failure"),
+    TEST(inject_is_bounded, "copied bytes that find no room give -FI_EAGAIN, long before the queue is full"),
     TEST(selective, "FI_SELECTIVE_COMPLETION: only successes that ask for it, and every failure"),
     TEST(flags_of_endpoint, "op_flags hold for calls without flags"),
     TEST(levels, "FI_INJECT_COMPLETE, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE; no FI_MATCH_COMPLETE"),
+    TEST(ignored_flags, "FI_PRIORITY and the bits from 60 on, which are libfabric's own, ask for nothing"),
     TEST(delivery_waits, "FI_DELIVERY_COMPLETE: after the message is in its receive"),
     TEST(more_and_fence, "FI_MORE announces another call; FI_FENCE waits for earlier reads"),
     TEST(more_at_the_end, "a message with FI_MORE goes out when the queue is read"),
@@ -749,8 +927,11 @@ static const struct test tests[] = {
     TEST(both_pause, "two sides that wait for receives do not hang each other"),
     TEST(full_queues, "queues take exactly their sizes, then -FI_EAGAIN"),
     TEST(bad_arguments, "null, misaligned, too many, too long, unknown flags: errors, and nothing changes"),
-    TEST(memory_that_is_not_there, "a message in memory that cannot be read: FI_EFAULT, and the end"),
-    TEST(other_calls, "tagged, atomic, address vector, scalable: -FI_ENOSYS"),
+    TEST(memory_that_is_not_there, "a message or write in memory that cannot be read: FI_EFAULT, and the end"),
+    TEST(tagged_calls, "tagged calls: -FI_ENOSYS"),
+    TEST(atomic_calls, "atomic calls: -FI_ENOSYS"),
+    TEST(collective_calls, "collective calls: -FI_ENOSYS"),
+    TEST(other_calls, "address vectors, wait and poll sets, scalable endpoints, operations of domains: -FI_ENOSYS"),
 };
 
 const struct section messages_section = SECTION("messages", tests);
