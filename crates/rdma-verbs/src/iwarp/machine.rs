@@ -33,14 +33,15 @@ use reads::Reads;
 use receive::Receiver;
 use receives::ReceiveSource;
 pub use receives::SharedReceives;
-use transmit::Transmitter;
+use transmit::{Refused, Transmitter};
 
 use super::region::{ProtectionDomain, RegionCache};
 use crate::{
     Completion, CompletionStatus, Error, Memory, Place, QpCapabilities, QpId, RecvRequest, Result,
     SendRequest,
 };
-use iwarp_wire::rdmap::{About, Terminate};
+use iwarp_wire::ddp::Header;
+use iwarp_wire::rdmap::{self, About, Terminate};
 
 /// Longest message, in bytes: the offset in a Send has 32 bits [RFC 5041 5.2-2].
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
@@ -484,19 +485,28 @@ impl Machine {
             }
             _ => CompletionStatus::Flushed,
         };
-        self.transmitter.flush(self.refused_read(fault), sink);
+        self.transmitter.flush(self.refused(fault), sink);
         self.receiver.flush(first, sink);
         self.reads.clear();
     }
 
-    /// The read that the peer's Terminate refuses, by the number of reads before it that are not reported. A
-    /// Terminate that repeats no header is about the oldest request, if that is a read; so is one about a write
-    /// whose delivery that read waits for.
-    fn refused_read(&self, fault: Option<&Fault>) -> Option<usize> {
-        let is_refusal = matches!(fault, Some(Fault::Terminated(terminate)) if terminate.is_protection());
-        let exact = self.receiver.terminated_read().and_then(|sequence| self.reads.position(sequence));
-        let oldest = self.transmitter.awaits_read().then_some(0);
-        exact.or(oldest).filter(|_| is_refusal)
+    /// The request that the peer refuses in its Terminate, as the header that this repeats shows: a read; a write
+    /// that is being sent; or one that is sent, which the read of no bytes reports that confirms its delivery. A
+    /// Terminate without a header is about the oldest request, if that is a read.
+    fn refused(&self, fault: Option<&Fault>) -> Option<Refused> {
+        let Some(Fault::Terminated(terminate)) = fault else { return None };
+        let before = match self.receiver.terminated_header() {
+            _ if !terminate.is_protection() => None,
+            Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
+                self.reads.position(header.sequence)
+            }
+            Some(Header::Tagged(header)) if self.transmitter.is_writing_to(header.stag, header.offset) => {
+                return Some(Refused::Write);
+            }
+            Some(Header::Tagged(_)) => self.reads.empty_position(),
+            _ => self.transmitter.awaits_read().then_some(0),
+        };
+        before.map(|before| Refused::Read { before })
     }
 }
 

@@ -83,6 +83,12 @@ impl Reads {
         Some(self.completed as usize + at)
     }
 
+    /// The same for the oldest outstanding read of no bytes.
+    pub(super) fn empty_position(&self) -> Option<usize> {
+        let at = self.outstanding.iter().position(|read| read.left == 0)?;
+        Some(self.completed as usize + at)
+    }
+
     /// The place for the bytes at `offset` of the next response.
     pub(super) fn place(&self, offset: u64) -> Option<Place> {
         let places = self.outstanding.front()?.places;

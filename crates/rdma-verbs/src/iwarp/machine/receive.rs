@@ -266,16 +266,10 @@ impl Receiver {
         About { head, request: self.body.bytes().first_chunk().filter(|_| is_request) }
     }
 
-    /// The sequence number of the read that the peer's Terminate is about, if the Terminate repeats its header
-    /// [RFC 5040 4.8-8].
-    pub(super) fn terminated_read(&self) -> Option<u32> {
-        if !matches!(self.effect, Effect::Terminate) {
-            return None;
-        }
-        match Header::parse(split_head(About::parse(self.body.bytes()).head).1) {
-            Ok(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => Some(header.sequence),
-            _ => None,
-        }
+    /// The header that the peer's Terminate repeats of the segment that it is about, if it does [RFC 5040 4.8-8].
+    pub(super) fn terminated_header(&self) -> Option<Header> {
+        let terminate = Some(self.body.bytes()).filter(|_| matches!(self.effect, Effect::Terminate))?;
+        Header::parse(split_head(About::parse(terminate).head).1).ok()
     }
 
     /// See [`super::Machine::feed`].

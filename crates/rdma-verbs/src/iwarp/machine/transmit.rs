@@ -21,6 +21,15 @@ use iwarp_wire::rdmap::{About, Opcode, Terminate};
 /// Minimum room in a chunk to begin another segment in it.
 pub(super) const WORTHWHILE: usize = 2048;
 
+/// The request that the peer refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The requested read with so many unreported ones before it.
+    Read { before: usize },
+    /// The write that is being sent.
+    Write,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Transmitter {
@@ -180,22 +189,26 @@ impl Transmitter {
         self.stream.discard();
     }
 
-    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the read that the peer refused, which
-    /// is given by the number of requested reads before it, and the request whose memory is no longer registered
-    /// or cannot be read.
-    pub(super) fn flush(&mut self, mut refused: Option<usize>, sink: &mut impl Sink) {
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the request that the peer refused, and
+    /// the one whose memory is no longer registered or cannot be read.
+    pub(super) fn flush(&mut self, refused: Option<Refused>, sink: &mut impl Sink) {
+        let mut reads_before = match refused {
+            Some(Refused::Read { before }) => Some(before),
+            _ => None,
+        };
         for pending in std::mem::take(&mut self.pending) {
             let mut status = CompletionStatus::Flushed;
             if pending.report.kind == CompletionKind::Read {
-                if refused == Some(0) {
+                if reads_before == Some(0) {
                     status = CompletionStatus::RemoteAccess;
                 }
-                refused = refused.and_then(|before| before.checked_sub(1));
+                reads_before = reads_before.and_then(|before| before.checked_sub(1));
             }
             sink.push(pending.report.completion(self.qp, status));
         }
         let mut status = match self.fault {
             Some(Violation::LocalKey(_) | Violation::LocalPlace) => CompletionStatus::LocalAccess,
+            _ if refused == Some(Refused::Write) => CompletionStatus::RemoteAccess,
             _ => CompletionStatus::Flushed,
         };
         for work in std::mem::take(&mut self.work) {
@@ -212,6 +225,14 @@ impl Transmitter {
     pub(super) fn give_up_reads(&mut self) {
         for work in self.work.iter_mut().filter(|work| matches!(work.body, Body::Read(..))) {
             work.body = Body::Encoded { left: 0, started: false };
+        }
+    }
+
+    /// Whether it is sending a write to this place of the peer's.
+    pub(super) fn is_writing_to(&self, stag: u32, offset: u64) -> bool {
+        match self.work.front() {
+            Some(Work { body: Body::Message(message), .. }) => message.reaches(stag, offset),
+            _ => false,
         }
     }
 

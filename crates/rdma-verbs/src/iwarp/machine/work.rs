@@ -116,6 +116,17 @@ impl Report {
 }
 
 impl Streamed {
+    /// Whether it is a write that is partly sent, to memory with this byte.
+    pub(super) fn reaches(&self, stag: u32, offset: u64) -> bool {
+        match self.model {
+            BufferModel::Tagged(remote) => {
+                let at = offset.wrapping_sub(remote.address);
+                self.sent > 0 && remote.key == stag && at < self.length
+            }
+            BufferModel::Untagged(_) => false,
+        }
+    }
+
     /// Adds a segment, whose payload `fill` copies as [`Chunk::segment`] says. Returns whether the message is
     /// complete; `None`: the payload could not be copied [RFC 5040 5.1-4]
     /// [RFC 5041 4.1-3, 4.1-4, 4.1-5, 4.1-6, 5.2-3, 5.2-7, 5.3-2].
