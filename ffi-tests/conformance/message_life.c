@@ -1,6 +1,7 @@
 /* Contract, section Message endpoints: discovery, opening and binding, connecting, and the end. */
 #include "message.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -253,7 +254,7 @@ static void states(void)
     struct side listener, client, server;
     struct fi_cq_data_entry entry;
     struct event request;
-    uint8_t got;
+    uint8_t got, late;
     ssize_t answer;
 
     message_listen(&listener, NULL);
@@ -273,16 +274,27 @@ static void states(void)
     CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
     CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
     CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     CHECK_RET(fi_getpeer(client.ep, &(struct sockaddr_in){0}, &(size_t){sizeof(struct sockaddr_in)}), -FI_ENOTCONN);
     /* Connecting. */
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
+    CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EAGAIN);
+    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EAGAIN);
+    post_recv(client.ep, &late, 1, 2);
     CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EALREADY);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     request = await_event(listener.eq, FI_CONNREQ);
     message_server(&listener, &server, &request, NULL);
+    /* Enabled, not accepted. */
+    CHECK_OK(fi_enable(server.ep));
+    CHECK_RET(fi_send(server.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
+    CHECK_RET(fi_write(server.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_read(server.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_shutdown(server.ep, 0), -FI_ENOTCONN);
     CHECK_OK(fi_accept(server.ep, NULL, 0));
     CHECK(fi_accept(server.ep, NULL, 0) < 0);
     (void)await_event(client.eq, FI_CONNECTED);
@@ -299,6 +311,7 @@ static void states(void)
     CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK(await_event(client.eq, FI_SHUTDOWN).fid == &client.ep->fid);
+    (void)await_failed(client.cq, 2, RECEIVED, FI_ECANCELED);
     AWAIT(PATIENCE_MS, (answer = fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL)) != -FI_EAGAIN);
     CHECK_RET(answer, -FI_ENOTCONN);
     CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
@@ -313,6 +326,69 @@ static void states(void)
     side_close(&client);
     side_close(&server);
     side_close(&listener);
+}
+
+/* Posts `count` receives of a byte each, from the first context on. */
+static void post_many(struct fid_ep *ep, uint8_t *got, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        post_recv(ep, &got[i], 1, i);
+}
+
+static void check_received(struct fid_cq *cq, const uint8_t *got, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        CHECK_INT(await_done(cq, i, RECEIVED).len, 1);
+    CHECK_BYTES(got, pattern(0, count), count);
+    check_no_completion(cq);
+}
+
+static void inject_many(struct fid_ep *ep, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        AWAIT(PATIENCE_MS, fi_inject(ep, pattern(i, 1), 1, FI_ADDR_UNSPEC) == 0);
+}
+
+/* All receives that were asked for have room before either side is connected. */
+static void early_receives(void)
+{
+    enum { MOST = 1000 };
+    const struct message_settings cases[] = {{0}, {.rx_size = MOST}, {.rx_size = 1}};
+    const size_t counts[] = {MESSAGE_QUEUE, MOST, 1};
+
+    for (unsigned i = 0; i < 3; i++) {
+        struct side listener, client, server;
+        uint8_t got[2][MOST] = {{0}}, more;
+        struct event request;
+        size_t count = counts[i];
+
+        note("%zu receives", count);
+        message_listen(&listener, &cases[i]);
+        message_client(&client, &listener, &cases[i]);
+        message_endpoint(&client, &cases[i]);
+        CHECK_OK(fi_enable(client.ep));
+        CHECK_INT(client.info->rx_attr->size, count);
+        post_many(client.ep, got[0], count);
+        CHECK_RET(fi_recv(client.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        CHECK_RET(fi_recv(client.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+        request = await_event(listener.eq, FI_CONNREQ);
+        message_server(&listener, &server, &request, &cases[i]);
+        CHECK_OK(fi_enable(server.ep));
+        CHECK_INT(server.info->rx_attr->size, count);
+        post_many(server.ep, got[1], count);
+        CHECK_RET(fi_recv(server.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+        CHECK_OK(fi_accept(server.ep, NULL, 0));
+        (void)await_event(client.eq, FI_CONNECTED);
+        (void)await_event(server.eq, FI_CONNECTED);
+        inject_many(server.ep, count);
+        check_received(client.cq, got[0], count);
+        inject_many(client.ep, count);
+        check_received(server.cq, got[1], count);
+        side_close(&client);
+        side_close(&server);
+        side_close(&listener);
+    }
 }
 
 /* A passive endpoint that does not listen passes its address on. */
@@ -759,11 +835,14 @@ static void completed_before_close(void)
 
 /* ---- fi_eq_write -------------------------------------------------------------------------- */
 
+/* The longest event of an application. */
+#define EQ_WRITE_MAX 272
+
 static void eq_write(void)
 {
     struct fi_eq_entry written = {.context = CONTEXT(3), .data = 77}, read = {0};
     struct side listener;
-    uint8_t big[600] = {0};
+    uint8_t big[EQ_WRITE_MAX + 1], back[EQ_WRITE_MAX];
     uint32_t kind;
 
     message_listen(&listener, NULL);
@@ -779,8 +858,60 @@ static void eq_write(void)
     check_no_event(listener.eq);
     CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, NULL, 8, 0), -FI_EINVAL);
     CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 1), -FI_EBADFLAGS);
-    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, sizeof big, 0), -FI_EINVAL);
+    memcpy(big, pattern(0, sizeof big), sizeof big);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, EQ_WRITE_MAX + 1, 0), -FI_EINVAL);
     check_no_event(listener.eq);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, EQ_WRITE_MAX, 0), EQ_WRITE_MAX);
+    CHECK_RET(fi_eq_read(listener.eq, &kind, back, sizeof back, 0), EQ_WRITE_MAX);
+    CHECK_BYTES(back, big, EQ_WRITE_MAX);
+    check_no_event(listener.eq);
+    side_close(&listener);
+}
+
+/* A thread that reads an event queue without a time limit. */
+struct eq_reader {
+    struct fid_eq *eq;
+    uint64_t flags;
+    pthread_t thread;
+};
+
+static void *read_notice(void *argument)
+{
+    struct eq_reader *reader = argument;
+    struct fi_eq_entry entry = {0};
+    uint32_t kind = 0;
+
+    CHECK_RET(fi_eq_sread(reader->eq, &kind, &entry, sizeof entry, -1, reader->flags), sizeof entry);
+    CHECK_INT(kind, FI_NOTIFY);
+    CHECK_INT(entry.data, 78);
+    return NULL;
+}
+
+static void eq_write_wakes(void)
+{
+    const struct fi_eq_entry written = {.data = 78};
+    struct side listener;
+
+    message_listen(&listener, NULL);
+    for (unsigned round = 0; round < 10; round++) {
+        struct eq_reader readers[2] = {{listener.eq, 0, 0}, {listener.eq, FI_PEEK, 0}};
+        int64_t start;
+
+        note("round %u", round);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(pthread_create(&readers[i].thread, NULL, read_notice, &readers[i]));
+        /* They sleep, or are about to. */
+        sleep_ms(round % 2 ? 30 : 0);
+        start = now_ms();
+        /* One takes an event. The other one looks at either, and takes none. */
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 0), sizeof written);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(pthread_join(readers[i].thread, NULL));
+        CHECK_BETWEEN(now_ms() - start, 0, 999);
+        (void)read_notice(&(struct eq_reader){.eq = listener.eq});
+        check_no_event(listener.eq);
+    }
     side_close(&listener);
 }
 
@@ -827,6 +958,7 @@ static const struct test tests[] = {
     TEST(binding, "binding and enabling: -FI_ENOEQ, -FI_ENOCQ, -FI_EINVAL, -FI_EOPBADSTATE, -FI_EBUSY"),
     TEST(binding_foreign, "objects of another domain: -FI_EDOMAIN"),
     TEST(states, "what each call answers before, during and after a connection"),
+    TEST(early_receives, "rx_attr.size receives have room before fi_connect and fi_accept; one more: -FI_EAGAIN"),
     TEST(takes_over_address, "an endpoint takes over the address of a passive endpoint"),
     TEST(connection_data, "connection data of 0 to 200 bytes, exact"),
     TEST(rejected, "fi_reject with data: FI_ECONNREFUSED with the data"),
@@ -840,7 +972,8 @@ static const struct test tests[] = {
     TEST(unread_end, "after the end, without reading the event: -FI_EAGAIN for a second, then -FI_ENOTCONN"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
     TEST(completed_before_close, "complete messages arrive although others were cancelled by closing the endpoint"),
-    TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments"),
+    TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments, and at most 272 bytes"),
+    TEST(eq_write_wakes, "fi_eq_write wakes threads in fi_eq_sread, also with FI_PEEK"),
     TEST(strangers, "a listener is not disturbed by peers that speak something else, or nothing"),
 };
 
