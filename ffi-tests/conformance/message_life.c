@@ -727,6 +727,80 @@ static void closed_with_operations(void)
     }
 }
 
+/* The peer closes in order, with messages on the way that it posted no receives for. */
+static void peer_closes_in_order(void)
+{
+    enum { SENDS = 4 };
+    struct fi_cq_data_entry entry;
+    struct pair pair;
+    unsigned complete = 0;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < SENDS; i++)
+        post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
+    for (unsigned i = 0; i < 30; i++)
+        drive();
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    CHECK(await_event(pair.client.eq, FI_SHUTDOWN).fid == &pair.client.ep->fid);
+    /* TCP may have taken the first ones. */
+    while (fi_cq_read(pair.client.cq, &entry, 1) == 1) {
+        CHECK_INT((uintptr_t)entry.op_context, complete);
+        CHECK_INT(entry.flags, SENT);
+        complete++;
+    }
+    CHECK_BETWEEN(complete, 0, SENDS - 1);
+    for (unsigned i = complete; i < SENDS; i++)
+        (void)await_failed(pair.client.cq, i, SENT, FI_ECANCELED);
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_completion(pair.client.cq);
+    check_no_event(pair.client.eq);
+    pair_close(&pair);
+}
+
+/* Closes the client's endpoint, whose receives 0, 1 and 2 are reported at once. Nothing else is. */
+static void close_before_connected(struct side *client)
+{
+    close_fid(&client->ep->fid);
+    client->ep = NULL;
+    for (unsigned i = 0; i < 3; i++)
+        (void)await_failed(client->cq, i, RECEIVED, FI_ECANCELED);
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_completion(client->cq);
+    check_no_event(client->eq);
+}
+
+static void closed_while_connecting(void)
+{
+    struct side listener, client;
+    struct event request;
+    struct fi_eq_cm_entry entry;
+    uint32_t kind;
+    uint8_t got[3];
+
+    /* With no answer yet, and with one that is not read. */
+    for (unsigned answered = 0; answered < 2; answered++) {
+        message_listen(&listener, NULL);
+        message_client(&client, &listener, NULL);
+        message_endpoint(&client, NULL);
+        CHECK_OK(fi_enable(client.ep));
+        for (unsigned i = 0; i < 3; i++)
+            post_recv(client.ep, &got[i], 1, i);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        request = await_event(listener.eq, FI_CONNREQ);
+        if (answered) {
+            CHECK_OK(fi_reject(listener.pep, request.info->handle, "no", 2));
+            AWAIT(PATIENCE_MS, fi_eq_read(client.eq, &kind, &entry, sizeof entry, FI_PEEK) == -FI_EAVAIL);
+        }
+        close_before_connected(&client);
+        fi_freeinfo(request.info);
+        side_close(&client);
+        side_close(&listener);
+    }
+}
+
 /* Events of an endpoint that is closed are not read any more. */
 static void events_leave(void)
 {
@@ -968,6 +1042,8 @@ static const struct test tests[] = {
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
     TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
+    TEST(peer_closes_in_order, "a peer that closes: the messages under way are cancelled in order, FI_SHUTDOWN once"),
+    TEST(closed_while_connecting, "fi_close before there is a connection: receives are cancelled, no event is left"),
     TEST(events_leave, "events of a closed endpoint are gone"),
     TEST(unread_end, "after the end, without reading the event: -FI_EAGAIN for a second, then -FI_ENOTCONN"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
