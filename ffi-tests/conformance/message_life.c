@@ -197,11 +197,13 @@ static void binding(void)
     CHECK_OK(fi_ep_bind(ep, &side.eq->fid, 0));
     CHECK_RET(fi_ep_bind(ep, &side.eq->fid, 0), -FI_EINVAL);
     CHECK_RET(fi_enable(ep), -FI_ENOCQ);
+    CHECK_RET(fi_connect(ep, side.info->dest_addr, NULL, 0), -FI_ENOCQ);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, 0), -FI_EINVAL);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_SELECTIVE_COMPLETION), -FI_EINVAL);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | 1ULL << 45), -FI_EBADFLAGS);
     CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT));
     CHECK_RET(fi_enable(ep), -FI_ENOCQ);
+    CHECK_RET(fi_connect(ep, side.info->dest_addr, NULL, 0), -FI_ENOCQ);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
     CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_RECV));
     CHECK_RET(fi_ep_bind(ep, &counter->fid, 1ULL << 45), -FI_EBADFLAGS);
@@ -221,6 +223,36 @@ static void binding(void)
     close_fid(&ep->fid);
     close_fid(&counter->fid);
     side_close(&side);
+    side_close(&listener);
+}
+
+/* A queue for receives alone is not enough either. What is missing can be bound later. */
+static void accepting_needs_queues(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    side_share(&server, &listener, request.info);
+    message_queue(&server, NULL);
+    CHECK_OK(fi_endpoint(server.domain, server.info, &server.ep, NULL));
+    CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOEQ);
+    CHECK_OK(fi_ep_bind(server.ep, &server.eq->fid, 0));
+    CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOCQ);
+    CHECK_OK(fi_ep_bind(server.ep, &server.cq->fid, FI_RECV));
+    CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOCQ);
+    CHECK_RET(fi_enable(server.ep), -FI_ENOCQ);
+    CHECK_OK(fi_ep_bind(server.ep, &server.cq->fid, FI_TRANSMIT));
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    message_transfer(&client, &server, 100);
+    side_close(&client);
+    side_close(&server);
     side_close(&listener);
 }
 
@@ -394,10 +426,11 @@ static void early_receives(void)
 /* A passive endpoint that does not listen passes its address on. */
 static void takes_over_address(void)
 {
-    struct side side, listener;
+    struct side side, listener, server;
     struct sockaddr_in address = ipv4_address(0);
     struct sockaddr_in bound;
     size_t length = sizeof bound;
+    struct event request;
     struct fid_ep *ep;
 
     message_listen(&listener, NULL);
@@ -410,11 +443,125 @@ static void takes_over_address(void)
     CHECK_OK(fi_getname(&side.ep->fid, &bound, &length));
     CHECK_INT(bound.sin_port, address.sin_port);
     side.info->handle = NULL;
+    /* It connects from there. */
+    CHECK_OK(fi_connect(side.ep, side.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    CHECK_INT(address_port(request.info->dest_addr), ntohs(address.sin_port));
+    message_server(&listener, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(side.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    CHECK_OK(fi_getname(&side.ep->fid, &bound, &length));
+    CHECK_INT(bound.sin_port, address.sin_port);
+    CHECK_INT(bound.sin_addr.s_addr, address.sin_addr.s_addr);
+    message_transfer(&side, &server, 100);
+    side_close(&server);
     /* Other objects are no handles. */
     side.info->handle = &side.eq->fid;
     CHECK_RET(fi_endpoint(side.domain, side.info, &ep, NULL), -FI_EINVAL);
     side.info->handle = NULL;
     side_close(&side);
+    side_close(&listener);
+}
+
+/* An address of either family. */
+union address {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static union address name_of(struct fid *fid)
+{
+    union address address = {.v6 = {0}};
+    size_t length = sizeof address;
+
+    CHECK_OK(fi_getname(fid, &address, &length));
+    return address;
+}
+
+static union address peer_of(struct fid_ep *ep)
+{
+    union address address = {.v6 = {0}};
+    size_t length = sizeof address;
+
+    CHECK_OK(fi_getpeer(ep, &address, &length));
+    return address;
+}
+
+static void check_same(union address got, union address wanted)
+{
+    CHECK_INT(got.v4.sin_family, wanted.v4.sin_family);
+    CHECK_INT(address_port(&got), address_port(&wanted));
+    if (got.v4.sin_family == AF_INET)
+        CHECK_INT(got.v4.sin_addr.s_addr, wanted.v4.sin_addr.s_addr);
+    else
+        CHECK_BYTES(&got.v6.sin6_addr, &wanted.v6.sin6_addr, sizeof got.v6.sin6_addr);
+}
+
+static void names_on(const char *host, unsigned family)
+{
+    struct message_settings settings = {.host = host};
+    struct side listener, client, server;
+    struct event request;
+    union address own;
+
+    message_listen(&listener, &settings);
+    message_client(&client, &listener, &settings);
+    message_endpoint(&client, &settings);
+    own = name_of(&client.ep->fid);
+    CHECK_INT(own.v4.sin_family, family);
+    CHECK_INT(address_port(&own), 0);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, &settings);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    own = name_of(&client.ep->fid);
+    CHECK_INT(own.v4.sin_family, family);
+    CHECK(address_port(&own) != 0);
+    check_same(peer_of(server.ep), own);
+    check_same(peer_of(client.ep), name_of(&server.ep->fid));
+    check_same(peer_of(client.ep), name_of(&listener.pep->fid));
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void message_names(void)
+{
+    names_on(IPV4, AF_INET);
+    names_on(IPV6, AF_INET6);
+}
+
+/* Those of streams are unknown here. */
+static void other_options(void)
+{
+    const int options[] = {FI_OPT_SEND_BUF_SIZE, FI_OPT_RECV_BUF_SIZE, FI_OPT_TX_SIZE, FI_OPT_RX_SIZE,
+                           FI_OPT_MIN_MULTI_RECV, 12345};
+    struct side listener, client;
+    struct fid *fids[2];
+    size_t value = 64;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    fids[0] = &client.ep->fid;
+    fids[1] = &listener.pep->fid;
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned n = 0; n < sizeof options / sizeof options[0]; n++) {
+            size_t length = sizeof value;
+
+            note("option %d of %s", options[n], i ? "a passive endpoint" : "an endpoint");
+            CHECK_RET(fi_getopt(fids[i], FI_OPT_ENDPOINT, options[n], &value, &length), -FI_ENOPROTOOPT);
+            CHECK_RET(fi_setopt(fids[i], FI_OPT_ENDPOINT, options[n], &value, sizeof value), -FI_ENOPROTOOPT);
+        }
+        CHECK_RET(fi_getopt(fids[i], FI_OPT_ENDPOINT + 1, FI_OPT_CM_DATA_SIZE, &value, &(size_t){sizeof value}),
+                  -FI_ENOPROTOOPT);
+        CHECK_RET(fi_setopt(fids[i], FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, sizeof value), -FI_ENOPROTOOPT);
+    }
+    CHECK_INT(value, 64);
+    side_close(&client);
     side_close(&listener);
 }
 
@@ -510,6 +657,30 @@ static void nobody_listens(void)
     side_close(&client);
 }
 
+/* A stream's request opens no message endpoint. */
+static void stream_request(struct side *streams)
+{
+    struct side client, server;
+    struct event request;
+    struct fid_domain *domain;
+    struct fid_ep *ep;
+
+    side_active(&client, IPV4, fid_port(&streams->pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(streams->eq, FI_CONNREQ);
+    request.info->ep_attr->type = FI_EP_MSG;
+    CHECK_OK(fi_domain(streams->fabric, request.info, &domain, NULL));
+    CHECK_RET(fi_endpoint(domain, request.info, &ep, NULL), -FI_EINVAL);
+    close_fid(&domain->fid);
+    request.info->ep_attr->type = (enum fi_ep_type)FI_EP_SOCK_STREAM;
+    accept_request(streams, &server, &request, NULL, 0);
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    transfer(client.ep, server.ep, 1000);
+    side_close(&client);
+    side_close(&server);
+}
+
 /* Streams and messages are refused by each other's listeners, which live on. */
 static void other_kind(void)
 {
@@ -546,6 +717,7 @@ static void other_kind(void)
     message_transfer(&client, &server, 100);
     side_close(&client);
     side_close(&server);
+    stream_request(&streams);
     side_close(&messages);
     side_close(&streams);
 }
@@ -1030,10 +1202,13 @@ static const struct test tests[] = {
     TEST(behind_streams, "without a type, infos of streams come before those of messages"),
     TEST(sizes_as_asked, "sizes and flags are answered as they were asked for"),
     TEST(binding, "binding and enabling: -FI_ENOEQ, -FI_ENOCQ, -FI_EINVAL, -FI_EOPBADSTATE, -FI_EBUSY"),
+    TEST(accepting_needs_queues, "fi_accept without a queue: -FI_ENOEQ, -FI_ENOCQ; it works with them"),
     TEST(binding_foreign, "objects of another domain: -FI_EDOMAIN"),
     TEST(states, "what each call answers before, during and after a connection"),
     TEST(early_receives, "rx_attr.size receives have room before fi_connect and fi_accept; one more: -FI_EAGAIN"),
     TEST(takes_over_address, "an endpoint takes over the address of a passive endpoint"),
+    TEST(message_names, "fi_getname and fi_getpeer of both sides agree; port 0 before fi_connect"),
+    TEST(other_options, "options other than FI_OPT_CM_DATA_SIZE: -FI_ENOPROTOOPT"),
     TEST(connection_data, "connection data of 0 to 200 bytes, exact"),
     TEST(rejected, "fi_reject with data: FI_ECONNREFUSED with the data"),
     TEST(nobody_listens, "nobody listens: FI_ECONNREFUSED"),
