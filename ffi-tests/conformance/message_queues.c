@@ -358,7 +358,7 @@ static void waits_beside_traffic(void)
         AWAIT(PATIENCE_MS, traffic.sent > 0);
         start = now_us();
         CHECK_RET(fi_cq_sread(quiet, &entry, 1, NULL, MS), -FI_EAGAIN);
-        CHECK_BETWEEN(now_us() - start, MS * 1000, MS * 1000 + 300000);
+        CHECK_BETWEEN(now_us() - start, MS * 1000, MS * 1000 + 1000000);
         traffic.over = true;
         CHECK_OK(pthread_join(thread, NULL));
         close_fid(&quiet->fid);
@@ -921,7 +921,7 @@ static void check_reader_sleeps(struct fid_cq *cq, const char *what)
     int64_t start = now_us(), cpu = cpu_ms();
 
     CHECK_RET(fi_cq_sread(cq, &entry, 1, NULL, SLEEP_MS), -FI_EAGAIN);
-    CHECK_BETWEEN(now_us() - start, SLEEP_MS * 1000, SLEEP_MS * 1000 + 300000);
+    CHECK_BETWEEN(now_us() - start, SLEEP_MS * 1000, SLEEP_MS * 1000 + 1000000);
     check_idle(what, cpu, SLEEP_MS);
 }
 

@@ -316,6 +316,23 @@ static void rdma_waits_for_receive(void)
     board_close(&board);
 }
 
+/* The device has taken the receive, and keeps it. */
+static void rdma_cancel(void)
+{
+    struct board board;
+
+    board_open(&board);
+    board_recv(&board, LENGTH, 1);
+    CHECK_RET(fi_cancel(&board.pair.server.ep->fid, CONTEXT(1)), -FI_ENOENT);
+    CHECK_RET(fi_cancel(&board.pair.server.ep->fid, CONTEXT(2)), -FI_ENOENT);
+    check_no_completion(board.pair.server.cq);
+    board_send(&board, LONG, 3);
+    CHECK_INT(await_done(board.pair.server.cq, 1, RECEIVED).len, LONG);
+    (void)await_done(board.pair.client.cq, 3, SENT);
+    CHECK_RET(fi_cancel(&board.pair.server.ep->fid, CONTEXT(1)), -FI_ENOENT);
+    board_close(&board);
+}
+
 /* Also longer than the provider waits for a host that does not answer. */
 static void rdma_waits_long(void)
 {
@@ -673,6 +690,7 @@ static const struct test tests[] = {
     TEST(rdma_data, "32 bits of data beside a message"),
     TEST(rdma_injects, "any number of injects without a completion"),
     TEST(rdma_waits_for_receive, "a message waits for its receive"),
+    TEST(rdma_cancel, "fi_cancel: -FI_ENOENT, and the receive stays posted"),
     TEST(rdma_waits_long, "also for longer than the keep-alive time"),
     TEST(rdma_too_long, "a message longer than its receive fails on both sides and ends the connection"),
     TEST(rdma_access, "reads and writes; a write with data takes a receive"),
