@@ -143,6 +143,7 @@ static void cut_seed(struct dice *dice, uint64_t seed, void *argument)
     };
 
     cut_once(cuts, &plan);
+    still_moving();
     bystander_held(&cuts->bystander);
 }
 
