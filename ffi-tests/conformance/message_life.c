@@ -1,6 +1,7 @@
 /* Contract, section Message endpoints: discovery, opening and binding, connecting, and the end. */
 #include "message.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -196,11 +197,13 @@ static void binding(void)
     CHECK_OK(fi_ep_bind(ep, &side.eq->fid, 0));
     CHECK_RET(fi_ep_bind(ep, &side.eq->fid, 0), -FI_EINVAL);
     CHECK_RET(fi_enable(ep), -FI_ENOCQ);
+    CHECK_RET(fi_connect(ep, side.info->dest_addr, NULL, 0), -FI_ENOCQ);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, 0), -FI_EINVAL);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_SELECTIVE_COMPLETION), -FI_EINVAL);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | 1ULL << 45), -FI_EBADFLAGS);
     CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT));
     CHECK_RET(fi_enable(ep), -FI_ENOCQ);
+    CHECK_RET(fi_connect(ep, side.info->dest_addr, NULL, 0), -FI_ENOCQ);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
     CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_RECV));
     CHECK_RET(fi_ep_bind(ep, &counter->fid, 1ULL << 45), -FI_EBADFLAGS);
@@ -220,6 +223,36 @@ static void binding(void)
     close_fid(&ep->fid);
     close_fid(&counter->fid);
     side_close(&side);
+    side_close(&listener);
+}
+
+/* A queue for receives alone is not enough either. What is missing can be bound later. */
+static void accepting_needs_queues(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    side_share(&server, &listener, request.info);
+    message_queue(&server, NULL);
+    CHECK_OK(fi_endpoint(server.domain, server.info, &server.ep, NULL));
+    CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOEQ);
+    CHECK_OK(fi_ep_bind(server.ep, &server.eq->fid, 0));
+    CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOCQ);
+    CHECK_OK(fi_ep_bind(server.ep, &server.cq->fid, FI_RECV));
+    CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOCQ);
+    CHECK_RET(fi_enable(server.ep), -FI_ENOCQ);
+    CHECK_OK(fi_ep_bind(server.ep, &server.cq->fid, FI_TRANSMIT));
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    message_transfer(&client, &server, 100);
+    side_close(&client);
+    side_close(&server);
     side_close(&listener);
 }
 
@@ -253,7 +286,7 @@ static void states(void)
     struct side listener, client, server;
     struct fi_cq_data_entry entry;
     struct event request;
-    uint8_t got;
+    uint8_t got, late;
     ssize_t answer;
 
     message_listen(&listener, NULL);
@@ -273,16 +306,27 @@ static void states(void)
     CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
     CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
     CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     CHECK_RET(fi_getpeer(client.ep, &(struct sockaddr_in){0}, &(size_t){sizeof(struct sockaddr_in)}), -FI_ENOTCONN);
     /* Connecting. */
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
+    CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EAGAIN);
+    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EAGAIN);
+    post_recv(client.ep, &late, 1, 2);
     CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EALREADY);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     request = await_event(listener.eq, FI_CONNREQ);
     message_server(&listener, &server, &request, NULL);
+    /* Enabled, not accepted. */
+    CHECK_OK(fi_enable(server.ep));
+    CHECK_RET(fi_send(server.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
+    CHECK_RET(fi_write(server.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_read(server.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    CHECK_RET(fi_shutdown(server.ep, 0), -FI_ENOTCONN);
     CHECK_OK(fi_accept(server.ep, NULL, 0));
     CHECK(fi_accept(server.ep, NULL, 0) < 0);
     (void)await_event(client.eq, FI_CONNECTED);
@@ -299,6 +343,7 @@ static void states(void)
     CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK(await_event(client.eq, FI_SHUTDOWN).fid == &client.ep->fid);
+    (void)await_failed(client.cq, 2, RECEIVED, FI_ECANCELED);
     AWAIT(PATIENCE_MS, (answer = fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL)) != -FI_EAGAIN);
     CHECK_RET(answer, -FI_ENOTCONN);
     CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
@@ -315,13 +360,77 @@ static void states(void)
     side_close(&listener);
 }
 
+/* Posts `count` receives of a byte each, from the first context on. */
+static void post_many(struct fid_ep *ep, uint8_t *got, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        post_recv(ep, &got[i], 1, i);
+}
+
+static void check_received(struct fid_cq *cq, const uint8_t *got, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        CHECK_INT(await_done(cq, i, RECEIVED).len, 1);
+    CHECK_BYTES(got, pattern(0, count), count);
+    check_no_completion(cq);
+}
+
+static void inject_many(struct fid_ep *ep, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        AWAIT(PATIENCE_MS, fi_inject(ep, pattern(i, 1), 1, FI_ADDR_UNSPEC) == 0);
+}
+
+/* All receives that were asked for have room before either side is connected. */
+static void early_receives(void)
+{
+    enum { MOST = 1000 };
+    const struct message_settings cases[] = {{0}, {.rx_size = MOST}, {.rx_size = 1}};
+    const size_t counts[] = {MESSAGE_QUEUE, MOST, 1};
+
+    for (unsigned i = 0; i < 3; i++) {
+        struct side listener, client, server;
+        uint8_t got[2][MOST] = {{0}}, more;
+        struct event request;
+        size_t count = counts[i];
+
+        note("%zu receives", count);
+        message_listen(&listener, &cases[i]);
+        message_client(&client, &listener, &cases[i]);
+        message_endpoint(&client, &cases[i]);
+        CHECK_OK(fi_enable(client.ep));
+        CHECK_INT(client.info->rx_attr->size, count);
+        post_many(client.ep, got[0], count);
+        CHECK_RET(fi_recv(client.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        CHECK_RET(fi_recv(client.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+        request = await_event(listener.eq, FI_CONNREQ);
+        message_server(&listener, &server, &request, &cases[i]);
+        CHECK_OK(fi_enable(server.ep));
+        CHECK_INT(server.info->rx_attr->size, count);
+        post_many(server.ep, got[1], count);
+        CHECK_RET(fi_recv(server.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+        CHECK_OK(fi_accept(server.ep, NULL, 0));
+        (void)await_event(client.eq, FI_CONNECTED);
+        (void)await_event(server.eq, FI_CONNECTED);
+        inject_many(server.ep, count);
+        check_received(client.cq, got[0], count);
+        inject_many(client.ep, count);
+        check_received(server.cq, got[1], count);
+        side_close(&client);
+        side_close(&server);
+        side_close(&listener);
+    }
+}
+
 /* A passive endpoint that does not listen passes its address on. */
 static void takes_over_address(void)
 {
-    struct side side, listener;
+    struct side side, listener, server;
     struct sockaddr_in address = ipv4_address(0);
     struct sockaddr_in bound;
     size_t length = sizeof bound;
+    struct event request;
     struct fid_ep *ep;
 
     message_listen(&listener, NULL);
@@ -334,11 +443,125 @@ static void takes_over_address(void)
     CHECK_OK(fi_getname(&side.ep->fid, &bound, &length));
     CHECK_INT(bound.sin_port, address.sin_port);
     side.info->handle = NULL;
+    /* It connects from there. */
+    CHECK_OK(fi_connect(side.ep, side.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    CHECK_INT(address_port(request.info->dest_addr), ntohs(address.sin_port));
+    message_server(&listener, &server, &request, NULL);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(side.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    CHECK_OK(fi_getname(&side.ep->fid, &bound, &length));
+    CHECK_INT(bound.sin_port, address.sin_port);
+    CHECK_INT(bound.sin_addr.s_addr, address.sin_addr.s_addr);
+    message_transfer(&side, &server, 100);
+    side_close(&server);
     /* Other objects are no handles. */
     side.info->handle = &side.eq->fid;
     CHECK_RET(fi_endpoint(side.domain, side.info, &ep, NULL), -FI_EINVAL);
     side.info->handle = NULL;
     side_close(&side);
+    side_close(&listener);
+}
+
+/* An address of either family. */
+union address {
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+};
+
+static union address name_of(struct fid *fid)
+{
+    union address address = {.v6 = {0}};
+    size_t length = sizeof address;
+
+    CHECK_OK(fi_getname(fid, &address, &length));
+    return address;
+}
+
+static union address peer_of(struct fid_ep *ep)
+{
+    union address address = {.v6 = {0}};
+    size_t length = sizeof address;
+
+    CHECK_OK(fi_getpeer(ep, &address, &length));
+    return address;
+}
+
+static void check_same(union address got, union address wanted)
+{
+    CHECK_INT(got.v4.sin_family, wanted.v4.sin_family);
+    CHECK_INT(address_port(&got), address_port(&wanted));
+    if (got.v4.sin_family == AF_INET)
+        CHECK_INT(got.v4.sin_addr.s_addr, wanted.v4.sin_addr.s_addr);
+    else
+        CHECK_BYTES(&got.v6.sin6_addr, &wanted.v6.sin6_addr, sizeof got.v6.sin6_addr);
+}
+
+static void names_on(const char *host, unsigned family)
+{
+    struct message_settings settings = {.host = host};
+    struct side listener, client, server;
+    struct event request;
+    union address own;
+
+    message_listen(&listener, &settings);
+    message_client(&client, &listener, &settings);
+    message_endpoint(&client, &settings);
+    own = name_of(&client.ep->fid);
+    CHECK_INT(own.v4.sin_family, family);
+    CHECK_INT(address_port(&own), 0);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, &settings);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    own = name_of(&client.ep->fid);
+    CHECK_INT(own.v4.sin_family, family);
+    CHECK(address_port(&own) != 0);
+    check_same(peer_of(server.ep), own);
+    check_same(peer_of(client.ep), name_of(&server.ep->fid));
+    check_same(peer_of(client.ep), name_of(&listener.pep->fid));
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void message_names(void)
+{
+    names_on(IPV4, AF_INET);
+    names_on(IPV6, AF_INET6);
+}
+
+/* Those of streams are unknown here. */
+static void other_options(void)
+{
+    const int options[] = {FI_OPT_SEND_BUF_SIZE, FI_OPT_RECV_BUF_SIZE, FI_OPT_TX_SIZE, FI_OPT_RX_SIZE,
+                           FI_OPT_MIN_MULTI_RECV, 12345};
+    struct side listener, client;
+    struct fid *fids[2];
+    size_t value = 64;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    fids[0] = &client.ep->fid;
+    fids[1] = &listener.pep->fid;
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned n = 0; n < sizeof options / sizeof options[0]; n++) {
+            size_t length = sizeof value;
+
+            note("option %d of %s", options[n], i ? "a passive endpoint" : "an endpoint");
+            CHECK_RET(fi_getopt(fids[i], FI_OPT_ENDPOINT, options[n], &value, &length), -FI_ENOPROTOOPT);
+            CHECK_RET(fi_setopt(fids[i], FI_OPT_ENDPOINT, options[n], &value, sizeof value), -FI_ENOPROTOOPT);
+        }
+        CHECK_RET(fi_getopt(fids[i], FI_OPT_ENDPOINT + 1, FI_OPT_CM_DATA_SIZE, &value, &(size_t){sizeof value}),
+                  -FI_ENOPROTOOPT);
+        CHECK_RET(fi_setopt(fids[i], FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &value, sizeof value), -FI_ENOPROTOOPT);
+    }
+    CHECK_INT(value, 64);
+    side_close(&client);
     side_close(&listener);
 }
 
@@ -434,6 +657,30 @@ static void nobody_listens(void)
     side_close(&client);
 }
 
+/* A stream's request opens no message endpoint. */
+static void stream_request(struct side *streams)
+{
+    struct side client, server;
+    struct event request;
+    struct fid_domain *domain;
+    struct fid_ep *ep;
+
+    side_active(&client, IPV4, fid_port(&streams->pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(streams->eq, FI_CONNREQ);
+    request.info->ep_attr->type = FI_EP_MSG;
+    CHECK_OK(fi_domain(streams->fabric, request.info, &domain, NULL));
+    CHECK_RET(fi_endpoint(domain, request.info, &ep, NULL), -FI_EINVAL);
+    close_fid(&domain->fid);
+    request.info->ep_attr->type = (enum fi_ep_type)FI_EP_SOCK_STREAM;
+    accept_request(streams, &server, &request, NULL, 0);
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    transfer(client.ep, server.ep, 1000);
+    side_close(&client);
+    side_close(&server);
+}
+
 /* Streams and messages are refused by each other's listeners, which live on. */
 static void other_kind(void)
 {
@@ -470,6 +717,7 @@ static void other_kind(void)
     message_transfer(&client, &server, 100);
     side_close(&client);
     side_close(&server);
+    stream_request(&streams);
     side_close(&messages);
     side_close(&streams);
 }
@@ -651,6 +899,80 @@ static void closed_with_operations(void)
     }
 }
 
+/* The peer closes in order, with messages on the way that it posted no receives for. */
+static void peer_closes_in_order(void)
+{
+    enum { SENDS = 4 };
+    struct fi_cq_data_entry entry;
+    struct pair pair;
+    unsigned complete = 0;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < SENDS; i++)
+        post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
+    for (unsigned i = 0; i < 30; i++)
+        drive();
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    CHECK(await_event(pair.client.eq, FI_SHUTDOWN).fid == &pair.client.ep->fid);
+    /* TCP may have taken the first ones. */
+    while (fi_cq_read(pair.client.cq, &entry, 1) == 1) {
+        CHECK_INT((uintptr_t)entry.op_context, complete);
+        CHECK_INT(entry.flags, SENT);
+        complete++;
+    }
+    CHECK_BETWEEN(complete, 0, SENDS - 1);
+    for (unsigned i = complete; i < SENDS; i++)
+        (void)await_failed(pair.client.cq, i, SENT, FI_ECANCELED);
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_completion(pair.client.cq);
+    check_no_event(pair.client.eq);
+    pair_close(&pair);
+}
+
+/* Closes the client's endpoint, whose receives 0, 1 and 2 are reported at once. Nothing else is. */
+static void close_before_connected(struct side *client)
+{
+    close_fid(&client->ep->fid);
+    client->ep = NULL;
+    for (unsigned i = 0; i < 3; i++)
+        (void)await_failed(client->cq, i, RECEIVED, FI_ECANCELED);
+    for (unsigned i = 0; i < 20; i++)
+        drive();
+    check_no_completion(client->cq);
+    check_no_event(client->eq);
+}
+
+static void closed_while_connecting(void)
+{
+    struct side listener, client;
+    struct event request;
+    struct fi_eq_cm_entry entry;
+    uint32_t kind;
+    uint8_t got[3];
+
+    /* With no answer yet, and with one that is not read. */
+    for (unsigned answered = 0; answered < 2; answered++) {
+        message_listen(&listener, NULL);
+        message_client(&client, &listener, NULL);
+        message_endpoint(&client, NULL);
+        CHECK_OK(fi_enable(client.ep));
+        for (unsigned i = 0; i < 3; i++)
+            post_recv(client.ep, &got[i], 1, i);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        request = await_event(listener.eq, FI_CONNREQ);
+        if (answered) {
+            CHECK_OK(fi_reject(listener.pep, request.info->handle, "no", 2));
+            AWAIT(PATIENCE_MS, fi_eq_read(client.eq, &kind, &entry, sizeof entry, FI_PEEK) == -FI_EAVAIL);
+        }
+        close_before_connected(&client);
+        fi_freeinfo(request.info);
+        side_close(&client);
+        side_close(&listener);
+    }
+}
+
 /* Events of an endpoint that is closed are not read any more. */
 static void events_leave(void)
 {
@@ -759,11 +1081,14 @@ static void completed_before_close(void)
 
 /* ---- fi_eq_write -------------------------------------------------------------------------- */
 
+/* The longest event of an application. */
+#define EQ_WRITE_MAX 272
+
 static void eq_write(void)
 {
     struct fi_eq_entry written = {.context = CONTEXT(3), .data = 77}, read = {0};
     struct side listener;
-    uint8_t big[600] = {0};
+    uint8_t big[EQ_WRITE_MAX + 1], back[EQ_WRITE_MAX];
     uint32_t kind;
 
     message_listen(&listener, NULL);
@@ -779,8 +1104,60 @@ static void eq_write(void)
     check_no_event(listener.eq);
     CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, NULL, 8, 0), -FI_EINVAL);
     CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 1), -FI_EBADFLAGS);
-    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, sizeof big, 0), -FI_EINVAL);
+    memcpy(big, pattern(0, sizeof big), sizeof big);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, EQ_WRITE_MAX + 1, 0), -FI_EINVAL);
     check_no_event(listener.eq);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, EQ_WRITE_MAX, 0), EQ_WRITE_MAX);
+    CHECK_RET(fi_eq_read(listener.eq, &kind, back, sizeof back, 0), EQ_WRITE_MAX);
+    CHECK_BYTES(back, big, EQ_WRITE_MAX);
+    check_no_event(listener.eq);
+    side_close(&listener);
+}
+
+/* A thread that reads an event queue without a time limit. */
+struct eq_reader {
+    struct fid_eq *eq;
+    uint64_t flags;
+    pthread_t thread;
+};
+
+static void *read_notice(void *argument)
+{
+    struct eq_reader *reader = argument;
+    struct fi_eq_entry entry = {0};
+    uint32_t kind = 0;
+
+    CHECK_RET(fi_eq_sread(reader->eq, &kind, &entry, sizeof entry, -1, reader->flags), sizeof entry);
+    CHECK_INT(kind, FI_NOTIFY);
+    CHECK_INT(entry.data, 78);
+    return NULL;
+}
+
+static void eq_write_wakes(void)
+{
+    const struct fi_eq_entry written = {.data = 78};
+    struct side listener;
+
+    message_listen(&listener, NULL);
+    for (unsigned round = 0; round < 10; round++) {
+        struct eq_reader readers[2] = {{listener.eq, 0, 0}, {listener.eq, FI_PEEK, 0}};
+        int64_t start;
+
+        note("round %u", round);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(pthread_create(&readers[i].thread, NULL, read_notice, &readers[i]));
+        /* They sleep, or are about to. */
+        sleep_ms(round % 2 ? 30 : 0);
+        start = now_ms();
+        /* One takes an event. The other one looks at either, and takes none. */
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 0), sizeof written);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(pthread_join(readers[i].thread, NULL));
+        CHECK_BETWEEN(now_ms() - start, 0, 999);
+        (void)read_notice(&(struct eq_reader){.eq = listener.eq});
+        check_no_event(listener.eq);
+    }
     side_close(&listener);
 }
 
@@ -825,9 +1202,13 @@ static const struct test tests[] = {
     TEST(behind_streams, "without a type, infos of streams come before those of messages"),
     TEST(sizes_as_asked, "sizes and flags are answered as they were asked for"),
     TEST(binding, "binding and enabling: -FI_ENOEQ, -FI_ENOCQ, -FI_EINVAL, -FI_EOPBADSTATE, -FI_EBUSY"),
+    TEST(accepting_needs_queues, "fi_accept without a queue: -FI_ENOEQ, -FI_ENOCQ; it works with them"),
     TEST(binding_foreign, "objects of another domain: -FI_EDOMAIN"),
     TEST(states, "what each call answers before, during and after a connection"),
+    TEST(early_receives, "rx_attr.size receives have room before fi_connect and fi_accept; one more: -FI_EAGAIN"),
     TEST(takes_over_address, "an endpoint takes over the address of a passive endpoint"),
+    TEST(message_names, "fi_getname and fi_getpeer of both sides agree; port 0 before fi_connect"),
+    TEST(other_options, "options other than FI_OPT_CM_DATA_SIZE: -FI_ENOPROTOOPT"),
     TEST(connection_data, "connection data of 0 to 200 bytes, exact"),
     TEST(rejected, "fi_reject with data: FI_ECONNREFUSED with the data"),
     TEST(nobody_listens, "nobody listens: FI_ECONNREFUSED"),
@@ -836,11 +1217,14 @@ static const struct test tests[] = {
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
     TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
+    TEST(peer_closes_in_order, "a peer that closes: the messages under way are cancelled in order, FI_SHUTDOWN once"),
+    TEST(closed_while_connecting, "fi_close before there is a connection: receives are cancelled, no event is left"),
     TEST(events_leave, "events of a closed endpoint are gone"),
     TEST(unread_end, "after the end, without reading the event: -FI_EAGAIN for a second, then -FI_ENOTCONN"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
     TEST(completed_before_close, "complete messages arrive although others were cancelled by closing the endpoint"),
-    TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments"),
+    TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments, and at most 272 bytes"),
+    TEST(eq_write_wakes, "fi_eq_write wakes threads in fi_eq_sread, also with FI_PEEK"),
     TEST(strangers, "a listener is not disturbed by peers that speak something else, or nothing"),
 };
 

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
@@ -292,6 +293,45 @@ static void queue_attributes(void)
     pair_close(&pair);
 }
 
+/* A queue takes as many entries as there are operations, whatever its size. */
+static void queue_grows(void)
+{
+    enum { MESSAGES = 1000 };
+    struct message_settings settings = {.cq = {.size = 1}, .tx_size = MESSAGES, .rx_size = MESSAGES};
+    static uint8_t got[MESSAGES];
+    struct fi_cq_data_entry entries[7];
+    struct fid_cq *empty[2] = {NULL, NULL};
+    struct pair pair;
+
+    messages_open(&pair, &settings);
+    /* Reading a queue that has entries does not drive. */
+    CHECK_OK(fi_cq_open(pair.client.domain, NULL, &empty[0], NULL));
+    CHECK_OK(fi_cq_open(pair.server.domain, NULL, &empty[1], NULL));
+    for (unsigned i = 0; i < MESSAGES; i++)
+        post_recv(pair.server.ep, &got[i], 1, i);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        AWAIT(PATIENCE_MS, fi_send(pair.client.ep, pattern(i, 1), 1, NULL, FI_ADDR_UNSPEC, CONTEXT(i)) == 0);
+    /* Nothing is read until all are complete. */
+    AWAIT(PATIENCE_MS, (check_no_completion(empty[0]), fi_tx_size_left(pair.client.ep) == MESSAGES));
+    AWAIT(PATIENCE_MS, (check_no_completion(empty[1]), fi_rx_size_left(pair.server.ep) == MESSAGES));
+    for (unsigned i = 0; i < MESSAGES;) {
+        ssize_t count = fi_cq_read(pair.server.cq, entries, 7);
+
+        CHECK_BETWEEN(count, 1, 7);
+        for (ssize_t n = 0; n < count; n++)
+            CHECK_INT((uintptr_t)entries[n].op_context, i++);
+    }
+    CHECK_BYTES(got, pattern(0, MESSAGES), MESSAGES);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        (void)await_done(pair.client.cq, i, SENT);
+    check_no_completion(pair.server.cq);
+    check_no_completion(pair.client.cq);
+    messages_pass(&pair);
+    for (unsigned i = 0; i < 2; i++)
+        close_fid(&empty[i]->fid);
+    pair_close(&pair);
+}
+
 static void separate_queues(void)
 {
     struct side listener, client, server;
@@ -358,6 +398,61 @@ static void waits_exactly(void)
     CHECK_RET(fi_cq_signal(none.server.cq), -FI_ENOSYS);
     pair_close(&none);
     pair_close(&pair);
+}
+
+/* Messages that arrive every millisecond and whose entries go to another queue of the domain. */
+struct traffic {
+    struct pair pair;
+    /* The thread reads the entries. */
+    bool reads;
+    atomic_uint sent;
+    atomic_bool over;
+};
+
+static void *arrive(void *argument)
+{
+    static uint8_t got[4096];
+    struct traffic *traffic = argument;
+    struct fi_cq_data_entry entry;
+
+    while (!traffic->over) {
+        /* Without a reader, receives run out. */
+        (void)fi_recv(traffic->pair.server.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, NULL);
+        traffic->sent += fi_inject(traffic->pair.client.ep, pattern(0, sizeof got), sizeof got, FI_ADDR_UNSPEC) == 0;
+        while (traffic->reads && fi_cq_read(traffic->pair.server.cq, &entry, 1) == 1)
+            ;
+        sleep_ms(1);
+    }
+    return NULL;
+}
+
+static void waits_beside_traffic(void)
+{
+    enum { MS = 200 };
+    struct fi_cq_attr attr = {.wait_obj = FI_WAIT_FD};
+    struct fi_cq_data_entry entry;
+    struct traffic traffic;
+    struct fid_cq *quiet = NULL;
+    pthread_t thread;
+    int64_t start;
+
+    for (unsigned i = 0; i < 4; i++) {
+        note("round %u", i);
+        messages_open(&traffic.pair, i < 2 ? &waiting : NULL);
+        CHECK_OK(fi_cq_open(traffic.pair.server.domain, &attr, &quiet, NULL));
+        traffic.reads = i % 2;
+        traffic.sent = 0;
+        traffic.over = false;
+        CHECK_OK(pthread_create(&thread, NULL, arrive, &traffic));
+        AWAIT(PATIENCE_MS, traffic.sent > 0);
+        start = now_us();
+        CHECK_RET(fi_cq_sread(quiet, &entry, 1, NULL, MS), -FI_EAGAIN);
+        CHECK_BETWEEN(now_us() - start, MS * 1000, MS * 1000 + 1000000);
+        traffic.over = true;
+        CHECK_OK(pthread_join(thread, NULL));
+        close_fid(&quiet->fid);
+        pair_close(&traffic.pair);
+    }
 }
 
 /* Another thread that makes one call after a while. */
@@ -835,50 +930,122 @@ static void shared_attributes(void)
     CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
     CHECK_RET(fi_close(&shared->fid), -FI_EBUSY);
     close_fid(&ep->fid);
+    /* An endpoint that is enabled goes without. */
+    CHECK_OK(fi_endpoint(listener.domain, listener.info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &listener.eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &listener.cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_enable(ep));
+    CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EOPBADSTATE);
+    post_recv(ep, got, 1, 3);
+    close_fid(&ep->fid);
+    (void)await_failed(listener.cq, 3, RECEIVED, FI_ECANCELED);
     close_fid(&shared->fid);
     side_close(&client);
     side_close(&listener);
 }
 
-/* A receive that is half filled when its connection ends goes to the next message. */
-static void half_filled(void)
+/* Each call that posts a receive. */
+static void shared_calls(void)
+{
+    uint8_t got[MESSAGE_IOVS + 1][4] = {{0}};
+    struct iovec pieces[MESSAGE_IOVS + 1];
+    struct fi_msg message = {.msg_iov = pieces, .iov_count = 2, .context = CONTEXT(2)};
+    struct side listener, client;
+    struct fid_ep *ep;
+
+    for (unsigned i = 0; i <= MESSAGE_IOVS; i++)
+        pieces[i] = (struct iovec){got[i], sizeof got[i]};
+    open_shared(&listener, NULL);
+    ep = message_shared(&listener, &client, shared, NULL);
+    CHECK_RET(fi_recvv(shared, pieces, NULL, MESSAGE_IOVS + 1, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
+    CHECK_RET(fi_recvv(shared, NULL, NULL, 1, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
+    CHECK_RET(fi_recvmsg(shared, NULL, 0), -FI_EINVAL);
+    CHECK_RET(fi_recvmsg(shared, &message, 1ULL << 45), -FI_EBADFLAGS);
+    CHECK_RET(fi_recvmsg(shared, &message, FI_MULTI_RECV), -FI_EBADFLAGS);
+    CHECK_RET(fi_rx_size_left(shared), MESSAGE_QUEUE);
+    CHECK_OK(fi_recvv(shared, pieces, NULL, MESSAGE_IOVS, FI_ADDR_UNSPEC, CONTEXT(1)));
+    CHECK_OK(fi_recvmsg(shared, &message, FI_COMPLETION | FI_MORE));
+    CHECK_RET(fi_rx_size_left(shared), MESSAGE_QUEUE - 2);
+    CHECK_OK(fi_inject(client.ep, pattern(0, 14), 14, FI_ADDR_UNSPEC));
+    CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 14);
+    CHECK_BYTES(got, pattern(0, 14), 14);
+    CHECK_OK(fi_inject(client.ep, pattern(1, 9), 9, FI_ADDR_UNSPEC));
+    CHECK_INT(await_failed(listener.cq, 2, RECEIVED, FI_ETRUNC).olen, 1);
+    CHECK_BYTES(got, pattern(1, 8), 8);
+    close_fid(&ep->fid);
+    close_fid(&shared->fid);
+    side_close(&client);
+    side_close(&listener);
+}
+
+/* A receive that is half filled when its connection ends goes to the next message, before those posted later.
+ * Either side closes. */
+static void half_filled_until(bool own_close)
 {
     /* More than arrives in a few calls. */
     enum { LENGTH = 64 << 20 };
-    uint8_t *got = map_pages(LENGTH), *sent = map_pages(LENGTH);
+    uint8_t *got = map_pages(LENGTH), *sent = map_pages(LENGTH), second[8] = {0};
     struct side listener, clients[2];
     struct fid_ep *eps[2];
 
     memset(sent, 1, LENGTH);
-
     open_shared(&listener, NULL);
     for (unsigned i = 0; i < 2; i++)
         eps[i] = message_shared(&listener, &clients[i], shared, NULL);
     post_recv(shared, got, LENGTH, 1);
+    post_recv(shared, second, sizeof second, 2);
     post_send(clients[0].ep, sent, LENGTH, 5);
     AWAIT(PATIENCE_MS, got[0] == 1);
-    close_fid(&clients[0].ep->fid);
-    clients[0].ep = NULL;
+    close_fid(own_close ? &eps[0]->fid : &clients[0].ep->fid);
+    if (own_close) {
+        eps[0] = NULL;
+        (void)await_event(clients[0].eq, FI_SHUTDOWN);
+        (void)await_failed(clients[0].cq, 5, SENT, FI_ECANCELED);
+    } else {
+        clients[0].ep = NULL;
+        (void)await_event(listener.eq, FI_SHUTDOWN);
+    }
     unmap_pages(sent, LENGTH);
-    (void)await_event(listener.eq, FI_SHUTDOWN);
     check_no_completion(listener.cq);
     CHECK_OK(fi_inject(clients[1].ep, "next", 4, FI_ADDR_UNSPEC));
+    CHECK_OK(fi_inject(clients[1].ep, "after", 5, FI_ADDR_UNSPEC));
     CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 4);
     CHECK_BYTES(got, "next", 4);
+    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, 5);
+    CHECK_BYTES(second, "after", 5);
     unmap_pages(got, LENGTH);
     for (unsigned i = 0; i < 2; i++)
-        close_fid(&eps[i]->fid);
+        if (eps[i] != NULL)
+            close_fid(&eps[i]->fid);
     close_fid(&shared->fid);
     side_close(&clients[0]);
     side_close(&clients[1]);
     side_close(&listener);
 }
 
+static void half_filled(void)
+{
+    half_filled_until(false);
+    half_filled_until(true);
+}
+
 /* ---- idle --------------------------------------------------------------------------------- */
+
+#define SLEEP_MS 600
+
+/* Reads a queue that gets nothing: it sleeps for as long as it may. */
+static void check_reader_sleeps(struct fid_cq *cq, const char *what)
+{
+    struct fi_cq_data_entry entry;
+    int64_t start = now_us(), cpu = cpu_ms();
+
+    CHECK_RET(fi_cq_sread(cq, &entry, 1, NULL, SLEEP_MS), -FI_EAGAIN);
+    CHECK_BETWEEN(now_us() - start, SLEEP_MS * 1000, SLEEP_MS * 1000 + 1000000);
+    check_idle(what, cpu, SLEEP_MS);
+}
 
 static void blocked_callers_sleep(void)
 {
-    enum { MS = 600 };
     struct message_settings settings = {.cq = {.wait_obj = FI_WAIT_FD}, .prepare = bind_counters};
     struct fi_cq_data_entry entry;
     struct pair pair;
@@ -887,32 +1054,26 @@ static void blocked_callers_sleep(void)
 
     counted_sides = 0;
     messages_open(&pair, &settings);
+    check_reader_sleeps(pair.server.cq, "a reader of an idle connection");
     cpu = cpu_ms();
-    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
-    check_idle("a reader of an idle connection", cpu, MS);
-    cpu = cpu_ms();
-    CHECK_RET(fi_cntr_wait(counters[1][RECEIVES], 1, MS), -FI_ETIMEDOUT);
-    check_idle("a waiter on a counter", cpu, MS);
+    CHECK_RET(fi_cntr_wait(counters[1][RECEIVES], 1, SLEEP_MS), -FI_ETIMEDOUT);
+    check_idle("a waiter on a counter", cpu, SLEEP_MS);
     /* Messages arrive, and there is no receive for them. */
     for (unsigned i = 0; i < 16; i++)
         post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
     for (unsigned i = 0; i < 30; i++)
         drive();
-    cpu = cpu_ms();
-    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
-    check_idle("a reader of a receiver that waits for a receive", cpu, MS);
+    check_reader_sleeps(pair.server.cq, "a reader of a receiver that waits for a receive");
     /* What is between them fills. */
     while (fi_cq_sread(pair.client.cq, &entry, 1, NULL, 100) == 1)
         drive();
-    cpu = cpu_ms();
-    CHECK_RET(fi_cq_sread(pair.client.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
-    check_idle("a reader of a sender whose peer waits for a receive", cpu, MS);
+    check_reader_sleeps(pair.client.cq, "a reader of a sender whose peer waits for a receive");
     fids[0] = &pair.server.cq->fid;
     fids[1] = &pair.server.eq->fid;
     settle(&pair.server, fids, 2);
     cpu = cpu_ms();
-    CHECK(!readable(wait_fd(fids[0]), MS));
-    check_idle("a sleeper on the descriptor", cpu, MS);
+    CHECK(!readable(wait_fd(fids[0]), SLEEP_MS));
+    check_idle("a sleeper on the descriptor", cpu, SLEEP_MS);
     close_counted(&pair);
 }
 
@@ -924,8 +1085,10 @@ static const struct test tests[] = {
     TEST(errors_in_order, "a failure stops reads with -FI_EAVAIL until fi_cq_readerr takes it"),
     TEST(texts, "fi_cq_strerror: a text for every number"),
     TEST(queue_attributes, "wait objects, sizes, formats and flags of fi_cq_open; cq_cnt queues"),
+    TEST(queue_grows, "a queue of size 1 takes 1000 entries of each direction, and gives them in order"),
     TEST(separate_queues, "separate queues for the two directions; -FI_EBUSY while in use"),
     TEST(waits_exactly, "fi_cq_sread: the time-out is honoured; -FI_ENOSYS without a wait object"),
+    TEST(waits_beside_traffic, "the same while messages arrive whose entries go to another queue of the domain"),
     TEST(wakes, "fi_cq_sread: woken by an arrival, a signal, the end of the connection"),
     TEST(threshold, "FI_CQ_COND_THRESHOLD: as many as asked, an error, or the end of the time"),
     TEST(descriptors, "fi_trywait and the descriptor: asleep without news, awake with an entry"),
@@ -936,7 +1099,8 @@ static const struct test tests[] = {
     TEST(shared_receives, "a shared receive context serves two endpoints"),
     TEST(shared_selective, "receives of a shared context whose endpoint's queue is bound selectively"),
     TEST(shared_attributes, "size, cancel and limits of a shared receive context"),
-    TEST(half_filled, "a shared receive that is half filled at the end goes to the next message"),
+    TEST(shared_calls, "fi_recvv and fi_recvmsg on a shared receive context; bad flags, too many pieces"),
+    TEST(half_filled, "a shared receive that is half filled at the end goes to the next message, before later ones"),
     TEST(blocked_callers_sleep, "blocked callers sleep: a reader, a counter, a stalled receiver and its sender"),
 };
 

@@ -224,6 +224,45 @@ static void rdma_vectors(void)
     board_close(&board);
 }
 
+/* All receives that the device promises have room before the connection is there. */
+static void rdma_early_receives(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    struct fid_mr *region;
+    uint8_t *memory;
+    size_t count;
+
+    message_listen(&listener, &rdma);
+    require_rdma(listener.info);
+    message_client(&client, &listener, &rdma);
+    message_endpoint(&client, &rdma);
+    memory = registered(&client, &region);
+    count = client.info->rx_attr->size;
+    CHECK_BETWEEN(count, 1, LENGTH);
+    CHECK_OK(fi_enable(client.ep));
+    for (size_t i = 0; i < count; i++)
+        CHECK_OK(fi_recv(client.ep, memory + i, 1, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(i)));
+    CHECK_RET(fi_recv(client.ep, memory, 1, fi_mr_desc(region), FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, &rdma);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    (void)await_event(server.eq, FI_CONNECTED);
+    for (size_t i = 0; i < count; i++) {
+        AWAIT(PATIENCE_MS, fi_inject(server.ep, pattern(i, 1), 1, FI_ADDR_UNSPEC) == 0);
+        CHECK_INT(await_done(client.cq, i, RECEIVED).len, 1);
+    }
+    CHECK_BYTES(memory, pattern(0, count), count);
+    close_endpoint(&client);
+    close_fid(&region->fid);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+    free(memory);
+}
+
 static void rdma_unregistered(void)
 {
     static uint8_t stranger[LONG];
@@ -313,6 +352,23 @@ static void rdma_waits_for_receive(void)
     CHECK_INT(await_done(board.pair.server.cq, 2, RECEIVED).len, LONG);
     (void)await_done(board.pair.client.cq, 1, SENT);
     CHECK_BYTES(board.there, pattern(3, LONG), LONG);
+    board_close(&board);
+}
+
+/* The device has taken the receive, and keeps it. */
+static void rdma_cancel(void)
+{
+    struct board board;
+
+    board_open(&board);
+    board_recv(&board, LENGTH, 1);
+    CHECK_RET(fi_cancel(&board.pair.server.ep->fid, CONTEXT(1)), -FI_ENOENT);
+    CHECK_RET(fi_cancel(&board.pair.server.ep->fid, CONTEXT(2)), -FI_ENOENT);
+    check_no_completion(board.pair.server.cq);
+    board_send(&board, LONG, 3);
+    CHECK_INT(await_done(board.pair.server.cq, 1, RECEIVED).len, LONG);
+    (void)await_done(board.pair.client.cq, 3, SENT);
+    CHECK_RET(fi_cancel(&board.pair.server.ep->fid, CONTEXT(1)), -FI_ENOENT);
     board_close(&board);
 }
 
@@ -563,8 +619,9 @@ static void rdma_shared_receives(void)
         memcpy(&number, board.memory + 8 * i, sizeof number);
         CHECK_INT(number, sent);
     }
-    /* A receive that outlives one connection serves the other. */
+    /* A receive that outlives one connection serves the other, and cannot be cancelled. */
     shared_recv(&board, 0, board.region, 9);
+    CHECK_RET(fi_cancel(&board.shared->fid, CONTEXT(9)), -FI_ENOENT);
     CHECK_RET(fi_close(&board.shared->fid), -FI_EBUSY);
     shared_close_endpoint(&board, 0);
     (void)await_event(board.clients[0].eq, FI_SHUTDOWN);
@@ -669,10 +726,12 @@ static const struct test tests[] = {
     TEST(rdma_endpoint_count, "ep_cnt endpoints have room in a domain; one more: -FI_ENOSPC"),
     TEST(rdma_messages, "messages of every length between registered buffers"),
     TEST(rdma_vectors, "vectors of registered buffers are gathered and scattered"),
+    TEST(rdma_early_receives, "rx_attr.size receives have room before fi_connect; one more: -FI_EAGAIN"),
     TEST(rdma_unregistered, "only what is at most inject_size long needs no registration: -FI_EINVAL"),
     TEST(rdma_data, "32 bits of data beside a message"),
     TEST(rdma_injects, "any number of injects without a completion"),
     TEST(rdma_waits_for_receive, "a message waits for its receive"),
+    TEST(rdma_cancel, "fi_cancel: -FI_ENOENT, and the receive stays posted"),
     TEST(rdma_waits_long, "also for longer than the keep-alive time"),
     TEST(rdma_too_long, "a message longer than its receive fails on both sides and ends the connection"),
     TEST(rdma_access, "reads and writes; a write with data takes a receive"),

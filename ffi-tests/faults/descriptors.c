@@ -2,6 +2,8 @@
  * there are descriptors again. */
 #include "faults.h"
 
+#include "../conformance/message.h"
+
 /* More descriptors than a connection needs from opening to closing. */
 #define ENOUGH 64
 
@@ -146,8 +148,113 @@ static void each_call_in_turn(void)
     bystander_close(&bystander);
 }
 
+/* ---- message endpoints --------------------------------------------------------------------- */
+
+/* The calls of a connection that needs descriptors. */
+enum { OPENS_QUEUE = 1, OPENS_COUNTER = 2, OPENS_ENDPOINT = 4, CONNECTS = 8 };
+
+static unsigned call_that_failed(void)
+{
+    const char *const names[] = {"fi_cq_open", "fi_cntr_open", "fi_endpoint", "fi_connect"};
+    unsigned at = 0;
+
+    while (strncmp(failed, names[at], strlen(names[at])) != 0)
+        CHECK(++at < 4);
+    return 1U << at;
+}
+
+/* Opens the objects that an endpoint for messages needs, with `left` free descriptors, and connects. The
+ * endpoint or the queue is the first object of its domain. Returns whether the descriptors sufficed. */
+static bool open_message_objects(struct side *side, bool endpoint_first, unsigned left)
+{
+    struct fi_cq_attr queue = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD};
+    struct fi_cntr_attr counting = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_FD};
+    struct fid_cntr *counter = NULL;
+    struct fid_ep *shared = NULL;
+
+    failed = NULL;
+    shortage_begin(left);
+    if (endpoint_first)
+        TRY(fi_endpoint(side->domain, side->info, &side->ep, NULL), -FI_EMFILE);
+    TRY(fi_cq_open(side->domain, &queue, &side->cq, NULL), -FI_EMFILE);
+    TRY(fi_cntr_open(side->domain, &counting, &counter, NULL), -FI_EMFILE);
+    TRY(fi_srx_context(side->domain, NULL, &shared, NULL), -FI_EMFILE);
+    if (!endpoint_first)
+        TRY(fi_endpoint(side->domain, side->info, &side->ep, NULL), -FI_EMFILE);
+    TRY(fi_ep_bind(side->ep, &side->eq->fid, 0), -FI_EMFILE);
+    TRY(fi_ep_bind(side->ep, &side->cq->fid, FI_TRANSMIT | FI_RECV), -FI_EMFILE);
+    TRY(fi_enable(side->ep), -FI_EMFILE);
+    TRY(fi_connect(side->ep, side->info->dest_addr, NULL, 0), -FI_EMFILE);
+    shortage_end();
+    close_fid(&shared->fid);
+    close_fid(&counter->fid);
+    return failed == NULL;
+}
+
+/* Connects a client with more and more descriptors, until they suffice. Returns the calls that failed before. */
+static unsigned connect_messages(bool endpoint_first)
+{
+    struct bystander bystander;
+    unsigned calls = 0;
+    bool enough = false;
+
+    bystander_open(&bystander);
+    for (unsigned left = 0; !enough; left++) {
+        struct event request;
+        struct pair pair;
+
+        CHECK(left < ENOUGH);
+        note("%u descriptors left", left);
+        message_listen(&pair.listener, NULL);
+        message_client(&pair.client, &pair.listener, NULL);
+        enough = open_message_objects(&pair.client, endpoint_first, left);
+        if (!enough)
+            calls |= call_that_failed();
+        request = await_event(pair.listener.eq, FI_CONNREQ);
+        message_server(&pair.listener, &pair.server, &request, NULL);
+        CHECK_OK(fi_accept(pair.server.ep, NULL, 0));
+        (void)await_event(pair.client.eq, FI_CONNECTED);
+        (void)await_event(pair.server.eq, FI_CONNECTED);
+        messages_pass(&pair);
+        pair_close(&pair);
+        bystander_held(&bystander);
+    }
+    bystander_close(&bystander);
+    return calls;
+}
+
+static void message_objects(void)
+{
+    CHECK_INT(connect_messages(false), OPENS_QUEUE | OPENS_COUNTER | CONNECTS);
+    CHECK_INT(connect_messages(true), OPENS_ENDPOINT | OPENS_QUEUE | OPENS_COUNTER | CONNECTS);
+}
+
+/* Threads that wait on a counter, or for several entries, need a descriptor of their own. */
+static void message_waits(void)
+{
+    struct fi_cntr_attr counting = {.events = FI_CNTR_EVENTS_COMP};
+    struct message_settings settings = {.cq = {.wait_obj = FI_WAIT_FD, .wait_cond = FI_CQ_COND_THRESHOLD}};
+    struct fi_cq_data_entry entries[2];
+    struct fid_cntr *counter = NULL;
+    struct pair pair;
+
+    messages_open(&pair, &settings);
+    CHECK_OK(fi_cntr_open(pair.client.domain, &counting, &counter, NULL));
+    shortage_begin(0);
+    CHECK_RET(fi_cntr_wait(counter, 1, 10), -FI_EMFILE);
+    CHECK_RET(fi_cq_sread(pair.client.cq, entries, 2, CONTEXT(2), 10), -FI_EMFILE);
+    shortage_end();
+    CHECK_RET(fi_cntr_wait(counter, 1, 10), -FI_ETIMEDOUT);
+    CHECK_RET(fi_cq_sread(pair.client.cq, entries, 2, CONTEXT(2), 10), -FI_EAGAIN);
+    messages_pass(&pair);
+    close_fid(&counter->fid);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(each_call_in_turn, "without descriptors a call answers -FI_EMFILE, and works when there are some again"),
+    TEST(message_objects, "the same for objects of message endpoints"),
+    TEST(message_waits, "the same for fi_cntr_wait, and fi_cq_sread with a threshold"),
 };
 
 const struct section descriptors_section = SECTION("descriptors", tests);

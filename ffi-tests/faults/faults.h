@@ -10,6 +10,7 @@
 #include "../runner.h"
 
 extern const struct section proxied_section;
+extern const struct section cut_messages_section;
 extern const struct section killed_section;
 extern const struct section hostile_section;
 extern const struct section scribble_section;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 static const struct section *const sections[] = {
-    &proxied_section, &killed_section, &hostile_section, &scribble_section, &shared_section,
+    &proxied_section, &cut_messages_section, &killed_section, &hostile_section, &scribble_section, &shared_section,
     &silent_section, &unanswered_section, &closing_section, &descriptors_section, &memory_section,
 };
 
