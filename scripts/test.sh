@@ -267,6 +267,7 @@ waits() {
     step faults faults_gcc
     step faults-iwarp faults_iwarp
     step valgrind valgrind_copy
+    step valgrind-messages valgrind_messages
     step unloading unloading
     step easy easy_gcc
     step easy-valgrind easy_valgrind
