@@ -280,6 +280,7 @@ waits() {
     step_unless "$(lacks_fabtests)" fabtests-1.17 fabtests_117
     step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
+    step_unless "$(lacks_networks)" mpi-bytes mpi_bytes
     step sockets-model sockets_model
     step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases
