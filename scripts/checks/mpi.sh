@@ -151,13 +151,13 @@ mpi_check() {
 # mpi_survivors STACK RANKS: each process but the one that is killed says which error MPI gave to it.
 mpi_survivors() {
     local log=$logs/mpi/$1-survivors-$2 surviving=yes told
-    mpi_logged "$log" "$1" "$2" killed || true
+    mpi_logged "$log" "$1" "$2" survivors || true
     told=$({ grep -aoE 'process [0-9]+ was told: MPI_ERR_' "$log" || true; } | sort -u | wc -l)
     mpi_ended "$log" "$2" $((told != $2 - 1))
 }
 
 # One-sided operations of Open MPI 5 go through shared memory or its own TCP connections: it makes no messages of
-# them, and asks for more than ofi_rxm has to give. A process that MPICH starts hears nothing of another's end.
+# them, and finds no other way over libfabric. A process of MPICH hears nothing of another's end, over tcp either.
 mpi_jobs() {
     local stack program ranks round passed=0 failed=0
     mpi_build_all
@@ -199,7 +199,7 @@ counting=(
 mpi_carried() {
     local log=$logs/mpi/$2-$4-$3-bytes status=0 within=("${counting[@]}") carried
     FI_RSTREAM_SHM=0 mpi_logged "$log" "$2" "$3" "$4" || status=$?
-    carried=$(sed -n 's/^carried //p' "$log")
+    carried=$(sed -n 's/.*carried \([0-9]*\)$/\1/p' "$log")
     echo "$2 $4 $3: $carried bytes, $1 expected"
     ((carried >= $1)) || status=1
     mpi_ended "$log" "$3" "$status"
