@@ -267,6 +267,7 @@ waits() {
     step faults faults_gcc
     step faults-iwarp faults_iwarp
     step valgrind valgrind_copy
+    step valgrind-messages valgrind_messages
     step unloading unloading
     step easy easy_gcc
     step easy-valgrind easy_valgrind
@@ -279,6 +280,7 @@ waits() {
     step_unless "$(lacks_fabtests)" fabtests-1.17 fabtests_117
     step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
+    step_unless "$(lacks_networks)" mpi-bytes mpi_bytes
     step sockets-model sockets_model
     step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases

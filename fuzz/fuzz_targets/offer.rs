@@ -1,10 +1,13 @@
-//! Connection data and refusals: any bytes are read or refused, what was read is written back the
-//! same, and two offers that were read either make streams on both sides or on none.
+//! Connection data, of streams and of message endpoints, and refusals: any bytes are read or refused, what
+//! was read is written back the same, and two offers that were read either make streams on both sides or on
+//! none.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rstream_protocol::{Features, Offer, Refusal, RefusalReason, Setup, Stream, WordFormat, negotiate};
+use rstream_protocol::{
+    Features, Offer, Refusal, RefusalReason, Setup, Stream, WordFormat, hello, negotiate,
+};
 
 fuzz_target!(|data: &[u8]| {
     let refusal = Refusal::decode(data);
@@ -13,6 +16,16 @@ fuzz_target!(|data: &[u8]| {
     if refusal.reason != RefusalReason::Application {
         assert!(data.starts_with(&bytes));
     }
+
+    if let Some(user_data) = hello::decode(data) {
+        let bytes = hello::encode(user_data);
+        assert_eq!(hello::decode(&bytes), Some(user_data));
+        // What follows is padding.
+        assert!(data.starts_with(&bytes));
+    }
+    // No application has more to send.
+    let sent = &data[..data.len().min(hello::USER_DATA_MAX)];
+    assert_eq!(hello::decode(&hello::encode(sent)), Some(sent));
 
     let Ok(offer) = Offer::decode(data) else { return };
     let bytes = offer.encode().expect("what was read can be written");

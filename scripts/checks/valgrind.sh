@@ -24,6 +24,29 @@ valgrind_copy() {
     cmp <(head -c 3000001 "$provider/librstream_fi.so") "$logs/valgrind.out"
 }
 
+# pingpong ARGUMENT...: both sides of libfabric's own program, which compare every byte.
+pingpong() {
+    local port=$((20000 + RANDOM % 10000)) server
+    under_valgrind fi_pingpong -d lo -c -I 10 -B "$port" "$@" >"$logs/valgrind-pingpong.log" 2>&1 &
+    server=$!
+    until [[ -n $(ss -Hltn "sport = :$port") ]]; do
+        kill -0 "$server" || { cat "$logs/valgrind-pingpong.log"; return 1; }
+        sleep 0.1
+    done
+    under_valgrind fi_pingpong -d lo -c -I 10 -P "$port" "$@" 127.0.0.1
+    wait "$server" || { cat "$logs/valgrind-pingpong.log"; return 1; }
+    echo "1 passed, 0 failed"
+}
+
+# Message endpoints, and the reliable datagrams that ofi_rxm makes of them; through shared memory and without.
+valgrind_messages() {
+    local shared
+    for shared in 1 0; do
+        FI_RSTREAM_SHM=$shared pingpong -p rstream -e msg
+        FI_RSTREAM_SHM=$shared pingpong -p 'rstream;ofi_rxm' -e rdm
+    done
+}
+
 # What loads libfabric at run time and unloads it, or ends in the middle of everything.
 unloading() {
     local how

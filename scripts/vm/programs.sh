@@ -98,16 +98,18 @@ easy_pair() {
     done
 }
 
-# mpi PROGRAM: a job of two processes, whose messages go over ofi_rxm and the RDMA devices. libfabric's log
-# names the fabric that each process has opened.
+# mpi PROGRAM: a job of two processes, whose messages go over ofi_rxm and the RDMA devices; one-sided operations
+# are made of messages. libfabric's log names the fabrics that are opened, and first in each line the process.
 mpi() {
-    local log status
+    local log status opened
     log=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FI_LOG_LEVEL=info FI_LOG_SUBSYS=core \
         mpirun.openmpi -n 2 --oversubscribe --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include rstream \
-        "target/c/vm-openmpi/$1" 2>&1)
+        --mca osc pt2pt "target/c/vm-openmpi/$1" 2>&1)
     status=$?
     echo "$log"
-    ((status == 0 && $(grep -c 'Opened fabric: ibv' <<<"$log") >= 2))
+    opened=$(grep -aoE 'libfabric:[0-9]+:.*Opened fabric: ibv' <<<"$log" | cut -d : -f 2 | sort -u | wc -l)
+    echo "$opened processes opened a fabric of RDMA devices"
+    ((status == 0 && opened == 2))
 }
 
 # siw_is_stuck: whether rdma-core's own programs cannot connect over soft iWARP, either. That happens in one of some
