@@ -198,7 +198,7 @@ counting=(
 # takes another way does not count: the launchers themselves need less than 100 kB.
 mpi_carried() {
     local log=$logs/mpi/$2-$4-$3-bytes status=0 within=("${counting[@]}") carried
-    FI_RSTREAM_SHM=0 mpi_logged "$log" "$2" "$3" "$4" || status=$?
+    mpi_logged "$log" "$2" "$3" "$4" || status=$?
     carried=$(sed -n 's/.*carried \([0-9]*\)$/\1/p' "$log")
     echo "$2 $4 $3: $carried bytes, $1 expected"
     ((carried >= $1)) || status=1

@@ -38,13 +38,10 @@ pingpong() {
     echo "1 passed, 0 failed"
 }
 
-# Message endpoints, and the reliable datagrams that ofi_rxm makes of them; through shared memory and without.
+# Message endpoints, and the reliable datagrams that ofi_rxm makes of them.
 valgrind_messages() {
-    local shared
-    for shared in 1 0; do
-        FI_RSTREAM_SHM=$shared pingpong -p rstream -e msg
-        FI_RSTREAM_SHM=$shared pingpong -p 'rstream;ofi_rxm' -e rdm
-    done
+    pingpong -p rstream -e msg
+    pingpong -p 'rstream;ofi_rxm' -e rdm
 }
 
 # What loads libfabric at run time and unloads it, or ends in the middle of everything.
