@@ -144,6 +144,12 @@ impl Terminate {
         matches!((self.layer, self.kind), (0 | 1, 1))
     }
 
+    /// Whether it can be about a Write, rather than a read.
+    #[must_use]
+    pub const fn may_be_of_write(&self) -> bool {
+        self.layer == 1 || matches!(*self, Self::ACCESS)
+    }
+
     /// What it means, in words.
     #[must_use]
     pub fn meaning(&self) -> &'static str {

@@ -492,21 +492,27 @@ impl Machine {
 
     /// The request that the peer refuses in its Terminate, as the header that this repeats shows: a read; a write
     /// that is being sent; or one that is sent, which the read of no bytes reports that confirms its delivery. A
-    /// Terminate without a header is about the oldest request, if that is a read.
+    /// Terminate without a header, or whose header names no outstanding read, as soft iWARP's, is about the oldest
+    /// request, if that is a read.
     fn refused(&self, fault: Option<&Fault>) -> Option<Refused> {
         let Some(Fault::Terminated(terminate)) = fault else { return None };
-        let before = match self.receiver.terminated_header() {
-            _ if !terminate.is_protection() => None,
-            Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
-                self.reads.position(header.sequence)
-            }
+        if !terminate.is_protection() {
+            return None;
+        }
+        let named = match self.receiver.terminated_header() {
             Some(Header::Tagged(header)) if self.transmitter.is_writing_to(header.stag, header.offset) => {
                 return Some(Refused::Write);
             }
-            Some(Header::Tagged(_)) => self.reads.empty_position(),
-            _ => self.transmitter.awaits_read().then_some(0),
+            Some(Header::Tagged(_)) if terminate.may_be_of_write() => {
+                return self.reads.empty_position().map(|before| Refused::Read { before });
+            }
+            Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
+                self.reads.position(header.sequence)
+            }
+            _ => None,
         };
-        before.map(|before| Refused::Read { before })
+        let oldest = || self.transmitter.awaits_read().then_some(0);
+        named.or_else(oldest).map(|before| Refused::Read { before })
     }
 }
 
