@@ -108,6 +108,13 @@ struct fid_ep *message_shared(struct side *listener, struct side *client, struct
     return ep;
 }
 
+void message_accept(struct side *client, struct side *server)
+{
+    CHECK_OK(fi_accept(server->ep, NULL, 0));
+    CHECK(await_event(client->eq, FI_CONNECTED).fid == &client->ep->fid);
+    CHECK(await_event(server->eq, FI_CONNECTED).fid == &server->ep->fid);
+}
+
 void messages_open(struct pair *pair, const struct message_settings *settings)
 {
     struct event request;
@@ -119,9 +126,7 @@ void messages_open(struct pair *pair, const struct message_settings *settings)
     CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
     request = await_event(pair->listener.eq, FI_CONNREQ);
     message_server(&pair->listener, &pair->server, &request, settings);
-    CHECK_OK(fi_accept(pair->server.ep, NULL, 0));
-    CHECK(await_event(pair->client.eq, FI_CONNECTED).fid == &pair->client.ep->fid);
-    CHECK(await_event(pair->server.eq, FI_CONNECTED).fid == &pair->server.ep->fid);
+    message_accept(&pair->client, &pair->server);
 }
 
 /* ---- completions -------------------------------------------------------------------------- */

@@ -59,6 +59,8 @@ void message_server(struct side *listener, struct side *server, const struct eve
  * the listener's completion queue. */
 struct fid_ep *message_shared(struct side *listener, struct side *client, struct fid_ep *shared,
                               const struct message_settings *settings);
+/* Accepts the request that `server` was opened for, and waits until both are connected. */
+void message_accept(struct side *client, struct side *server);
 /* Connects two endpoints; pair_close closes them. */
 void messages_open(struct pair *pair, const struct message_settings *settings);
 

@@ -247,9 +247,7 @@ static void accepting_needs_queues(void)
     CHECK_RET(fi_accept(server.ep, NULL, 0), -FI_ENOCQ);
     CHECK_RET(fi_enable(server.ep), -FI_ENOCQ);
     CHECK_OK(fi_ep_bind(server.ep, &server.cq->fid, FI_TRANSMIT));
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    (void)await_event(server.eq, FI_CONNECTED);
+    message_accept(&client, &server);
     message_transfer(&client, &server, 100);
     side_close(&client);
     side_close(&server);
@@ -410,9 +408,7 @@ static void early_receives(void)
         CHECK_INT(server.info->rx_attr->size, count);
         post_many(server.ep, got[1], count);
         CHECK_RET(fi_recv(server.ep, &more, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
-        CHECK_OK(fi_accept(server.ep, NULL, 0));
-        (void)await_event(client.eq, FI_CONNECTED);
-        (void)await_event(server.eq, FI_CONNECTED);
+        message_accept(&client, &server);
         inject_many(server.ep, count);
         check_received(client.cq, got[0], count);
         inject_many(client.ep, count);
@@ -514,9 +510,7 @@ static void names_on(const char *host, unsigned family)
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     request = await_event(listener.eq, FI_CONNREQ);
     message_server(&listener, &server, &request, &settings);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    (void)await_event(server.eq, FI_CONNECTED);
+    message_accept(&client, &server);
     own = name_of(&client.ep->fid);
     CHECK_INT(own.v4.sin_family, family);
     CHECK(address_port(&own) != 0);
@@ -711,9 +705,7 @@ static void other_kind(void)
     CHECK_RET(fi_endpoint(messages.domain, request.info, &server.ep, NULL), -FI_EINVAL);
     request.info->ep_attr->type = FI_EP_MSG;
     message_server(&messages, &server, &request, NULL);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    (void)await_event(server.eq, FI_CONNECTED);
+    message_accept(&client, &server);
     message_transfer(&client, &server, 100);
     side_close(&client);
     side_close(&server);
@@ -1184,9 +1176,7 @@ static void strangers(void)
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     request = await_event(listener.eq, FI_CONNREQ);
     message_server(&listener, &server, &request, NULL);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    (void)await_event(server.eq, FI_CONNECTED);
+    message_accept(&client, &server);
     message_transfer(&client, &server, 5000);
     close(silent);
     close(noisy);

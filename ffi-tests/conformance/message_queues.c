@@ -24,9 +24,7 @@ static void open_with_format(struct pair *pair, enum fi_cq_format format)
     CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
     request = await_event(pair->listener.eq, FI_CONNREQ);
     message_server(&pair->listener, &pair->server, &request, NULL);
-    CHECK_OK(fi_accept(pair->server.ep, NULL, 0));
-    (void)await_event(pair->client.eq, FI_CONNECTED);
-    (void)await_event(pair->server.eq, FI_CONNECTED);
+    message_accept(&pair->client, &pair->server);
 }
 
 static void formats(void)
@@ -345,9 +343,7 @@ static void separate_queues(void)
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     request = await_event(listener.eq, FI_CONNREQ);
     message_server(&listener, &server, &request, NULL);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    (void)await_event(server.eq, FI_CONNECTED);
+    message_accept(&client, &server);
     for (unsigned i = 0; i < 2; i++) {
         post_recv(client.ep, &got[0], 1, 1);
         post_recv(server.ep, &got[1], 1, 2);

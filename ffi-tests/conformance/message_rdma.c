@@ -247,9 +247,7 @@ static void rdma_early_receives(void)
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     request = await_event(listener.eq, FI_CONNREQ);
     message_server(&listener, &server, &request, &rdma);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    (void)await_event(server.eq, FI_CONNECTED);
+    message_accept(&client, &server);
     for (size_t i = 0; i < count; i++) {
         AWAIT(PATIENCE_MS, fi_inject(server.ep, pattern(i, 1), 1, FI_ADDR_UNSPEC) == 0);
         CHECK_INT(await_done(client.cq, i, RECEIVED).len, 1);

@@ -724,6 +724,41 @@ static void refused_long_writes(void)
     unmap_pages(memory, LONG);
 }
 
+/* One of several reads under way is refused: it fails with the reason, wherever it stands. Those before it may have
+ * their answer, those behind it are cancelled. */
+static void refused_among_many(void)
+{
+    for (unsigned round = 0; round < 60; round++) {
+        unsigned reads = round % 20 + 1, refused = round * 7 % reads, done = 0;
+        struct fi_cq_data_entry entry;
+        struct fi_cq_err_entry error = {0};
+        struct offer offer;
+
+        note("read %u of %u", refused, reads);
+        offer_open(&offer, NULL);
+        for (unsigned i = 0; i < reads; i++)
+            CHECK_OK(fi_read(offer.pair.client.ep, here, 1 + i * 50 % LENGTH, NULL, LOCAL, 0,
+                             i == refused ? 0x5555 : offer.key, CONTEXT(i)));
+        while (done < reads) {
+            ssize_t got = fi_cq_read(offer.pair.client.cq, &entry, 1);
+
+            if (got == 1) {
+                CHECK(error.err == 0 && done < refused);
+                CHECK_INT((uintptr_t)entry.op_context, done++);
+            } else if (got == -FI_EAVAIL) {
+                CHECK_RET(fi_cq_readerr(offer.pair.client.cq, &error, 0), 1);
+                CHECK_INT(error.err, done == refused ? FI_EACCES : FI_ECANCELED);
+                CHECK_INT((uintptr_t)error.op_context, done++);
+            } else {
+                CHECK_RET(got, -FI_EAGAIN);
+                (void)fi_cq_read(offer.pair.server.cq, NULL, 0);
+            }
+        }
+        (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
+        offer_close(&offer);
+    }
+}
+
 /* Counters of the client's operations by their kind. */
 enum { OF_SENDS, OF_READS, OF_WRITES, KINDS };
 static struct fid_cntr *counters[KINDS];
@@ -908,6 +943,7 @@ static const struct test tests[] = {
     TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
     TEST(refused_delivered_writes, "the same with FI_DELIVERY_COMPLETE: FI_EACCES, then the end"),
     TEST(refused_long_writes, "a refused write that is being sent: FI_EACCES"),
+    TEST(refused_among_many, "one refused read among several: FI_EACCES for that one"),
     TEST(counted_failures, "counters of sends, reads and writes count what is refused, cancelled or closed as errors"),
     TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),
     TEST(other_domain, "a key opens nothing in another domain"),

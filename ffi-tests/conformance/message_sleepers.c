@@ -29,9 +29,7 @@ static void separate_open(struct separate *open)
     CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
     request = await_event(open->listener.eq, FI_CONNREQ);
     message_server(&open->listener, &open->server, &request, NULL);
-    CHECK_OK(fi_accept(open->server.ep, NULL, 0));
-    (void)await_event(client->eq, FI_CONNECTED);
-    (void)await_event(open->server.eq, FI_CONNECTED);
+    message_accept(client, &open->server);
 }
 
 static void separate_close(struct separate *open)

@@ -1,8 +1,6 @@
 /* Contract, section Message endpoints: sending and receiving messages, and their completions. */
 #include "message.h"
 
-#include <rdma/fi_atomic.h>
-#include <rdma/fi_collective.h>
 #include <rdma/fi_tagged.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -784,86 +782,6 @@ static void memory_that_is_not_there(void)
         unreadable_source(i % 2, i / 2);
 }
 
-static void tagged_calls(void)
-{
-    struct fi_msg_tagged message = {.addr = FI_ADDR_UNSPEC};
-    uint8_t byte = 0;
-    struct iovec iov = {&byte, 1};
-    struct pair pair;
-    struct fid_ep *ep;
-
-    messages_open(&pair, NULL);
-    ep = pair.client.ep;
-    CHECK_RET(fi_trecv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_trecvv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_trecvmsg(ep, &message, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tsend(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tsendv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tsendmsg(ep, &message, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tinject(ep, &byte, 1, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tsenddata(ep, &byte, 1, NULL, 0, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tinjectdata(ep, &byte, 1, 0, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
-    messages_pass(&pair);
-    pair_close(&pair);
-}
-
-static void atomic_calls(void)
-{
-    const fi_addr_t none = FI_ADDR_UNSPEC;
-    struct fi_msg_atomic message = {.addr = none, .datatype = FI_UINT64, .op = FI_SUM};
-    uint64_t value = 0, result = 0;
-    struct fi_ioc ioc = {&value, 1}, results = {&result, 1};
-    struct fi_atomic_attr attr = {0};
-    struct pair pair;
-    struct fid_ep *ep;
-    size_t count;
-
-    messages_open(&pair, NULL);
-    ep = pair.client.ep;
-    CHECK_RET(fi_atomic(ep, &value, 1, NULL, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_atomicv(ep, &ioc, NULL, 1, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_atomicmsg(ep, &message, 0), -FI_ENOSYS);
-    CHECK_RET(fi_inject_atomic(ep, &value, 1, none, 0, 0, FI_UINT64, FI_SUM), -FI_ENOSYS);
-    CHECK_RET(fi_fetch_atomic(ep, &value, 1, NULL, &result, NULL, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_fetch_atomicv(ep, &ioc, NULL, 1, &results, NULL, 1, none, 0, 0, FI_UINT64, FI_SUM, NULL),
-              -FI_ENOSYS);
-    CHECK_RET(fi_fetch_atomicmsg(ep, &message, &results, NULL, 1, 0), -FI_ENOSYS);
-    CHECK_RET(fi_compare_atomic(ep, &value, 1, NULL, &value, NULL, &result, NULL, none, 0, 0, FI_UINT64, FI_CSWAP,
-                                NULL), -FI_ENOSYS);
-    CHECK_RET(fi_compare_atomicv(ep, &ioc, NULL, 1, &ioc, NULL, 1, &results, NULL, 1, none, 0, 0, FI_UINT64,
-                                 FI_CSWAP, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_compare_atomicmsg(ep, &message, &ioc, NULL, 1, &results, NULL, 1, 0), -FI_ENOSYS);
-    CHECK_RET(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
-    CHECK_RET(fi_fetch_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
-    CHECK_RET(fi_compare_atomicvalid(ep, FI_UINT64, FI_CSWAP, &count), -FI_ENOSYS);
-    CHECK_RET(fi_query_atomic(pair.client.domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
-    messages_pass(&pair);
-    pair_close(&pair);
-}
-
-static void collective_calls(void)
-{
-    const fi_addr_t none = FI_ADDR_UNSPEC;
-    struct fi_collective_attr attr = {.op = FI_SUM, .datatype = FI_UINT64};
-    uint64_t value = 0, result = 0;
-    struct fid_mc *mc = NULL;
-    struct pair pair;
-    struct fid_ep *ep;
-
-    messages_open(&pair, NULL);
-    ep = pair.client.ep;
-    CHECK_RET(fi_query_collective(pair.client.domain, FI_BARRIER, &attr, 0), -FI_ENOSYS);
-    CHECK_RET(fi_join_collective(ep, none, NULL, 0, &mc, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_barrier(ep, none, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_barrier2(ep, none, FI_COMPLETION, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_broadcast(ep, &value, 1, NULL, none, none, FI_UINT64, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_alltoall(ep, &value, 1, NULL, &result, NULL, none, FI_UINT64, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_allreduce(ep, &value, 1, NULL, &result, NULL, none, FI_UINT64, FI_SUM, 0, NULL), -FI_ENOSYS);
-    CHECK(mc == NULL);
-    messages_pass(&pair);
-    pair_close(&pair);
-}
-
 static void other_calls(void)
 {
     struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
@@ -928,9 +846,6 @@ static const struct test tests[] = {
     TEST(full_queues, "queues take exactly their sizes, then -FI_EAGAIN"),
     TEST(bad_arguments, "null, misaligned, too many, too long, unknown flags: errors, and nothing changes"),
     TEST(memory_that_is_not_there, "a message or write in memory that cannot be read: FI_EFAULT, and the end"),
-    TEST(tagged_calls, "tagged calls: -FI_ENOSYS"),
-    TEST(atomic_calls, "atomic calls: -FI_ENOSYS"),
-    TEST(collective_calls, "collective calls: -FI_ENOSYS"),
     TEST(other_calls, "address vectors, wait and poll sets, scalable endpoints, operations of domains: -FI_ENOSYS"),
 };
 

@@ -1,7 +1,9 @@
-/* Contract, section Moving bytes: calls that stream endpoints do not support. */
-#include "conformance.h"
+/* Contract, section Moving bytes: calls that stream endpoints do not support, and those that message endpoints do not
+ * support either. */
+#include "message.h"
 
 #include <rdma/fi_atomic.h>
+#include <rdma/fi_collective.h>
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
@@ -37,16 +39,14 @@ static void rma(void)
     pair_close(&pair);
 }
 
-static void tagged(void)
+/* The calls that no endpoint has, for both kinds. */
+static void no_tagged_calls(struct side *side)
 {
     struct fi_msg_tagged message = {.addr = FI_ADDR_UNSPEC};
-    struct iovec iov = {&(uint8_t){0}, 1};
-    struct pair pair;
-    struct fid_ep *ep;
     uint8_t byte = 0;
+    struct iovec iov = {&byte, 1};
+    struct fid_ep *ep = side->ep;
 
-    pair_open(&pair, IPV4, NULL);
-    ep = pair.client.ep;
     CHECK_RET(fi_trecv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
     CHECK_RET(fi_trecvv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
     CHECK_RET(fi_trecvmsg(ep, &message, 0), -FI_ENOSYS);
@@ -56,30 +56,102 @@ static void tagged(void)
     CHECK_RET(fi_tinject(ep, &byte, 1, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
     CHECK_RET(fi_tsenddata(ep, &byte, 1, NULL, 0, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
     CHECK_RET(fi_tinjectdata(ep, &byte, 1, 0, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
+}
+
+static void no_atomic_calls(struct side *side)
+{
+    const fi_addr_t none = FI_ADDR_UNSPEC;
+    struct fi_msg_atomic message = {.addr = none, .datatype = FI_UINT64, .op = FI_SUM};
+    uint64_t value = 0, result = 0;
+    struct fi_ioc ioc = {&value, 1}, results = {&result, 1};
+    struct fi_atomic_attr attr = {0};
+    struct fid_ep *ep = side->ep;
+    size_t count;
+
+    CHECK_RET(fi_atomic(ep, &value, 1, NULL, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_atomicv(ep, &ioc, NULL, 1, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_atomicmsg(ep, &message, 0), -FI_ENOSYS);
+    CHECK_RET(fi_inject_atomic(ep, &value, 1, none, 0, 0, FI_UINT64, FI_SUM), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomic(ep, &value, 1, NULL, &result, NULL, none, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicv(ep, &ioc, NULL, 1, &results, NULL, 1, none, 0, 0, FI_UINT64, FI_SUM, NULL),
+              -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicmsg(ep, &message, &results, NULL, 1, 0), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomic(ep, &value, 1, NULL, &value, NULL, &result, NULL, none, 0, 0, FI_UINT64, FI_CSWAP,
+                                NULL), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicv(ep, &ioc, NULL, 1, &ioc, NULL, 1, &results, NULL, 1, none, 0, 0, FI_UINT64,
+                                 FI_CSWAP, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicmsg(ep, &message, &ioc, NULL, 1, &results, NULL, 1, 0), -FI_ENOSYS);
+    CHECK_RET(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    CHECK_RET(fi_fetch_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
+    CHECK_RET(fi_compare_atomicvalid(ep, FI_UINT64, FI_CSWAP, &count), -FI_ENOSYS);
+    CHECK_RET(fi_query_atomic(side->domain, FI_UINT64, FI_SUM, &attr, 0), -FI_ENOSYS);
+}
+
+static void no_collective_calls(struct side *side)
+{
+    const fi_addr_t none = FI_ADDR_UNSPEC;
+    struct fi_collective_attr attr = {.op = FI_SUM, .datatype = FI_UINT64};
+    uint64_t value = 0, result = 0;
+    struct fid_mc *mc = NULL;
+    struct fid_ep *ep = side->ep;
+
+    CHECK_RET(fi_query_collective(side->domain, FI_BARRIER, &attr, 0), -FI_ENOSYS);
+    CHECK_RET(fi_join_collective(ep, none, NULL, 0, &mc, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_barrier(ep, none, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_barrier2(ep, none, FI_COMPLETION, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_broadcast(ep, &value, 1, NULL, none, none, FI_UINT64, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_alltoall(ep, &value, 1, NULL, &result, NULL, none, FI_UINT64, 0, NULL), -FI_ENOSYS);
+    CHECK_RET(fi_allreduce(ep, &value, 1, NULL, &result, NULL, none, FI_UINT64, FI_SUM, 0, NULL), -FI_ENOSYS);
+    CHECK(mc == NULL);
+}
+
+static void on_stream(void (*check)(struct side *side))
+{
+    struct pair pair;
+
+    pair_open(&pair, IPV4, NULL);
+    check(&pair.client);
     pair_close(&pair);
+}
+
+static void on_messages(void (*check)(struct side *side))
+{
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    check(&pair.client);
+    messages_pass(&pair);
+    pair_close(&pair);
+}
+
+static void tagged(void)
+{
+    on_stream(no_tagged_calls);
+}
+
+static void tagged_of_messages(void)
+{
+    on_messages(no_tagged_calls);
 }
 
 static void atomic(void)
 {
-    struct fi_msg_atomic message = {.addr = FI_ADDR_UNSPEC, .datatype = FI_UINT64, .op = FI_SUM};
-    uint64_t value = 0, result = 0;
-    size_t count = 0;
-    struct pair pair;
-    struct fid_ep *ep;
+    on_stream(no_atomic_calls);
+}
 
-    pair_open(&pair, IPV4, NULL);
-    ep = pair.client.ep;
-    CHECK_RET(fi_atomic(ep, &value, 1, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_atomicmsg(ep, &message, 0), -FI_ENOSYS);
-    CHECK_RET(fi_inject_atomic(ep, &value, 1, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM), -FI_ENOSYS);
-    CHECK_RET(fi_fetch_atomic(ep, &value, 1, NULL, &result, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64, FI_SUM, NULL),
-              -FI_ENOSYS);
-    CHECK_RET(fi_compare_atomic(ep, &value, 1, NULL, &value, NULL, &result, NULL, FI_ADDR_UNSPEC, 0, 0, FI_UINT64,
-                                FI_CSWAP, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
-    CHECK_RET(fi_fetch_atomicvalid(ep, FI_UINT64, FI_SUM, &count), -FI_ENOSYS);
-    CHECK_RET(fi_compare_atomicvalid(ep, FI_UINT64, FI_CSWAP, &count), -FI_ENOSYS);
-    pair_close(&pair);
+static void atomic_of_messages(void)
+{
+    on_messages(no_atomic_calls);
+}
+
+static void collective(void)
+{
+    on_stream(no_collective_calls);
+}
+
+static void collective_of_messages(void)
+{
+    on_messages(no_collective_calls);
 }
 
 static void domain_objects(void)
@@ -154,7 +226,11 @@ static const struct test tests[] = {
     TEST(with_data, "fi_senddata, fi_injectdata: -FI_ENOSYS"),
     TEST(rma, "RMA calls: -FI_ENOSYS"),
     TEST(tagged, "tagged calls: -FI_ENOSYS"),
+    TEST(tagged_of_messages, "the same on a message endpoint"),
     TEST(atomic, "atomic calls: -FI_ENOSYS"),
+    TEST(atomic_of_messages, "the same on a message endpoint"),
+    TEST(collective, "collective calls: -FI_ENOSYS"),
+    TEST(collective_of_messages, "the same on a message endpoint"),
     TEST(domain_objects, "address vectors, poll sets and further domain calls: -FI_ENOSYS"),
     TEST(message_objects, "objects for message endpoints cannot be bound to a stream: -FI_EINVAL"),
     TEST(endpoint_calls, "cancel, contexts, multicast, alias: -FI_ENOSYS"),

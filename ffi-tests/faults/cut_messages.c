@@ -91,9 +91,7 @@ static void connect_through(struct pair *pair, unsigned port)
     CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
     request = await_event(pair->listener.eq, FI_CONNREQ);
     message_server(&pair->listener, &pair->server, &request, &settings);
-    CHECK_OK(fi_accept(pair->server.ep, NULL, 0));
-    (void)await_event(pair->client.eq, FI_CONNECTED);
-    (void)await_event(pair->server.eq, FI_CONNECTED);
+    message_accept(&pair->client, &pair->server);
 }
 
 /* One connection, until it is cut and closed. */

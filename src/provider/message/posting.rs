@@ -327,8 +327,10 @@ impl<D: Device> Endpoint<D> {
             if count == 1 && !is_inject {
                 let request = request(describe(first, true), Payload::Places(call.local));
                 // A read says by itself when it is done.
-                let own = if kind == Kind::Read { constants::FI_DELIVERY_COMPLETE } else { 0 };
-                let flags = flags & !own;
+                let flags = match kind {
+                    Kind::Read => flags & !constants::FI_DELIVERY_COMPLETE,
+                    _ => flags,
+                };
                 return self.post_one(state, at, flags, operation, request);
             }
             let bytes = if is_inject { copied(call.local, self.engine.limits.inject)? } else { Vec::new() };

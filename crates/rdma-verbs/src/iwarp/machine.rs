@@ -11,6 +11,7 @@ mod encode;
 mod reads;
 mod receive;
 mod receives;
+mod refusal;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -33,15 +34,14 @@ use reads::Reads;
 use receive::Receiver;
 use receives::ReceiveSource;
 pub use receives::SharedReceives;
-use transmit::{Refused, Transmitter};
+use transmit::Transmitter;
 
 use super::region::{ProtectionDomain, RegionCache};
 use crate::{
     Completion, CompletionStatus, Error, Memory, Place, QpCapabilities, QpId, RecvRequest, Result,
     SendRequest,
 };
-use iwarp_wire::ddp::Header;
-use iwarp_wire::rdmap::{self, About, Terminate};
+use iwarp_wire::rdmap::{About, Terminate};
 
 /// Longest message, in bytes: the offset in a Send has 32 bits [RFC 5041 5.2-2].
 pub const MAX_MESSAGE: u64 = u32::MAX as u64;
@@ -488,31 +488,6 @@ impl Machine {
         self.transmitter.flush(self.refused(fault), sink);
         self.receiver.flush(first, sink);
         self.reads.clear();
-    }
-
-    /// The request that the peer refuses in its Terminate, as the header that this repeats shows: a read; a write
-    /// that is being sent; or one that is sent, which the read of no bytes reports that confirms its delivery. A
-    /// Terminate without a header, or whose header names no outstanding read, as soft iWARP's, is about the oldest
-    /// request, if that is a read.
-    fn refused(&self, fault: Option<&Fault>) -> Option<Refused> {
-        let Some(Fault::Terminated(terminate)) = fault else { return None };
-        if !terminate.is_protection() {
-            return None;
-        }
-        let named = match self.receiver.terminated_header() {
-            Some(Header::Tagged(header)) if self.transmitter.is_writing_to(header.stag, header.offset) => {
-                return Some(Refused::Write);
-            }
-            Some(Header::Tagged(_)) if terminate.may_be_of_write() => {
-                return self.reads.empty_position().map(|before| Refused::Read { before });
-            }
-            Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
-                self.reads.position(header.sequence)
-            }
-            _ => None,
-        };
-        let oldest = || self.transmitter.awaits_read().then_some(0);
-        named.or_else(oldest).map(|before| Refused::Read { before })
     }
 }
 

@@ -13,6 +13,7 @@
 mod deliver;
 mod destination;
 mod header;
+mod terminate;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -24,9 +25,8 @@ use super::{Rules, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{Buffer, Completion, CompletionKind, CompletionStatus, QpId, RecvRequest, Result};
 use destination::Destination;
-use header::{HEAD, Partial, split_head};
-use iwarp_wire::ddp::Header;
-use iwarp_wire::rdmap::{self, About, Opcode, Terminate};
+use header::{HEAD, Partial};
+use iwarp_wire::rdmap::{self, Opcode};
 use verify::Verifier;
 
 /// See the module.
@@ -252,24 +252,6 @@ impl Receiver {
     /// Whether an FPDU has been completed.
     pub(super) fn is_opened(&self) -> bool {
         self.opened
-    }
-
-    /// The headers of the current segment that `terminate` includes. A header that DDP cannot parse is not
-    /// included [RFC 5040 4.8-4, 4.8-5, 4.8-8, 4.8-9, 4.8-10, 7.1-3, 7.1-4] [RFC 5041 7.1-15]
-    /// [RFC 7306 8.1-2].
-    pub(super) fn about(&self, terminate: &Terminate) -> About<'_> {
-        let head = self.head.bytes();
-        if !terminate.is_about_segment() || Header::parse(split_head(head).1).is_err() {
-            return About::default();
-        }
-        let is_request = matches!(self.effect, Effect::ReadRequest) && terminate.is_of_rdmap();
-        About { head, request: self.body.bytes().first_chunk().filter(|_| is_request) }
-    }
-
-    /// The header that the peer's Terminate repeats of the segment that it is about, if it does [RFC 5040 4.8-8].
-    pub(super) fn terminated_header(&self) -> Option<Header> {
-        let terminate = Some(self.body.bytes()).filter(|_| matches!(self.effect, Effect::Terminate))?;
-        Header::parse(split_head(About::parse(terminate).head).1).ok()
     }
 
     /// See [`super::Machine::feed`].

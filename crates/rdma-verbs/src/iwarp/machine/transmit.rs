@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::encode::{self, Chunk, Encoder};
 use super::reads::Reads;
+use super::refusal::Refused;
 use super::stream::{Output as _, Stream, Wire};
 use super::violation::{Purpose, Violation};
 use super::work::{Body, Pending, Sources, Work};
@@ -20,15 +21,6 @@ use iwarp_wire::rdmap::{About, Opcode, Terminate};
 
 /// Minimum room in a chunk to begin another segment in it.
 pub(super) const WORTHWHILE: usize = 2048;
-
-/// The request that the peer refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// The requested read with so many unreported ones before it.
-    Read { before: usize },
-    /// The write that is being sent.
-    Write,
-}
 
 /// See the module.
 #[derive(Debug)]
