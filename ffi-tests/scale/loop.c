@@ -318,8 +318,16 @@ void loop_idle(struct loop *loop)
     int64_t until = now_ms() + loop->plan->idle_s * 1000;
     int64_t left;
 
+    /* The other process may have been idle long enough before this one, and says so. */
+    CHECK_SYS(epoll_ctl(loop->epoll, EPOLL_CTL_DEL, loop->other->from_peer, NULL));
     while ((left = until - now_ms()) > 0)
         sleep_and_serve(loop, (int)left);
+    watch(loop, loop->other->from_peer, &loop->peer_source);
+}
+
+void loop_rested(struct loop *loop)
+{
+    meet(loop, "resting");
 }
 
 void loop_end(struct loop *loop)

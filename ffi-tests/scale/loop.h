@@ -87,6 +87,8 @@ bool loop_serves(const struct loop *loop);
 void loop_open(struct loop *loop);
 void loop_use(struct loop *loop);
 void loop_idle(struct loop *loop);
+/* Waits until the other process has been idle, too: until then this one must not wake it. */
+void loop_rested(struct loop *loop);
 void loop_end(struct loop *loop);
 
 #endif

@@ -46,6 +46,7 @@ static void idle(struct loop *loop)
            loop->plan->idle_s, percent, (unsigned long long)wakeups);
     CHECK(percent < IDLE_PERCENT_MOST);
     CHECK_BETWEEN(wakeups, 1, IDLE_WAKEUPS_MOST(loop->plan->idle_s));
+    loop_rested(loop);
 }
 
 /* Opens, uses and closes all connections once. Reports each phase if `tell` is set. */
