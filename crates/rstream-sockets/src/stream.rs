@@ -12,6 +12,7 @@
 
 mod end;
 mod leave;
+mod news;
 mod receive;
 mod send;
 mod spinning;

@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering;
 use rstream_ring::{Error, Notify, Reader, ask};
 use rustix::io::Errno;
 
+use super::news::last_of;
 use super::spinning::spins;
-use super::wait::System;
 use super::{Answer, Stream, Then, Way};
-use crate::bell::{Bell, are_bells, take_bells};
+use crate::bell::{Bell, are_bells};
 use crate::kernel::Kernel;
 use crate::lock::{is_alive, thread};
 use crate::shared::{Held, Input, Leaving};
-use crate::statistics::Counter;
 
 impl Stream {
     /// Receives to `buffers` without waiting, or looks at what is there without taking it.
@@ -288,137 +287,10 @@ impl Stream {
         Ok(more)
     }
 
-    /// To be called when the kernel has given bytes. After the last of them, an end that the kernel told before,
-    /// once, counts.
-    fn note_turn(&self, kernel: &impl Kernel, state: &mut Input, reader: &mut Reader) {
-        if reader.begins_at() == Some(state.taken) && kernel.has_ended() {
-            self.take_news(kernel, state, reader);
-        }
-    }
-
-    /// Takes note of what a call of the kernel said that asked for bytes, if that was the end or a break.
-    fn note_last(&self, state: &mut Input, outcome: Result<usize, Errno>) {
-        match outcome {
-            Ok(0) => self.words().peer_ended.store(1, Ordering::Release),
-            Err(error) if is_break(error) => self.note_told(error),
-            _ => return,
-        }
-        state.finished = true;
-    }
-
-    /// The kernel has told the application this error by itself, and says it once.
-    pub fn note_told(&self, error: Errno) {
-        if is_break(error) {
-            self.words().peer_gone.store(1, Ordering::Release);
-        }
-    }
-
-    /// A call has found this error after it had moved a part of its bytes, of which alone it tells. The next call
-    /// reports the error.
-    pub fn keep_error(&self, error: Errno) {
-        // The kernel says the others again.
-        if matches!(error, Errno::CONNRESET | Errno::TIMEDOUT)
-            && let Ok(mut held) = self.lock_input()
-        {
-            held.parts().0.error = error.raw_os_error();
-            self.note_told(error);
-        }
-    }
-
     /// Takes note of bytes that the kernel gave: `own` of the stream, and bells behind them.
     fn take_note(&self, state: &mut Input, own: usize, length: usize) {
         state.taken += own as u64;
         self.words().taken_bells.fetch_add((length - own) as u64, Ordering::Relaxed);
-    }
-
-    /// Takes the bell that came with bytes which were found without it, if one was asked for. A process that
-    /// died with it unread would reset the connection.
-    pub(super) fn take_bell_of_bytes(&self, kernel: &impl Kernel, state: &mut Input, reader: &mut Reader) {
-        if state.armed {
-            self.take_news(kernel, state, reader);
-        }
-    }
-
-    /// Takes the bells that are there, and notes an end or an error. Returns whether there is one.
-    pub(super) fn take_news(&self, kernel: &impl Kernel, state: &mut Input, reader: &mut Reader) -> bool {
-        if state.leaving != Leaving::No {
-            return false;
-        }
-        state.armed = false;
-        let told = self.take_bells(kernel);
-        // After an end of this side's own making the kernel says nothing of the peer.
-        if told == Ok(false) || state.finished {
-            return false;
-        }
-        self.note_end(kernel, state, reader, told.map(|_| ()));
-        true
-    }
-
-    /// Takes the bells that are there. Returns whether the stream has ended.
-    pub(super) fn take_bells(&self, kernel: &impl Kernel) -> Result<bool, Errno> {
-        let words = self.words();
-        match words.sleepers.take(&System, || take_bells(kernel, &words.taken_bells)) {
-            Ok(None) => Ok(false),
-            Ok(Some(bells)) => {
-                self.statistics.record().add(Counter::BellsTaken);
-                Ok(!bells)
-            }
-            Err(Errno::PROTO) => Err(self.fail(Errno::PROTO)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The kernel has told this error to a thread that slept. A call reports it when everything that came
-    /// before was received.
-    pub fn note_error(&self, kernel: &impl Kernel, error: Errno) {
-        if let Ok(mut held) = self.lock_input()
-            && let (state, Some(reader)) = held.parts()
-            && state.leaving == Leaving::No
-        {
-            reader.resume(state.ring);
-            self.note_end(kernel, state, reader, Err(error));
-            state.ring = reader.state();
-        }
-    }
-
-    /// The kernel says that the connection has ended, orderly or by an error: nobody has the peer's end any
-    /// more. While rings are used, a side that only ends its output says so in its ring.
-    ///
-    /// Of a peer that died the kernel knows only whether it had taken its bells. Bytes that it had not read
-    /// make the difference between an end and a reset.
-    fn note_end(
-        &self,
-        kernel: &impl Kernel,
-        state: &mut Input,
-        reader: &mut Reader,
-        told: Result<(), Errno>,
-    ) {
-        let _ = reader.readable();
-        let outcome = match (told, self.died_with_unread()) {
-            (Ok(()) | Err(Errno::CONNRESET), Some(true)) => Err(Errno::CONNRESET),
-            (Err(Errno::CONNRESET), Some(false)) => Ok(()),
-            _ => told,
-        };
-        if told.is_ok() && outcome.is_err() {
-            kernel.end_output();
-        }
-        match outcome {
-            Ok(()) => state.finished = true,
-            Err(error) => state.error = error.raw_os_error(),
-        }
-        self.words().peer_gone.store(1, Ordering::Release);
-    }
-
-    /// Whether the peer, which is gone, had not read all that this side had written. `None`: it has closed
-    /// its end of the rings, and what the kernel says holds.
-    fn died_with_unread(&self) -> Option<bool> {
-        let mut held = self.lock_output().ok()?;
-        let (state, writer) = held.parts();
-        let writer = writer.filter(|_| state.begun)?;
-        writer.resume(state.ring);
-        // Nor is it known what it has read of the bytes that came before those of the ring, if there are none here.
-        let is_used = writer.unread().is_ok_and(|(_, written)| written > 0);
-        (is_used && writer.is_closed() == Ok(false)).then(|| writer.is_unread())
     }
 
     /// Bytes that a call which receives would give, if the kernel does not know.
@@ -437,19 +309,6 @@ impl Stream {
         state.ring = reader.state();
         Some(bytes.ok()?.saturating_add(usize::try_from(before).ok()?))
     }
-}
-
-/// The end, or an error that was told to another call and is reported instead, once.
-fn last_of(state: &mut Input) -> Result<Option<usize>, Errno> {
-    match std::mem::take(&mut state.error) {
-        0 => Ok(Some(0)),
-        error => Err(Errno::from_raw_os_error(error)),
-    }
-}
-
-/// Whether a connection that has this error is over.
-pub(super) fn is_break(error: Errno) -> bool {
-    matches!(error, Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT)
 }
 
 /// Reads from the ring, or looks at what is there.

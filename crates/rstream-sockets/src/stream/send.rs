@@ -7,7 +7,7 @@ use rstream_ring::{Error, Notify as _, Writer, ask};
 use rustix::io::Errno;
 
 use super::leave::seconds;
-use super::receive::is_break;
+use super::news::is_break;
 use super::{Answer, Role, Stream, Way};
 use crate::bell::Bell;
 use crate::delays::Delays;
