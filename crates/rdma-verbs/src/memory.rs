@@ -2,11 +2,12 @@
 //!
 //! Such memory is never a `&[u8]`, because a peer may change it at any time (the typed layer's buffers, which
 //! have no rights for peers, are the exception). It is only copied in and out,
-//! within bounds that are checked here, by copies that tolerate races (`copy`). Everything that moves payload
-//! (copies, and the vectored receive that places a segment straight into a region) is in this module.
+//! within bounds that are checked here, by copies that tolerate races (`copy`), or by the system to and from a
+//! socket (`transfer`). Everything that moves payload is in this module.
 
 mod copy;
 mod place;
+mod transfer;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -15,6 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use place::Place;
+pub use transfer::{Source, send};
 
 use super::{Error, Result};
 
@@ -212,7 +214,17 @@ impl Memory {
         let place =
             self.range(offset, length).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         // SAFETY: `place` begins `length` bytes within our mapping or allocation (checked by `range`).
-        unsafe { receive(socket, place, length, rest) }
+        unsafe { transfer::receive(socket, place, length, rest) }
+    }
+
+    /// The `length` bytes at `offset`, to send them.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] if there are not that many.
+    pub fn source(&self, offset: u64, length: usize) -> std::result::Result<Source<'_>, OutOfBounds> {
+        let base = self.range(offset, length)?;
+        // SAFETY: `base` begins `length` bytes within our mapping or allocation (checked by `range`).
+        Ok(unsafe { Source::new(base.as_ptr(), length) })
     }
 
     /// Returns the address of `length` bytes at `offset`.
@@ -248,33 +260,6 @@ impl Drop for Memory {
             Origin::Lent => {}
         }
     }
-}
-
-/// Receives from `socket` without waiting: up to `length` bytes to `base`, and further bytes into `rest`.
-///
-/// # Safety
-/// The `length` bytes at `base` are writable, and no reference to them is alive.
-unsafe fn receive(
-    socket: BorrowedFd<'_>,
-    base: NonNull<u8>,
-    length: usize,
-    rest: &mut [u8],
-) -> io::Result<usize> {
-    let mut pieces = [
-        libc::iovec { iov_base: base.as_ptr().cast(), iov_len: length },
-        libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
-    ];
-    // SAFETY: an all-zero `msghdr` is valid: no name, no control data, no pieces.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = pieces.as_mut_ptr();
-    message.msg_iovlen = pieces.len() as _;
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces that live
-    // through the call: the first is writable by the requirement of this function, the second is an
-    // exclusive borrow. The kernel writes nowhere else. The C library's `recvmsg` is the same call and a
-    // cancellation point besides, from which Rust cannot be unwound.
-    let received =
-        unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
-    usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }
 
 /// The layout of `size` bytes.
@@ -322,6 +307,24 @@ mod tests {
             assert_eq!(memory.write(offset, &vec![0; length]), Err(error));
             assert_eq!(memory.read(offset, &mut vec![0; length]), Err(error));
         }
+    }
+
+    #[test]
+    fn a_source_stays_within_bounds() {
+        let memory = Memory::zeroed(8).unwrap();
+        memory.write(0, b"abcdefgh").unwrap();
+        for (offset, length) in [(5, 4), (9, 0), (u64::MAX, 1)] {
+            let error = OutOfBounds { offset, length, size: 8 };
+            assert_eq!(memory.source(offset, length).unwrap_err(), error);
+        }
+        let source = memory.source(2, 5).unwrap();
+        let mut found = b"x".to_vec();
+        for start in [0, 3, 5, 9] {
+            source.append_from(start, &mut found);
+        }
+        assert_eq!(found, b"xcdefgfg");
+        Source::default().append_from(1, &mut found);
+        assert_eq!(found.len(), 8);
     }
 
     /// Threads copy the same bytes concurrently: each copy has in every byte what one of the writers wrote.

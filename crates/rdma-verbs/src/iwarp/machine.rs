@@ -27,7 +27,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub use encode::SCRATCH;
-pub use stream::{Taken, Wire};
+pub use stream::{Fpdu, Taken, Wire, copies};
 pub use violation::{Fault, Purpose, Violation};
 
 use reads::Reads;

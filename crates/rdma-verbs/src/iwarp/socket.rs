@@ -9,11 +9,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
-use super::machine::{Placement, Taken, Wire};
+use super::machine::{Fpdu, Placement, Taken, Wire, copies};
 use super::tap::Tap;
 use super::tcp;
 use crate::process::Maker;
-use crate::{Error, Result};
+use crate::{Error, Result, memory};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -143,19 +143,22 @@ impl Socket {
     /// See [`Wire::transmit`].
     #[inline]
     fn send(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
+        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        flags.set(SendFlags::MORE, more);
+        self.attempt(|socket| match pieces {
+            [piece] => net::send(socket, piece, flags),
+            pieces => net::sendmsg(socket, pieces, &mut net::SendAncillaryBuffer::default(), flags),
+        })
+    }
+
+    /// Attempts to send by `call`.
+    #[inline]
+    fn attempt(&mut self, call: impl Fn(BorrowedFd<'_>) -> rustix::io::Result<usize>) -> Taken {
         if self.send_error.is_some() {
             return Taken::Dead;
         }
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        flags.set(SendFlags::MORE, more);
         loop {
-            let sent = match pieces {
-                [piece] => net::send(&self.descriptor, piece, flags),
-                pieces => {
-                    net::sendmsg(&self.descriptor, pieces, &mut net::SendAncillaryBuffer::default(), flags)
-                }
-            };
-            match sent {
+            match call(self.descriptor.as_fd()) {
                 Ok(count) => return Taken::Bytes(count),
                 Err(Errno::INTR) => {}
                 // Also when the system has no memory for it now: a writable socket tells when.
@@ -232,6 +235,17 @@ impl Drop for Socket {
 impl Wire for Socket {
     fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
         if self.tap.is_some() { self.transmit_tapped(pieces, more) } else { self.send(pieces, more) }
+    }
+
+    fn transmit_from_memory(&mut self, fpdus: &[Fpdu<'_>]) -> Taken {
+        if self.tap.is_some() {
+            // What is captured is what is sent: the memory may change.
+            return self.transmit(&[IoSlice::new(&copies(fpdus))], false);
+        }
+        self.attempt(|socket| {
+            let sent = memory::send(socket, fpdus.as_flattened());
+            sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })
     }
 }
 

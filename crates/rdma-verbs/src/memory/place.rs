@@ -115,7 +115,7 @@ impl Place {
     ) -> io::Result<usize> {
         // SAFETY: this number of bytes is writable, and nothing else uses them while the request is
         // outstanding (`new`).
-        unsafe { super::receive(socket, self.base, length.min(self.len()), rest) }
+        unsafe { super::transfer::receive(socket, self.base, length.min(self.len()), rest) }
     }
 }
 

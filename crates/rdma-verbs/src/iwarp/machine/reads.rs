@@ -153,8 +153,8 @@ impl Reads {
     }
 
     /// The read that is being served.
-    pub(super) fn next_served(&mut self) -> Option<&mut Served> {
-        self.served.front_mut()
+    pub(super) fn next_served(&self) -> Option<&Served> {
+        self.served.front()
     }
 
     /// Whether there is a read to serve.
@@ -167,9 +167,17 @@ impl Reads {
         self.served.front().is_some_and(|served| served.started)
     }
 
-    /// Removes the read that has been served.
-    pub(super) fn finish_served(&mut self) {
-        self.served.pop_front();
+    /// Records that `count` more bytes of the response, at most those that are left, are sent.
+    pub(super) fn responded(&mut self, count: usize) {
+        let Some(served) = self.served.front_mut() else { return };
+        // `left` is a `u32`.
+        served.left -= count as u32;
+        served.sink_offset = served.sink_offset.wrapping_add(count as u64);
+        served.source_offset += count as u64;
+        served.started = true;
+        if served.left == 0 {
+            self.served.pop_front();
+        }
     }
 
     /// Removes all reads, because the connection has ended.

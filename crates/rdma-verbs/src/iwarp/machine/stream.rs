@@ -4,11 +4,27 @@
 use std::io::IoSlice;
 
 use super::violation::Violation;
+use crate::memory::Source;
 
 /// Takes bytes for the peer: a socket, or the queue of a test.
 pub trait Wire {
     /// Takes as many bytes of `pieces`, in order, as can be sent now. `more`: more output follows at once.
     fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken;
+
+    /// Takes as many bytes of `fpdus`, in order, as can be sent now. A wire that needs slices gets copies.
+    fn transmit_from_memory(&mut self, fpdus: &[Fpdu<'_>]) -> Taken {
+        self.transmit(&[IoSlice::new(&copies(fpdus))], false)
+    }
+}
+
+/// An FPDU whose payload is in registered memory: length field and header, payload, and trailer.
+pub type Fpdu<'m> = [Source<'m>; 3];
+
+/// Copies of these FPDUs, in order.
+pub fn copies(fpdus: &[Fpdu<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    fpdus.as_flattened().iter().for_each(|source| source.append_from(0, &mut bytes));
+    bytes
 }
 
 /// What a [`Wire`] took.
@@ -94,6 +110,39 @@ impl Stream {
     pub(super) fn send<W: Wire>(&mut self, bytes: &[u8], wire: &mut W) {
         self.produced += bytes.len() as u64;
         self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
+    }
+
+    /// Sends as many of `fpdus` as the socket takes, and stages the rest of one that it takes in part. Nothing is
+    /// staged before. Returns their number; `None`: memory cannot be read, and nothing is sent.
+    pub(super) fn send_from_memory<W: Wire>(&mut self, fpdus: &[Fpdu<'_>], wire: &mut W) -> Option<usize> {
+        let mut left = match wire.transmit_from_memory(fpdus) {
+            Taken::Bytes(count) => count,
+            Taken::Dead => {
+                self.close();
+                return Some(0);
+            }
+            Taken::Unreadable => return None,
+        };
+        let mut begun = 0;
+        for fpdu in fpdus {
+            if left == 0 {
+                break;
+            }
+            let size = fpdu.iter().map(Source::len).sum();
+            let taken = left.min(size);
+            self.produced += size as u64;
+            self.taken += taken as u64;
+            if taken < size && self.make_room(size - taken) {
+                let mut skip = taken;
+                for source in fpdu {
+                    source.append_from(skip, &mut self.staged);
+                    skip = skip.saturating_sub(source.len());
+                }
+            }
+            left -= taken;
+            begun += 1;
+        }
+        Some(begun)
     }
 
     /// Frees the staging buffer, if it is empty and large.

@@ -5,6 +5,7 @@
 //! before [`Transmitter::open`].
 
 mod post;
+mod respond;
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,7 @@ use super::encode::{self, Chunk, Encoder};
 use super::reads::Reads;
 use super::refusal::Refused;
 use super::stream::{Output as _, Stream, Wire};
-use super::violation::{Purpose, Violation};
+use super::violation::Violation;
 use super::work::{Body, Pending, Sources, Work};
 use super::{Port, Rules, Sink};
 use crate::iwarp::region::RegionCache;
@@ -45,6 +46,16 @@ pub(super) struct Transmitter {
     /// Position of the stream after the last completed request; 0: none has completed.
     completed: u64,
     fault: Option<Violation>,
+}
+
+/// What is sent next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The oldest queued request, or more of it.
+    Request,
+    /// A response to the peer's oldest read, or more of it.
+    Response,
+    Nothing,
 }
 
 impl Transmitter {
@@ -118,9 +129,9 @@ impl Transmitter {
             && !self.stream.is_closed()
             && self.has_more(reads)
         {
-            if self.works_next(reads) && self.is_direct() {
-                self.send_direct(port);
-                continue;
+            let next = self.next(reads);
+            if self.is_direct(next, reads) {
+                if self.advance_direct(next, reads, port) { continue } else { break }
             }
             let mut chunk = Chunk::new(port.scratch);
             self.fault = self.fill(&mut chunk, reads, regions).err();
@@ -254,28 +265,51 @@ impl Transmitter {
         self.completed = done.end;
     }
 
-    /// Whether a queued request is sent next, rather than the response to a read.
-    fn works_next(&self, reads: &Reads) -> bool {
+    /// What is sent next.
+    fn next(&self, reads: &Reads) -> Next {
         let midway = self.work.front().is_some_and(Work::is_midway);
         let can_work = self.can_work(reads);
         let respond =
             reads.is_midway() || reads.is_serving() && !midway && (self.response_first || !can_work);
-        can_work && !respond
+        match can_work {
+            true if !respond => Next::Request,
+            _ if reads.is_serving() => Next::Response,
+            _ => Next::Nothing,
+        }
     }
 
-    /// Whether the rest of the oldest queued request is to be sent straight from its places.
-    fn is_direct(&self) -> bool {
-        match self.work.front() {
-            Some(Work { body: Body::Message(message), .. }) => message.in_places && message.is_worth_a_call(),
+    /// Whether it goes straight from its places, or from the memory that is read.
+    fn is_direct(&self, next: Next, reads: &Reads) -> bool {
+        match (next, self.work.front()) {
+            (Next::Request, Some(Work { body: Body::Message(message), .. })) => {
+                message.in_places && message.is_worth_a_call()
+            }
+            (Next::Response, _) => self.responds_direct(reads),
             _ => false,
         }
+    }
+
+    /// Sends a part of it so. Returns whether the socket may take more.
+    fn advance_direct<W: Wire, S: Sink>(
+        &mut self,
+        next: Next,
+        reads: &mut Reads,
+        port: &mut Port<'_, W, S>,
+    ) -> bool {
+        self.response_first = next == Next::Request;
+        if next == Next::Request {
+            self.send_direct(port);
+            return true;
+        }
+        let responded = self.respond_direct(reads, port);
+        self.fault = responded.err();
+        responded == Ok(true)
     }
 
     /// Sends a part of the oldest queued request straight from its places.
     fn send_direct<W: Wire, S: Sink>(&mut self, port: &mut Port<'_, W, S>) {
         let Some(Work { report, body: Body::Message(message), .. }) = self.work.front_mut() else { return };
         let report = *report;
-        self.response_first = true;
         let is_last =
             message.send(&self.encoder, &mut self.sources, &mut self.stream, (port.wire, port.scratch));
         self.fault = self.stream.fault().copied();
@@ -294,47 +328,14 @@ impl Transmitter {
         regions: &mut RegionCache,
     ) -> std::result::Result<(), Violation> {
         while chunk.room() >= WORTHWHILE {
-            if self.works_next(reads) {
-                if self.is_direct() {
-                    break;
-                }
-                self.advance(chunk, reads, regions)?;
-                self.response_first = true;
-            } else if reads.is_serving() {
-                self.respond(chunk, reads)?;
-                self.response_first = false;
-            } else {
-                break;
+            let next = self.next(reads);
+            match next {
+                _ if self.is_direct(next, reads) => break,
+                Next::Request => self.advance(chunk, reads, regions)?,
+                Next::Response => self.respond(chunk, reads)?,
+                Next::Nothing => break,
             }
-        }
-        Ok(())
-    }
-
-    /// Adds a segment of a Read Response [RFC 5040 4.4-2, 5.2-1, 5.2.1-9, 5.2.1-12, 5.2.2-1, 5.2.2-5].
-    fn respond(&mut self, chunk: &mut Chunk<'_>, reads: &mut Reads) -> std::result::Result<(), Violation> {
-        let Some(served) = reads.next_served() else { return Ok(()) };
-        let portion = self.encoder.portion(u64::from(served.left)).min(chunk.room());
-        // A portion is at most `left`, which is a `u32`.
-        let taken = portion as u32;
-        let last = taken == served.left;
-        let head = encode::tagged(Opcode::ReadResponse, served.sink_stag, served.sink_offset, portion, last);
-        let mut offset = served.source_offset;
-        let source = served.source.as_ref().filter(|region| region.is_valid());
-        let complete = chunk.segment(&self.encoder, &head, portion, |place| {
-            let count = source.map_or(0, |region| encode::copy(region.memory(), offset, place));
-            offset += count as u64;
-            count
-        });
-        if !complete {
-            let stag = served.source.as_ref().map_or(0, |region| region.stag());
-            return Err(Violation::Stag { purpose: Purpose::Read, stag });
-        }
-        served.left -= taken;
-        served.sink_offset = served.sink_offset.wrapping_add(u64::from(taken));
-        served.source_offset = offset;
-        served.started = true;
-        if last {
-            reads.finish_served();
+            self.response_first = next == Next::Request;
         }
         Ok(())
     }
