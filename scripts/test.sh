@@ -277,8 +277,8 @@ waits() {
     step fi_info fi_info_checks
     step fi_info-2.5 libfabric2_info
     step scale scale_checks
-    step_unless "$(lacks_fabtests)" fabtests-1.17 fabtests_117
-    step_unless "$(lacks_fabtests)" fabtests-2.6 fabtests_26
+    step_unless "$(lacks_fabtests 1.17)" fabtests-1.17 fabtests_117
+    step_unless "$(lacks_fabtests 2.6)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
     step_unless "$(lacks_networks)" mpi-bytes mpi_bytes
     step sockets-model sockets_model
@@ -296,7 +296,7 @@ emulated() {
     step contract-siw conformance_siw
     step contract-rxe conformance_rxe
     step vm-programs vm_programs
-    step_unless "$(lacks_fabtests)" fabtests-rxe fabtests_rxe
+    step_unless "$(lacks_fabtests 1.17)" fabtests-rxe fabtests_rxe
     step no-rdma-core without_rdma_core
     step rdma-verbs rdma_verbs
     step easy-siw easy_siw

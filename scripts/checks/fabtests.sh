@@ -1,26 +1,39 @@
 # fabtests, libfabric's own tests, against docs/fabtests.md: of the installed libfabric, and of a later one.
 
-# Why it cannot run here, if so.
+# FABTESTS_1_17 and FABTESTS_2_6 name where a fabtests of this version is installed, with its libfabric if that is not
+# the system's. Otherwise both are built of the sources.
+
+# named_fabtests VERSION: the one that is named; empty: none.
+named_fabtests() {
+    local name=FABTESTS_${1//./_}
+    echo "${!name-}"
+}
+
+# lacks_fabtests VERSION: why it cannot run here, if so.
 lacks_fabtests() {
     local archive
-    for archive in fabtests-1.17.0 fabtests-2.6.0 libfabric-2.6.0; do
-        [[ -e ../shared/upstream/$archive.tar.bz2 ]] ||
-            { echo "the sources of fabtests are not in ../shared/upstream"; return; }
-    done
+    if [[ -z $(named_fabtests "$1") ]]; then
+        for archive in fabtests-1.17.0 fabtests-2.6.0 libfabric-2.6.0; do
+            [[ -e ../shared/upstream/$archive.tar.bz2 ]] && continue
+            echo "the sources of fabtests are not in ../shared/upstream, and FABTESTS_${1//./_} names no installed one"
+            return
+        done
+    fi
     lacks_namespaces
 }
 
 # fabtests_over VERSION PROVIDER [DEVICE]: on this machine, or between two devices of this kind in the virtual
 # machine.
 fabtests_over() {
-    local name="$2${3:+ $3} $1" run=(fabtests-config/run.sh)
-    local results=$logs/fabtests/$name
-    build scripts/stacks.sh fabtests
+    local name="$2${3:+ $3} $1" run=(fabtests-config/run.sh) results prefix
+    results=$logs/fabtests/$name
+    prefix=$(named_fabtests "$1")
+    [[ -n $prefix ]] || build scripts/stacks.sh fabtests
     mkdir -p "$logs/fabtests"
     # The other providers would look for their devices at each start of a program, which takes long there.
     [[ -z ${3-} ]] ||
         run=(env FI_PROVIDER=rstream scripts/vm.sh -d "$3" -t 500 -w "$logs/fabtests" "${run[@]}" -d "$3")
-    "${run[@]}" "target/tools/fabtests-$1" "$2" "$results"
+    "${run[@]}" "${prefix:-target/tools/fabtests-$1}" "$2" "$results"
     scripts/outcomes.sh column docs/fabtests.md "$name" >"$results.baseline"
     scripts/outcomes.sh compare "$results.baseline" "$results"
 }

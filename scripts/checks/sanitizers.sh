@@ -55,13 +55,14 @@ build_with() {
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
 }
 
-# The contract, as build_with.
+# The contract, and ofi_rxm above message endpoints, as build_with.
 contract_with() {
     local runtime=$2 folder=$sanitizer_target/$rust_host/debug
     local seconds=${long:+120}
     build_with "$@"
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance" -j 2
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t "${seconds:-10}"
+    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/datagrams"
 }
 
 # The C face of rdma-verbs, as build_with.

@@ -42,6 +42,7 @@ pingpong() {
 valgrind_messages() {
     pingpong -p rstream -e msg
     pingpong -p 'rstream;ofi_rxm' -e rdm
+    under_valgrind "$programs/gcc/datagrams" 20
 }
 
 # What loads libfabric at run time and unloads it, or ends in the middle of everything.
