@@ -31,6 +31,8 @@ struct Pipe {
     bytes: Vec<u8>,
     room: usize,
     dead: bool,
+    /// What is sent from memory cannot be read.
+    unreadable: bool,
     calls: usize,
 }
 
@@ -54,6 +56,13 @@ impl Wire for Pipe {
             taken += count;
         }
         Taken::Bytes(taken)
+    }
+
+    fn transmit_from_memory(&mut self, fpdus: &[Fpdu<'_>]) -> Taken {
+        if self.unreadable {
+            return Taken::Unreadable;
+        }
+        self.transmit(&[IoSlice::new(&copies(fpdus))], false)
     }
 }
 

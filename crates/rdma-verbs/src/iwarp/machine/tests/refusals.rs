@@ -336,6 +336,15 @@ fn a_region_that_dies_under_a_response_ends_the_connection() {
     assert!(matches!(end.fault, Some(Fault::Violation(Violation::Stag { purpose: Purpose::Read, .. }))));
 }
 
+#[test]
+fn a_read_of_memory_that_is_not_there_ends_the_connection() {
+    let mut end = End::new(Side::Passive, false);
+    end.pipe.unreadable = true;
+    let stag = end.ring().remote_key();
+    end.take(&read(stag, 0, SIZE as u32), false);
+    assert_eq!(end.fault, Some(Fault::Violation(Violation::Stag { purpose: Purpose::Read, stag })));
+}
+
 /// [RFC 5040 7.1-1]
 #[test]
 fn a_receive_whose_region_died_is_a_local_error() {
