@@ -183,6 +183,39 @@ static void stalled_without_peer(void)
     pair_close(&pair);
 }
 
+/* A peer that does not take the response to its read, and one whose memory is closed meanwhile. */
+static void unread_response(void)
+{
+    enum { MS = 600, COPIES = 8 };
+    const size_t length = COPIES * PATTERN_MAX;
+    struct fi_cq_data_entry entry;
+    struct fid_mr *region;
+    struct pair pair;
+    uint8_t *here = map_pages(length), *there = map_pages(length);
+    int64_t cpu;
+
+    for (size_t at = 0; at < COPIES; at++)
+        memcpy(there + at * PATTERN_MAX, pattern(at, PATTERN_MAX), PATTERN_MAX);
+    messages_open(&pair, &waiting);
+    region = message_region(&pair.server, there, length, 9);
+    CHECK_OK(fi_read(pair.client.ep, here, length, NULL, FI_ADDR_UNSPEC, 0, 9, CONTEXT(1)));
+    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, 50), -FI_EAGAIN);
+    cpu = cpu_ms();
+    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
+    check_idle("a reader whose peer does not take the response to its read", cpu, MS);
+    (void)await_done(pair.client.cq, 1, WAS_READ);
+    CHECK_BYTES(here, there, length);
+    CHECK_OK(fi_read(pair.client.ep, here, length, NULL, FI_ADDR_UNSPEC, 0, 9, CONTEXT(2)));
+    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, 50), -FI_EAGAIN);
+    close_fid(&region->fid);
+    unmap_pages(there, length);
+    (void)await_failed(pair.client.cq, 2, WAS_READ, FI_EACCES);
+    CHECK(await_event(pair.client.eq, FI_SHUTDOWN).fid == &pair.client.ep->fid);
+    CHECK(await_event(pair.server.eq, FI_SHUTDOWN).fid == &pair.server.ep->fid);
+    pair_close(&pair);
+    unmap_pages(here, length);
+}
+
 /* Writes with data that wait because the entries of others are not read, behind them the end. */
 static void unread_without_peer(void)
 {
@@ -237,6 +270,7 @@ static const struct test tests[] = {
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),
     TEST(counter_descriptor, "the descriptor of a counter wakes for each change, whoever drives the domain"),
     TEST(stalled_without_peer, "a message that waits for a receive, and whose sender has left: readers sleep, and the end comes behind it"),
+    TEST(unread_response, "a response that the peer does not take: the processor rests; its region closed: FI_EACCES, then the end"),
     TEST(unread_without_peer, "writes with data that wait for unread entries, and whose writer has left: readers of events sleep, and the end comes behind them"),
 };
 

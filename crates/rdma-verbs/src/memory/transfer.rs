@@ -1,5 +1,5 @@
-//! Transfers between memory and a socket: the system copies, so each byte that others access meanwhile is
-//! copied as it was before or after.
+//! Transfers between memory and a socket. The system copies: a byte that is written meanwhile is copied as it was
+//! before or after.
 //!
 //! The C library's `recvmsg` and `sendmsg` are the same calls and cancellation points besides, from which Rust
 //! cannot be unwound.

@@ -112,8 +112,9 @@ impl Stream {
         self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
     }
 
-    /// Sends as many of `fpdus` as the socket takes, and stages the rest of one that it takes in part. Nothing is
-    /// staged before. Returns their number; `None`: memory cannot be read, and nothing is sent.
+    /// Sends as many of `fpdus` as the socket takes, and stages the rest of the one that it takes in part. The
+    /// caller has flushed what was staged. Returns how many are sent or staged; `None`: memory cannot be read, and
+    /// nothing is sent.
     pub(super) fn send_from_memory<W: Wire>(&mut self, fpdus: &[Fpdu<'_>], wire: &mut W) -> Option<usize> {
         let mut left = match wire.transmit_from_memory(fpdus) {
             Taken::Bytes(count) => count,

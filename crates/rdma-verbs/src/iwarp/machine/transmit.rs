@@ -278,7 +278,7 @@ impl Transmitter {
         }
     }
 
-    /// Whether it goes straight from its places, or from the memory that is read.
+    /// Whether what is next is sent straight from its places, or from the memory that is read.
     fn is_direct(&self, next: Next, reads: &Reads) -> bool {
         match (next, self.work.front()) {
             (Next::Request, Some(Work { body: Body::Message(message), .. })) => {
@@ -289,7 +289,7 @@ impl Transmitter {
         }
     }
 
-    /// Sends a part of it so. Returns whether the socket may take more.
+    /// Sends a part of what is next straight from where it is. Returns whether the socket may take more.
     fn advance_direct<W: Wire, S: Sink>(
         &mut self,
         next: Next,

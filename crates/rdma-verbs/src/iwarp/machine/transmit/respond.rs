@@ -1,5 +1,5 @@
-//! Responses to the peer's reads: a short one is copied to what else is sent, a long one goes straight from the
-//! memory that is read.
+//! Responses to the peer's reads. One that takes a single segment is copied beside what else is sent. A longer one is
+//! sent straight from the memory that is read.
 
 use super::super::encode::{self, Chunk, Encoder, Head};
 use super::super::reads::{Reads, Served};
@@ -49,8 +49,8 @@ impl Served {
 }
 
 impl Transmitter {
-    /// Whether the response that is next goes straight from memory: what is left of it takes more than one
-    /// segment. What has a CRC is copied, because the memory may change after the CRC is computed.
+    /// Whether the response that is next is sent straight from memory: what is left of it takes more than one
+    /// segment. With a CRC it is copied, because the memory may change after the CRC is computed.
     pub(super) fn responds_direct(&self, reads: &Reads) -> bool {
         let Some(served) = reads.next_served() else { return false };
         let left = u64::from(served.left);
@@ -81,7 +81,7 @@ impl Transmitter {
         reads: &mut Reads,
         port: &mut Port<'_, W, S>,
     ) -> Result<bool, Violation> {
-        let Some(served) = reads.next_served() else { return Ok(true) };
+        let Some(served) = reads.next_served() else { return Ok(false) };
         let mut fpdus = [Fpdu::default(); SEGMENTS];
         let (mut count, mut done) = (0, 0);
         let mut room = &mut *port.scratch;
