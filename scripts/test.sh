@@ -244,6 +244,7 @@ builds() {
     step documentation documentation
     step packages packages
     step conformance-table conformance_table
+    step rust-build build_rust
     step rust rust_tests
     step shell shell
     step models models
