@@ -57,9 +57,16 @@ selected() {
     ((${#wanted[@]} == 0)) || [[ " ${wanted[*]} " == *" $1 "* ]]
 }
 
-# line NAME RESULT PASSED FAILED SKIPPED SECONDS: written at once, for several lanes write.
+# line NAME RESULT PASSED FAILED SKIPPED SECONDS PROCESSOR_SECONDS: written at once, for several lanes write.
 line() {
-    printf '%-22s %-7s %5d passed %3d failed %3d skipped %5d s\n' "$@" | tee -a "$table"
+    printf '%-22s %-7s %5d passed %3d failed %3d skipped %5d s %5d s of processors\n' "$@" | tee -a "$table"
+}
+
+# processors PID: seconds of processors that its ended children and theirs have taken.
+processors() {
+    local fields
+    read -ra fields < <(sed 's/.*) //' "/proc/$1/stat")
+    echo $(((fields[13] + fields[14]) / $(getconf CLK_TCK)))
 }
 
 # Seconds after which a step is ended.
@@ -90,8 +97,9 @@ overdue() {
 
 # step NAME FUNCTION: runs it with its output in a log. A step without counts of its own is one test.
 step() {
-    local name=$1 log=$logs/$1.log start=$SECONDS status=0 running watch p f s result=ok
+    local name=$1 log=$logs/$1.log start=$SECONDS lane=$BASHPID before status=0 running watch p f s result=ok
     selected "$name" || return 0
+    before=$(processors "$lane")
     : >"$log"
     # In groups of their own, because bash lets background processes of its own group ignore SIGINT.
     set -m
@@ -112,7 +120,7 @@ step() {
     ((status == 0 || f > 0)) || f=1
     ((f == 0)) || result=FAILED
     { grep -oE 'skipped [a-z0-9_]+(: | - ).*' "$log" || true; } | sed "s/^/$name /" >>"$reasons"
-    line "$name" "$result" "$p" "$f" "$s" $((SECONDS - start))
+    line "$name" "$result" "$p" "$f" "$s" $((SECONDS - start)) $(($(processors "$lane") - before))
 }
 
 # step_unless REASON NAME FUNCTION: a step that does not run if there is a reason.
@@ -121,7 +129,7 @@ step_unless() {
         step "$2" "$3"
     elif selected "$2"; then
         echo "$2 skipped $1" >>"$reasons"
-        line "$2" skipped 0 0 1 0
+        line "$2" skipped 0 0 1 0 0
     fi
 }
 
