@@ -81,7 +81,7 @@ fn look(fds: &mut [pollfd], arm: bool) -> bool {
         polled.revents = 0;
         let Some(item) = table::get(polled.fd) else { continue };
         polled.revents = match &*item {
-            Item::Connection(connection) => answer(connection, polled, arm),
+            Item::Connection(connection) => answer(ready(connection, polled, arm), polled.events),
             Item::Set(set) if polled.events & IN != 0 && set.cool_quiet() => polled.events & IN,
             Item::Set(_) => 0,
         };
@@ -90,9 +90,9 @@ fn look(fds: &mut [pollfd], arm: bool) -> bool {
     found
 }
 
-fn answer(connection: &Connection, polled: &pollfd, arm: bool) -> i16 {
-    let asked = polled.events;
-    let Some(ready) = ready(connection, polled, arm) else { return asked & (IN | OUT) | libc::POLLERR };
+/// What is said to `asked`. A connection that is broken is as ready as one with an error.
+fn answer(ready: Option<Ready>, asked: i16) -> i16 {
+    let Some(ready) = ready else { return asked & (IN | OUT) | libc::POLLERR };
     let mut found = 0;
     if ready.input == Some(true) {
         found |= asked & IN;
@@ -181,7 +181,11 @@ fn prepare(fds: &[pollfd], asked: &mut [pollfd], all_lead: bool) -> (bool, bool)
         let item = table::get(polled.fd);
         let Some(connection) = item.as_ref().and_then(|item| item.connection()) else { continue };
         connection.unseen.note_seen();
-        let Some(ready) = ready(connection, polled, false) else { continue };
+        let ready = ready(connection, polled, false);
+        // The peer may have ended since the look that armed. Its bell has been rung then, and the kernel is not asked
+        // for it below.
+        is_ready |= answer(ready, polled.events) != 0;
+        let Some(ready) = ready else { continue };
         if ready.output.is_some() {
             asked.events &= !OUT;
             // Room comes with a bell.
