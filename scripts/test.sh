@@ -293,6 +293,7 @@ waits() {
     step sockets-model sockets_model
     step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases
+    step sockets-jitter sockets_jitter
     step sockets-c sockets_c
     step sockets-c-valgrind sockets_c_valgrind
     step sockets-c-example sockets_c_example

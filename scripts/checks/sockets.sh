@@ -52,13 +52,33 @@ sockets_transcripts() {
     "$transcripts" "$provider/librstream_preload.so" 0 "$seeds"
 }
 
+# build_sockets_cases PROGRAM
+build_sockets_cases() {
+    gcc -O2 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread -o "$1" ffi-tests/sockets/cases/*.c
+}
+
 # Named tests: each call, each way to wait, each end. Over TCP, and upgraded.
 sockets_cases() {
     local cases=$programs/sockets/cases after
     build_sockets
-    gcc -O2 -g -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -pthread -o "$cases" ffi-tests/sockets/cases/*.c
+    build_sockets_cases "$cases"
     "$cases" -j 4
     for after in 0 8; do
         preloaded "$after" "$cases" -j 4
     done
+}
+
+# The named tests, and GLib's of proxies, in which four threads speak with each other, while the library pauses at
+# random: its threads meet in orders that hardly come by themselves.
+sockets_jitter() {
+    local cases=$programs/sockets/jitter-cases provider=$PWD/target/jitter/checks run
+    mkdir -p "$programs/sockets"
+    build_sockets_cases "$cases"
+    RUSTFLAGS='--cfg rstream_jitter' build cargo build --profile checks --target-dir target/jitter \
+        -p rstream-preload -p rstream-run
+    preloaded 0 "$cases" -j 4
+    for run in {1..50}; do
+        preloaded 0 timeout 60 /usr/libexec/installed-tests/glib/proxy-test >/dev/null || { echo "error: run $run"; return 1; }
+    done
+    echo "50 passed, 0 failed"
 }

@@ -38,6 +38,7 @@ pub use many::{preadv2, pwritev2, recvmmsg, sendmmsg};
 pub use poll::{poll, ppoll};
 pub use process::{begin, end};
 pub use receive::{read, readv, recv, recvfrom, recvmsg};
+pub use rstream_sockets::jitter;
 pub use select::{pselect, select};
 pub use send::{send, sendfile, sendmsg, sendto, write, writev};
 pub use set::{epoll_create, epoll_create1, epoll_ctl, epoll_pwait, epoll_pwait2, epoll_wait};

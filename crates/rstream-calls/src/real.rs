@@ -24,8 +24,11 @@ macro_rules! real {
             type Next = unsafe extern "C-unwind" fn($($type),*) -> $result;
             // SAFETY: the C library's function of this name has this type; `address` has not returned null.
             let next = unsafe { ::std::mem::transmute::<*mut ::std::ffi::c_void, Next>(found) };
+            $crate::jitter();
             // SAFETY: the caller's.
-            unsafe { next($($argument),*) }
+            let result = unsafe { next($($argument),*) };
+            $crate::jitter();
+            result
         }
     )*};
 }

@@ -9,6 +9,8 @@
 mod bell;
 mod counting;
 mod delays;
+#[cfg(rstream_jitter)]
+mod jitter;
 mod kernel;
 mod lock;
 mod meeting;
@@ -23,10 +25,17 @@ mod stream;
 mod tests;
 
 pub use delays::Delays;
+#[cfg(rstream_jitter)]
+pub use jitter::jitter;
 pub use kernel::{Counts, Kernel, Socket};
 pub use meeting::{Report, set_reporter};
 pub use patience::{LOOK, Naps, OUTPUT_SLEEP, Patience};
 pub use stream::{Answer, Ready, Role, Step, Stream, TURNS, Then, Wait, WayBack};
+
+/// Where a test may have the thread pause.
+#[cfg(not(rstream_jitter))]
+#[inline(always)]
+pub fn jitter() {}
 
 /// To be called in a process that is about to fork: `streams` are all that it has. What they share stays
 /// shared, and none that is not upgraded yet is upgraded by both processes.

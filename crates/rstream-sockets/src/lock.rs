@@ -8,6 +8,8 @@ use rustix::process::{Pid, test_kill_process};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use crate::jitter;
+
 /// Mutual exclusion between the threads of all processes that map it. All zeros are a free lock.
 #[derive(Debug)]
 #[repr(transparent)]
@@ -86,6 +88,7 @@ impl ForkLock {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
+        jitter();
         if self.0.0.swap(FREE, Ordering::Release) & WAITERS != 0 {
             let _ = futex::wake(&self.0.0, futex::Flags::empty(), 1);
         }
