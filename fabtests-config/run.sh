@@ -16,7 +16,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-sets=quick device=''
+# Seconds for a test. An emulated machine is slow.
+sets=quick device='' limit=60
 usage() {
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2
     exit 2
@@ -24,7 +25,7 @@ usage() {
 while getopts t:d: option; do
     case $option in
         t) sets=$OPTARG ;;
-        d) device=$OPTARG ;;
+        d) device=$OPTARG limit=300 ;;
         *) usage ;;
     esac
 done
@@ -104,9 +105,9 @@ run_fabtests() {
 pair() {
     local start=$SECONDS status=0 result
     isolated bash -c '
-        timeout 60 $1 & sleep 1
-        timeout 60 $2; client=$?
-        wait "$!"; exit "$((client ? client : $?))"' - "$2" "$3" >output 2>&1 || status=$?
+        timeout "$3" $1 & sleep 1
+        timeout "$3" $2; client=$?
+        wait "$!"; exit "$((client ? client : $?))"' - "$2" "$3" "$limit" >output 2>&1 || status=$?
     case $status in
         0) result=pass ;;
         # ENODATA, ENOSYS
@@ -134,7 +135,7 @@ streams() {
 }
 
 {
-    run_fabtests -T 60 -t "$sets" "${options[@]}"
+    run_fabtests -T "$limit" -t "$sets" "${options[@]}"
     [[ -n $device ]] || on_any_device
     [[ $provider != rstream || ! -x $prefix/bin/fi_stream_msg ]] || streams
 } >"$results"
