@@ -16,8 +16,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-# Seconds for a test. An emulated machine is slow.
-sets=quick device='' limit=60
+# Seconds for a test: what runfabtests.sh has. An emulated machine is slow.
+sets=quick device='' limit=120
 usage() {
     sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2
     exit 2

@@ -243,6 +243,7 @@ source scripts/checks/sockets-programs.sh
 provider_and_programs() {
     step formatting formatting
     step header header
+    step rust-build build_rust
     step c-build build_c
 }
 
@@ -252,7 +253,6 @@ builds() {
     step documentation documentation
     step packages packages
     step conformance-table conformance_table
-    step rust-build build_rust
     step rust rust_tests
     step shell shell
     step models models

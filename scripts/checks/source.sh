@@ -19,16 +19,17 @@ shell() {
     shellcheck --check-sourced .ci/run fabtests-config/run.sh scripts/*.sh scripts/vm/*.sh scripts/vm/init
 }
 
-# What would be published builds by itself, with the other packages as they would be published, and holds nothing but
-# sources, documents and licences.
+# What would be published builds by itself and without libraries of RDMA, with the other packages as they would be
+# published, and holds nothing but sources, documents and licences.
 packages() {
-    local folder stray packages=()
+    local folder stray packages=() hidden=()
+    [[ -n $(lacks_namespaces) ]] || hidden=(without_libraries)
     # Cargo takes a version that it has built from a package before for what it was then.
     rm -rf target/packaged "${CARGO_HOME:-$HOME/.cargo}"/registry/{src,cache,index}/-*
     for folder in crates/*; do
         packages+=(-p "${folder#crates/}")
     done
-    cargo package --allow-dirty --target-dir target/packaged "${packages[@]}"
+    build "${hidden[@]}" cargo package --allow-dirty --target-dir target/packaged "${packages[@]}"
     stray=$(cargo package --allow-dirty --list "${packages[@]}" | grep -vE \
         '^(|\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|[a-zA-Z]+\.md|((src|examples|tests|benches)/.*|build)\.rs|cbindgen\.toml|include/.*\.h)$' ||
         true)
