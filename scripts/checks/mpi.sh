@@ -175,7 +175,12 @@ mpi_jobs() {
         done
     done
     echo "$passed passed, $failed failed"
-    [[ -z $long ]] || mpi4py_tests
+    [[ -n $long ]] || return 0
+    for stack in debian-openmpi openmpi mpich; do
+        for ranks in 2 4; do
+            mpi4py_tests "$stack" "$ranks"
+        done
+    done
 }
 
 # Why a job cannot have a network of its own here, if so.
@@ -223,24 +228,30 @@ mpi_bytes() {
     echo "$passed passed, $failed failed"
 }
 
-# The tests of mpi4py: what passes over tcp has to pass over this provider, which both processes opened.
-# test_comm_topo hangs over both in half of its runs, in MPI_Dist_graph_create of MPICH.
+# mpi4py_tests STACK RANKS: the tests of mpi4py. What passes over tcp has to pass over this provider, which each
+# process opened. test_comm_topo hangs over both in half of its runs, in MPI_Dist_graph_create of MPICH.
 mpi4py_tests() {
-    local over process results=$logs/mpi/mpi4py mpi4py=$PWD/target/tools/mpi4py
-    local -x MPI4PY_LIBMPI=$PWD/target/tools/mpich/lib/libmpi.so.12
+    local over process results=$logs/mpi/mpi4py-$1-$2 mpi4py=$PWD/target/tools/mpi4py
+    local -A libraries=(
+        [debian-openmpi]=libmpi.so.40
+        [openmpi]=$PWD/target/tools/openmpi/lib/libmpi.so.40
+        [mpich]=$PWD/target/tools/mpich/lib/libmpi.so.12
+    )
+    local -x MPI4PY_LIBMPI=${libraries[$1]}
     scripts/stacks.sh mpi-tests
     for over in tcp rstream; do
         rm -f "$results-$over".*
-        FI_LOG_LEVEL=info FI_LOG_SUBSYS=core FI_LOG_PROV=core \
-            mpi_job 1200 mpich "$over" 2 -errfile-pattern "$results-$over.%r" \
+        # shellcheck disable=SC2016 # for the shell inside
+        FI_LOG_LEVEL=info FI_LOG_SUBSYS=core FI_LOG_PROV=core mpi_job 2400 "$1" "$over" "$2" \
+            bash -c 'exec "$@" 2>"$0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"' "$results-$over" \
             "$mpi4py/bin/python" "$mpi4py/test/main.py" -v -e test_comm_topo || true
         # What fails in one process follows what passes in the other. Lines of libfabric's log may stand between
         # the name of a test and its result.
-        sed -z -E 's/libfabric:[0-9]+:[^\n]*\n//g' "$results-$over".[01] |
+        sed -z -E 's/libfabric:[0-9]+:[^\n]*\n//g' "$results-$over".[0-9] |
             sed -nE 's/^ *(test.*\)) \.\.\. ok$/pass 0 \1/p; s/^ *(test.*\)) \.\.\. (FAIL|ERROR)$/fail 0 \1/p' |
             sort -ru >"$results-$over"
     done
-    for over in "$results-rstream".[01]; do
+    for over in "$results-rstream".[0-9]; do
         # Others that the tests start write to the same file, later.
         process=$(grep -aoE -m 1 '^libfabric:[0-9]+:' "$over")
         grep -aqE "^$process.*Opened fabric: iwarp" "$over" || { echo "error: $over has no fabric iwarp"; return 1; }
