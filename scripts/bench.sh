@@ -2,8 +2,9 @@
 # Measures everything that docs/performance.md reports, and writes its results and pictures: rstream-perf over all
 # candidates, programs of others over libfabric's tcp provider and ours, and the set-up of thousands of connections.
 #
-#   [FABTESTS_BIN=FOLDER] scripts/bench.sh [--quick] [--vm]
+#   [FABTESTS_BIN=FOLDER[:FOLDER]...] scripts/bench.sh [--quick] [--vm]
 #
+#   FABTESTS_BIN   where programs of fabtests are, of each libfabric to measure with (default: where PATH finds them)
 #   --quick   a few seconds instead of minutes: that it works, not what is true
 #   --vm      kernel RDMA in the virtual machine as well, which takes some minutes more
 #
@@ -72,28 +73,40 @@ others() {
 # calls_of_others: NAME|TITLE|COLUMN|CALL of each measurement. The figure is in this column of what the program prints
 # at last, counted back from the last one, which is 0. PROVIDER stands for the provider.
 calls_of_others() {
-    local size direction
+    local size folder
     for size in "${message_sizes[@]}"; do
         echo "pingpong-$size|\`fi_pingpong -e msg\`, $size B, µs one way|1|fi_pingpong -p PROVIDER -e msg -I $trips -S $size"
     done
-    [[ -n $fabtests ]] || return 0
-    call_of_bandwidth msg 'fi_msg_bw' 'fi_msg_bw -p PROVIDER'
-    for direction in write read; do
-        call_of_bandwidth "$direction" "fi_rma_bw -e msg -o $direction" "fi_rma_bw -e msg -o $direction -p PROVIDER"
+    for folder in "${fabtests[@]}"; do
+        calls_of_fabtests "$folder" "$(PATH=$folder:$PATH fi_info --version | sed -n 's/^libfabric: //p')"
     done
-    for size in 64 4096 65536; do
-        echo "rxm-pingpong-$size|\`fi_rdm_tagged_pingpong\` over \`ofi_rxm\`, $size B, µs one way|1|$fabtests/fi_rdm_tagged_pingpong -p PROVIDER;ofi_rxm -I $trips -S $size"
-    done
-    call_of_bandwidth rxm 'fi_rdm_tagged_bw` over `ofi_rxm' 'fi_rdm_tagged_bw -p PROVIDER;ofi_rxm'
-    echo "rxm-rate|\`fi_rdm_tagged_bw\` over \`ofi_rxm\`, 64 B, million messages/s|0|$fabtests/fi_rdm_tagged_bw -p PROVIDER;ofi_rxm -I $trips -S 64"
 }
 
-# call_of_bandwidth NAME PROGRAM CALL: as calls_of_others, of 1 MiB.
-call_of_bandwidth() {
-    echo "$1-bandwidth|\`$2\`, 1 MiB, MB/s|2|$fabtests/$3 -I $((trips / 10)) -S 1048576"
+# calls_of_fabtests FOLDER LIBFABRIC: as calls_of_others.
+calls_of_fabtests() {
+    local size direction rdm='over `ofi_rxm`' few=$((trips / 10))
+    local long="-I $few -S 1048576"
+    call_of_fabtests "$@" bandwidth '`fi_msg_bw`' '1 MiB, MB/s' 2 "fi_msg_bw -p PROVIDER $long"
+    for direction in write read; do
+        call_of_fabtests "$@" "$direction" "\`fi_rma_bw -e msg -o $direction\`" '1 MiB, MB/s' 2 \
+            "fi_rma_bw -e msg -o $direction -p PROVIDER $long"
+    done
+    for size in 64 4096 65536 131072 524288 1048576; do
+        call_of_fabtests "$@" "rxm-pingpong-$size" "\`fi_rdm_tagged_pingpong\` $rdm" "$size B, µs one way" 1 \
+            "fi_rdm_tagged_pingpong -p PROVIDER;ofi_rxm -I $((size > 65536 ? few : trips)) -S $size"
+    done
+    call_of_fabtests "$@" rxm-bandwidth "\`fi_rdm_tagged_bw\` $rdm" '1 MiB, MB/s' 2 \
+        "fi_rdm_tagged_bw -p PROVIDER;ofi_rxm $long"
+    call_of_fabtests "$@" rxm-rate "\`fi_rdm_tagged_bw\` $rdm" '64 B, million messages/s' 0 \
+        "fi_rdm_tagged_bw -p PROVIDER;ofi_rxm -I $trips -S 64"
 }
-fabtests=${FABTESTS_BIN:-$(dirname "$(command -v fi_rdm_tagged_pingpong || echo /)")}
-[[ -x $fabtests/fi_rdm_tagged_pingpong ]] || fabtests=''
+
+# call_of_fabtests FOLDER LIBFABRIC NAME PROGRAM FIGURE COLUMN CALL: as calls_of_others.
+call_of_fabtests() {
+    echo "$2-$3|$4, libfabric $2, $5|$6|$1/$7"
+}
+IFS=: read -ra fabtests <<<"${FABTESTS_BIN:-$(dirname "$(command -v fi_rdm_tagged_pingpong || true)")}"
+[[ -x ${fabtests[0]}/fi_rdm_tagged_pingpong ]] || fabtests=()
 
 # other NAME COLUMN PROGRAM OPTION...: adds to $results/other-NAME what a server and its client print at last, in this
 # column before the last one. The server may need a moment until it listens.
@@ -215,7 +228,7 @@ of_others() {
     while IFS='|' read -r name title _; do
         of_other "$title" "$name"
     done < <(calls_of_others)
-    [[ -n $fabtests ]] || printf '\nPrograms of fabtests were not measured: none are installed.\n'
+    ((${#fabtests[@]} > 0)) || printf '\nPrograms of fabtests were not measured: none are installed.\n'
 }
 
 # of_other TITLE NAME
