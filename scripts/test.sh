@@ -247,6 +247,8 @@ provider_and_programs() {
     step c-build build_c
 }
 
+# Three lanes that take about as long as each other.
+
 # Builds for the most part, and what computes.
 builds() {
     step lints lints
@@ -255,16 +257,11 @@ builds() {
     step conformance-table conformance_table
     step rust rust_tests
     step shell shell
-    step models models
     step_unless "$(lacks_miri)" miri miri
     sanitizer_steps address asan
     sanitizer_steps thread tsan
     step_unless "$(lacks_sanitizer asan)" sockets-c-asan sockets_c_asan
-    step contract-built-2.1 conformance_built2
-    step_unless "$(lacks_namespaces)" bare bare
     step_unless "$(lacks_oldest_rust)" msrv msrv
-    step dependencies dependencies
-    step fuzzing fuzzing
 }
 
 # Tests on this machine, which wait for the most part.
@@ -298,9 +295,12 @@ waits() {
     step sockets-c-valgrind sockets_c_valgrind
     step sockets-c-example sockets_c_example
     step sockets-programs sockets_programs
+    step contract-built-2.1 conformance_built2
+    step dependencies dependencies
+    step_unless "$(leaves_out_bare)" bare bare
 }
 
-# Tests in the virtual machine.
+# Tests in the virtual machine, and what else computes.
 emulated() {
     step vm-itself vm_itself
     step contract-siw conformance_siw
@@ -313,6 +313,8 @@ emulated() {
     step easy-rxe easy_rxe
     step rdma-copies rdma_copies
     step rdma-unplug rdma_unplug
+    step models models
+    step fuzzing fuzzing
 }
 
 # What measures, and wants the processors for itself.

@@ -834,6 +834,9 @@ static void message_peer_killed(void)
     side_close(&listener);
 }
 
+/* How long fi_close may take, which does not wait for the peer. */
+#define CLOSES_MS 2000
+
 /* fi_close reports each outstanding operation before it returns, and gives its memory back. */
 static void closed_with_operations(void)
 {
@@ -845,6 +848,7 @@ static void closed_with_operations(void)
         struct fi_cq_data_entry entry;
         struct fid_mr *region;
         struct pair pair;
+        int64_t started;
         ssize_t answer;
 
         note("round %u", round);
@@ -863,7 +867,9 @@ static void closed_with_operations(void)
             CHECK_OK(fi_inject(pair.server.ep, pattern(0, 4000), 4000, FI_ADDR_UNSPEC));
         for (unsigned i = 0; i < round; i++)
             drive();
+        started = now_ms();
         close_fid(&pair.client.ep->fid);
+        CHECK_BETWEEN(now_ms() - started, 0, CLOSES_MS);
         pair.client.ep = NULL;
         unmap_pages(memory, LENGTH);
         while ((answer = fi_cq_read(pair.client.cq, &entry, 1)) != -FI_EAGAIN) {

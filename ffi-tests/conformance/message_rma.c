@@ -609,13 +609,61 @@ static void take_write_and_read(struct fid_cq *cq)
     CHECK_INT(error.err, FI_ECANCELED);
 }
 
+/* Another client, whose connection shares the server's domain and completion queue. */
+struct bystander {
+    struct side client;
+    struct fid_ep *server;
+};
+
+static void bystander_open(struct bystander *bystander, struct offer *offer, const struct message_settings *settings)
+{
+    struct side *client = &bystander->client, *server = &offer->pair.server;
+    struct event request;
+
+    message_client(client, &offer->pair.listener, settings);
+    message_endpoint(client, settings);
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+    request = await_event(offer->pair.listener.eq, FI_CONNREQ);
+    CHECK_OK(fi_endpoint(server->domain, request.info, &bystander->server, NULL));
+    fi_freeinfo(request.info);
+    CHECK_OK(fi_ep_bind(bystander->server, &server->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(bystander->server, &server->cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_accept(bystander->server, NULL, 0));
+    (void)await_event(client->eq, FI_CONNECTED);
+    (void)await_event(server->eq, FI_CONNECTED);
+}
+
+/* Its connection goes on. Closes it. */
+static void bystander_close(struct bystander *bystander, struct offer *offer)
+{
+    struct side *client = &bystander->client;
+    uint8_t got[2];
+
+    memset(here, 0, 10);
+    CHECK_OK(fi_read(client->ep, here, 10, NULL, LOCAL, offer->address, offer->key, CONTEXT(1)));
+    (void)await_done(client->cq, 1, WAS_READ);
+    CHECK_BYTES(here, there, 10);
+    post_recv(client->ep, &got[0], 1, 2);
+    post_recv(bystander->server, &got[1], 1, 3);
+    post_send(client->ep, "x", 1, 4);
+    (void)await_done(client->cq, 4, SENT);
+    (void)await_done(offer->pair.server.cq, 3, RECEIVED);
+    post_send(bystander->server, "y", 1, 5);
+    (void)await_done(offer->pair.server.cq, 5, SENT);
+    (void)await_done(client->cq, 2, RECEIVED);
+    CHECK_BYTES(got, "yx", 2);
+    close_fid(&bystander->server->fid);
+    side_close(client);
+}
+
 /* One access that the peer refuses, with others behind it: the first fails with the reason, the others are
- * cancelled, both sides see the end, and nothing is written. */
+ * cancelled, both sides see the end, nothing is written, and another connection goes on. */
 static void refused_access(enum fault fault, enum access access, int mr_mode)
 {
     struct message_settings settings = {.mr_mode = mr_mode};
     const uint64_t right = access == READ ? FI_REMOTE_WRITE : FI_REMOTE_READ;
     struct fid_mr *other = NULL;
+    struct bystander bystander;
     uint64_t key, address;
     struct offer offer;
     struct fid_ep *ep;
@@ -623,6 +671,7 @@ static void refused_access(enum fault fault, enum access access, int mr_mode)
 
     note("fault %d, access %d, mr_mode %d", fault, access, mr_mode);
     offer_open(&offer, &settings);
+    bystander_open(&bystander, &offer, &settings);
     ep = offer.pair.client.ep;
     key = offer.key;
     address = offer.address;
@@ -671,6 +720,7 @@ static void refused_access(enum fault fault, enum access access, int mr_mode)
         CHECK_INT(there[i], 1);
         CHECK_INT(here[i], 2);
     }
+    bystander_close(&bystander, &offer);
     if (other)
         close_fid(&other->fid);
     offer_close(&offer);

@@ -18,16 +18,22 @@ without_libraries() {
         "$@"' - "$@"
 }
 
-# In a folder that no other build has left anything in. The step `packages` builds all of them, so these are the
-# tests of the one that is another without what is hidden; with --long, those of all.
+# In a folder that no other build has left anything in.
 bare() {
-    local tested=(--package=rdma-verbs)
-    [[ -z $long ]] || tested=("${bare_packages[@]}")
     without_libraries bash -c '! pkg-config --exists libfabric && ! pkg-config --exists libibverbs &&
         ! gcc -E -include infiniband/verbs.h -xc /dev/null && ! gcc -E -include rdma/fabric.h -xc /dev/null &&
         ! clang --version'
-    build without_libraries cargo test --target-dir target/bare "${tested[@]}" --no-run
-    without_libraries cargo test --target-dir target/bare "${tested[@]}"
+    build without_libraries cargo test --target-dir target/bare "${bare_packages[@]}" --no-run
+    without_libraries cargo test --target-dir target/bare "${bare_packages[@]}"
+}
+
+# Why that does not run, if so: the step `packages` builds the same where the same is hidden.
+leaves_out_bare() {
+    if [[ -z $long ]] && ((${#wanted[@]} == 0)); then
+        echo "only with --long or by its name"
+    else
+        lacks_namespaces
+    fi
 }
 
 # With the oldest Rust that they promise, where rustup has it.

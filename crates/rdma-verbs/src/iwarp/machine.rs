@@ -394,8 +394,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Sends waiting output, as far as the wire takes it. Call it after [`Machine::feed`], and when the wire
-    /// takes bytes again while [`Machine::wants_wire`].
+    /// Sends waiting output, as far as the wire takes it, but only a few mebibytes. Call it after
+    /// [`Machine::feed`], and when the wire takes bytes again while [`Machine::wants_wire`].
     ///
     /// # Errors
     /// [`Violation`] if the memory of a message is no longer registered, or there is no memory for staging.
@@ -430,6 +430,12 @@ impl Machine {
     #[must_use]
     pub fn wants_wire(&self) -> bool {
         self.transmitter.wants_socket(&self.reads)
+    }
+
+    /// Whether [`Machine::pump`] has stopped although the wire took more.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.transmitter.is_paused(&self.reads)
     }
 
     /// Whether the wire has taken all that was posted, or never will.

@@ -1,5 +1,5 @@
 //! Signals the attached wait set for completions that wait in the queue, and for input that a poll left in a
-//! socket.
+//! socket, or output that a socket may take.
 //!
 //! Sockets make the attached wait set readable by themselves. But calls other than `poll` also find
 //! completions, and a poll may leave some in the queue; no socket is readable for those. So after the
@@ -7,7 +7,7 @@
 //! set. The signal is switched off when they have been polled. A consumer that never sleeps pays nothing for
 //! it.
 //!
-//! A socket with input left in it keeps the set readable, but an edge-triggered consumer gets no new event.
+//! A socket with input left in it, or with room for output, keeps the set readable, but an edge-triggered consumer gets no new event.
 //! So a consumer that arms the queue in this state is signaled at once.
 
 use crate::{EventTarget, Signal};
@@ -28,7 +28,7 @@ impl Notification {
         self.armed = true;
     }
 
-    /// Signals again for a consumer that is about to sleep although a poll left input in a socket.
+    /// Signals again for a consumer that is about to sleep although a poll left something to do.
     #[cold]
     pub(super) fn notify_again(&mut self) {
         if let Some(signal) = &self.signal {
@@ -42,7 +42,7 @@ impl Notification {
         *self = Self { signal: Some(target.wait.signal(target.token)), armed: true, signaled: false };
     }
 
-    /// Called at the end of every call. `waiting`: completions wait in the queue, or input in a socket.
+    /// Called at the end of every call. `waiting`: completions wait in the queue, or a poll left something to do.
     #[inline]
     pub(super) fn update(&mut self, waiting: bool) {
         let late = if waiting { self.armed && !self.signaled } else { self.signaled };

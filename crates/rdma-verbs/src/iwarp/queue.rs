@@ -41,8 +41,8 @@ pub struct CompletionQueue {
     ready: VecDeque<Completion>,
     attached: Option<EventTarget>,
     notification: Notification,
-    /// Whether the last poll left input in a socket.
-    unread: bool,
+    /// Whether the last poll left input in a socket, or output that a socket may take.
+    unfinished: bool,
     own_set: Option<WaitSet>,
     found: Vec<Token>,
 }
@@ -85,7 +85,7 @@ impl CompletionQueue {
             ready: VecDeque::new(),
             attached: None,
             notification: Notification::default(),
-            unread: false,
+            unfinished: false,
             own_set: None,
             found: Vec::new(),
         }
@@ -120,7 +120,7 @@ impl CompletionQueue {
         if !self.shared.is_empty() {
             self.serve_waiting();
         }
-        self.notification.update(self.unread || !self.ready.is_empty());
+        self.notification.update(self.unfinished || !self.ready.is_empty());
     }
 
     /// Moves waiting completions to `out`.
@@ -141,20 +141,20 @@ impl CompletionQueue {
         match (self.pairs.as_mut_slice(), &self.own_set) {
             ([only], _) => {
                 only.drive(&mut delivery, sets);
-                self.unread = only.has_unread();
+                self.unfinished = only.is_unfinished();
             }
-            (_, None) => self.unread = false,
+            (_, None) => self.unfinished = false,
             (pairs, Some(own_set)) => {
                 self.found.clear();
                 if let Err(error) = own_set.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
                 }
-                self.unread = false;
+                self.unfinished = false;
                 for token in &self.found {
                     let at = pairs.binary_search_by_key(&token.0, |pair| u64::from(pair.number.0));
                     if let Ok(at) = at {
                         pairs[at].drive(&mut delivery, sets);
-                        self.unread |= pairs[at].has_unread();
+                        self.unfinished |= pairs[at].is_unfinished();
                     }
                 }
             }
@@ -362,7 +362,7 @@ impl verbs::CompletionQueue for CompletionQueue {
     fn arm(&mut self) -> Result<bool> {
         // If completions wait, the poll that follows signals those that it leaves.
         self.notification.arm();
-        if self.unread {
+        if self.unfinished {
             self.notification.notify_again();
         }
         Ok(!self.ready.is_empty())

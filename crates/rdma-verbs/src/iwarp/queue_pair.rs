@@ -309,9 +309,10 @@ impl QueuePair {
         self.ended.take()
     }
 
-    /// Whether the last drive left input in the socket. An edge-triggered waiter gets no event for that.
-    pub(super) fn has_unread(&self) -> bool {
-        self.unread
+    /// Whether the last drive left input in the socket, or output that the socket may take. An edge-triggered
+    /// waiter gets no event for that.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unread || self.machine.is_paused()
     }
 
     pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {

@@ -20,6 +20,9 @@ use crate::iwarp::region::RegionCache;
 use crate::{CompletionKind, CompletionStatus, QpCapabilities, QpId};
 use iwarp_wire::rdmap::{About, Opcode, Terminate};
 
+/// Number of bytes sent by one [`Transmitter::pump`] after which the rest waits for the next one, so that a long
+/// message to a peer that takes it as fast does not hold the caller.
+const BURST: u64 = 4 << 20;
 /// Minimum room in a chunk to begin another segment in it.
 pub(super) const WORTHWHILE: usize = 2048;
 
@@ -45,6 +48,8 @@ pub(super) struct Transmitter {
     pending: VecDeque<Pending>,
     /// Position of the stream after the last completed request; 0: none has completed.
     completed: u64,
+    /// Whether the last [`Transmitter::pump`] stopped after [`BURST`] bytes.
+    paused: bool,
     fault: Option<Violation>,
 }
 
@@ -73,6 +78,7 @@ impl Transmitter {
             encoded: VecDeque::new(),
             pending: VecDeque::new(),
             completed: 0,
+            paused: false,
             fault: None,
         }
     }
@@ -123,12 +129,18 @@ impl Transmitter {
         regions: &mut RegionCache,
         port: &mut Port<'_, W, S>,
     ) {
+        let end = self.stream.taken() + BURST;
+        self.paused = false;
         while self.open
             && !self.has_fault()
             && self.stream.flush(port.wire)
             && !self.stream.is_closed()
             && self.has_more(reads)
         {
+            if self.stream.taken() >= end {
+                self.paused = true;
+                break;
+            }
             let next = self.next(reads);
             if self.is_direct(next, reads) {
                 if self.advance_direct(next, reads, port) { continue } else { break }
@@ -138,6 +150,11 @@ impl Transmitter {
             self.stream.send(chunk.bytes(), port.wire);
         }
         self.complete(reads, port.sink);
+    }
+
+    /// See [`super::Machine::is_paused`].
+    pub(super) fn is_paused(&self, reads: &Reads) -> bool {
+        self.paused && self.wants_socket(reads)
     }
 
     /// The reason why it cannot continue: memory of a message is no longer registered or cannot be read, or

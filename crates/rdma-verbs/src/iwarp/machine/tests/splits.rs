@@ -164,6 +164,29 @@ fn a_wire_that_takes_single_bytes_carries_the_same_stream() {
 }
 
 #[test]
+fn a_wire_that_takes_everything_is_left_after_some_mebibytes() {
+    let b = End::new(Side::Passive, false);
+    let mut a = End::new(Side::Active, false);
+    a.pipe.room = 0;
+    let whole = a.segment(0, SIZE as u32);
+    let operation = Operation::Write { remote: b.remote(0), immediate: None };
+    let count = CAPABILITIES.send_depth as usize;
+    for id in 0..count {
+        a.post(id as u64, operation, Payload::Segments(&[whole; 4])).unwrap();
+        assert!(!a.machine.is_paused(), "the wire takes nothing");
+    }
+    a.pipe.room = usize::MAX;
+    let mut pumps = 0;
+    while a.machine.wants_wire() {
+        a.pump();
+        pumps += 1;
+        assert_eq!(a.machine.is_paused(), a.machine.wants_wire());
+        assert!(std::mem::take(&mut a.pipe.bytes).len() < 5 << 20);
+    }
+    assert_eq!((pumps, a.completions.len()), (2, count));
+}
+
+#[test]
 fn every_end_inside_the_stream_is_known_as_one() {
     let mut b = End::new(Side::Passive, false);
     let mut a = End::new(Side::Active, false);
