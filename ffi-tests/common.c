@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -320,6 +321,41 @@ void mend(void)
 {
     CHECK_INT(pclose(mender), 0);
     mender = NULL;
+}
+
+static void loopback(const char *state)
+{
+    char command[64];
+
+    snprintf(command, sizeof command, "ip link set lo %s", state);
+    if (system(command) != 0)
+        skip("%s does not work", command);
+}
+
+void partable_hosts(void)
+{
+    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
+    if (on_rdma_device()) {
+        needs_rdma_device();
+        return;
+    }
+    if (unshare(CLONE_NEWNET) != 0)
+        skip("no network namespace of its own: %s", strerror(errno));
+    loopback("up");
+}
+
+void part_hosts(void)
+{
+    if (on_rdma_device())
+        fault("drop");
+    else
+        loopback("down");
+}
+
+void join_hosts(void)
+{
+    if (on_rdma_device())
+        mend();
 }
 
 /* ---- plain sockets ------------------------------------------------------------------------ */

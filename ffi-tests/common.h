@@ -259,6 +259,13 @@ bool on_rdma_device(void);
  * the process repairs the device. */
 void fault(const char *what);
 void mend(void);
+/* Hosts that part_hosts separates so that nothing arrives and no error is reported, until join_hosts: RDMA devices,
+ * or a network namespace of this process whose only device is taken down. Sets FI_RSTREAM_KEEPALIVE_S to
+ * KEEPALIVE_MS. Skips the test where neither can be had. */
+#define KEEPALIVE_MS 1000
+void partable_hosts(void);
+void part_hosts(void);
+void join_hosts(void);
 
 /* ---- other processes and plain sockets ----------------------------------------------------- */
 

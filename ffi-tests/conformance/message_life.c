@@ -834,6 +834,34 @@ static void message_peer_killed(void)
     side_close(&listener);
 }
 
+/* A host that vanishes, while something is under way to it and while nothing is. */
+static void message_host_vanished(void)
+{
+    struct pair idle, sending;
+    struct event event;
+    int64_t lost;
+    uint8_t got[2];
+
+    partable_hosts();
+    messages_open(&idle, NULL);
+    messages_open(&sending, NULL);
+    post_recv(idle.client.ep, &got[0], 1, 1);
+    post_recv(sending.client.ep, &got[1], 1, 2);
+    part_hosts();
+    lost = now_ms();
+    CHECK_OK(fi_inject(sending.client.ep, "x", 1, FI_ADDR_UNSPEC));
+    event = await_event(idle.client.eq, FI_SHUTDOWN);
+    CHECK(event.fid == &idle.client.ep->fid);
+    event = await_event(sending.client.eq, FI_SHUTDOWN);
+    CHECK(event.fid == &sending.client.ep->fid);
+    CHECK_BETWEEN(now_ms() - lost, 1, 2 * KEEPALIVE_MS + 500);
+    (void)await_failed(idle.client.cq, 1, RECEIVED, FI_ECANCELED);
+    (void)await_failed(sending.client.cq, 2, RECEIVED, FI_ECANCELED);
+    pair_close(&idle);
+    pair_close(&sending);
+    join_hosts();
+}
+
 /* How long fi_close may take, which does not wait for the peer. */
 #define CLOSES_MS 2000
 
@@ -1210,6 +1238,7 @@ static const struct test tests[] = {
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
     TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
+    FAULT_TEST(message_host_vanished, "a host that vanishes: FI_SHUTDOWN within twice FI_RSTREAM_KEEPALIVE_S, receives are cancelled"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
     TEST(peer_closes_in_order, "a peer that closes: the messages under way are cancelled in order, FI_SHUTDOWN once"),
     TEST(closed_while_connecting, "fi_close before there is a connection: receives are cancelled, no event is left"),

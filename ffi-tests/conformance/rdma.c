@@ -8,7 +8,6 @@
 /* A process that reads the event queue notices a fault of its own device within a second, and of the
  * peer's device within twice the keep-alive time. An emulated machine takes longer. */
 #define NOTICED_MS 1500
-#define KEEPALIVE_MS 1000
 
 /* Numbers that the processes send each other. */
 #define READY 1

@@ -2,7 +2,6 @@
 #include "conformance.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -304,45 +303,6 @@ static void killed_while_sending(void)
     side_close(&listener);
 }
 
-#define KEEPALIVE_MS 1000
-
-static void loopback(const char *state)
-{
-    char command[64];
-
-    snprintf(command, sizeof command, "ip link set lo %s", state);
-    if (system(command) != 0)
-        skip("%s does not work", command);
-}
-
-/* Hosts that can be separated so that nothing arrives and no error is reported: RDMA devices, or a network
- * namespace whose only device can be taken down. */
-static void partable_hosts(void)
-{
-    setenv("FI_RSTREAM_KEEPALIVE_S", "1", 1);
-    if (on_rdma_device()) {
-        needs_rdma_device();
-        return;
-    }
-    if (unshare(CLONE_NEWNET) != 0)
-        skip("no network namespace of its own: %s", strerror(errno));
-    loopback("up");
-}
-
-static void part(void)
-{
-    if (on_rdma_device())
-        fault("drop");
-    else
-        loopback("down");
-}
-
-static void join(void)
-{
-    if (on_rdma_device())
-        mend();
-}
-
 static void host_vanished(void)
 {
     static const uint8_t byte = 1;
@@ -353,7 +313,7 @@ static void host_vanished(void)
     partable_hosts();
     pair_open(&idle, IPV4, NULL);
     pair_open(&sending, IPV4, NULL);
-    part();
+    part_hosts();
     lost = now_ms();
     CHECK_RET(send_once(sending.client.ep, &byte, 1), 1);
     CHECK(await_event(idle.client.eq, FI_SHUTDOWN).fid == &idle.client.ep->fid);
@@ -363,7 +323,7 @@ static void host_vanished(void)
     CHECK_RET(send_once(sending.client.ep, &byte, 1), -FI_ECONNRESET);
     pair_close(&idle);
     pair_close(&sending);
-    join();
+    join_hosts();
 }
 
 static void host_vanished_while_polling(void)
@@ -375,14 +335,14 @@ static void host_vanished_while_polling(void)
 
     partable_hosts();
     pair_open(&pair, IPV4, NULL);
-    part();
+    part_hosts();
     lost = now_ms();
     CHECK_RET(send_once(pair.client.ep, &byte, 1), 1);
     while (recv_once(pair.client.ep, &got, 1) == -FI_EAGAIN)
         CHECK(now_ms() - lost < 2 * KEEPALIVE_MS + 500);
     CHECK_RET(recv_once(pair.client.ep, &got, 1), -FI_ECONNRESET);
     pair_close(&pair);
-    join();
+    join_hosts();
 }
 
 /* A pair whose client learns only from a data call that the connection is established. */
@@ -416,7 +376,7 @@ static void host_vanished_while_asleep(void)
     pair_open_by_receiving(&pair);
     CHECK_INT(fi_eq_read(pair.client.eq, &kind, &entry, sizeof entry, 0), sizeof entry);
     CHECK_INT(kind, FI_CONNECTED);
-    part();
+    part_hosts();
     lost = now_ms();
     while (fi_eq_read(pair.client.eq, &kind, &entry, sizeof entry, 0) == -FI_EAGAIN)
         CHECK(readable(wait_fd(&pair.client.eq->fid), 2 * KEEPALIVE_MS + 500));
@@ -424,7 +384,7 @@ static void host_vanished_while_asleep(void)
     CHECK_BETWEEN(now_ms() - lost, 1, 2 * KEEPALIVE_MS + 500);
     CHECK_RET(recv_once(pair.client.ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
     pair_close(&pair);
-    join();
+    join_hosts();
 }
 
 static const struct test tests[] = {
