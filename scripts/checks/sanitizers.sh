@@ -55,13 +55,14 @@ build_with() {
         -rdynamic -Wl,--whole-archive $(sanitizer_runtime "$runtime") -Wl,--no-whole-archive -lm"
 }
 
-# The contract, as build_with.
+# The contract, as build_with, and ofi_rxm above message endpoints.
 contract_with() {
     local runtime=$2 folder=$sanitizer_target/$rust_host/debug
     local seconds=${long:+120}
     build_with "$@"
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/conformance" -j 2
     FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/thread_stress" -t "${seconds:-10}"
+    FI_PROVIDER_PATH=$folder FI_PROVIDER=rstream "$programs/$runtime/datagrams"
 }
 
 # The C face of rdma-verbs, as build_with.
@@ -90,10 +91,8 @@ rust_asan() {
 }
 
 # Undefined behaviour of the C programs ends them by a trap, which needs no runtime.
-# With ofi_rxm above message endpoints as well.
 contract_asan() {
     contract_with address asan 'address,undefined -fsanitize-trap=undefined'
-    FI_PROVIDER_PATH=$sanitizer_target/$rust_host/debug FI_PROVIDER=rstream "$programs/asan/datagrams"
 }
 
 easy_asan() {
