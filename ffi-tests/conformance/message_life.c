@@ -751,6 +751,40 @@ static void shuts_down(void)
     shutdown_from(false);
 }
 
+/* More than the connection takes at once. The flags make no difference. */
+static void shuts_down_behind_much(void)
+{
+    enum { LENGTH = 16 << 20, COUNT = 4 };
+    const uint64_t flags[] = {0, FI_SEND, FI_RECV};
+    uint8_t *sent = map_pages(LENGTH), *got = map_pages(LENGTH);
+
+    for (unsigned i = 0; i < LENGTH; i++)
+        sent[i] = (uint8_t)(i * 7 + i / 4093);
+    for (unsigned round = 0; round < 3; round++) {
+        struct pair pair;
+
+        note("round %u", round);
+        messages_open(&pair, NULL);
+        for (unsigned i = 0; i < COUNT; i++)
+            post_send(pair.client.ep, sent, LENGTH, i);
+        check_no_completion(pair.client.cq);
+        CHECK_OK(fi_shutdown(pair.client.ep, flags[round]));
+        for (unsigned i = 0; i < COUNT; i++) {
+            memset(got, 0, LENGTH);
+            post_recv(pair.server.ep, got, LENGTH, 10 + i);
+            CHECK_INT(await_done(pair.server.cq, 10 + i, RECEIVED).len, LENGTH);
+            CHECK_BYTES(got, sent, LENGTH);
+        }
+        for (unsigned i = 0; i < COUNT; i++)
+            (void)await_done(pair.client.cq, i, SENT);
+        (void)await_event(pair.client.eq, FI_SHUTDOWN);
+        (void)await_event(pair.server.eq, FI_SHUTDOWN);
+        pair_close(&pair);
+    }
+    unmap_pages(got, LENGTH);
+    unmap_pages(sent, LENGTH);
+}
+
 static void both_shut_down(void)
 {
     struct pair pair;
@@ -1236,6 +1270,7 @@ static const struct test tests[] = {
     TEST(nobody_listens, "nobody listens: FI_ECONNREFUSED"),
     TEST(other_kind, "streams and messages are refused by each other's listeners"),
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
+    TEST(shuts_down_behind_much, "fi_shutdown with 64 MiB to send, and with any flags: all of it arrives"),
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
     TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
     FAULT_TEST(message_host_vanished, "a host that vanishes: FI_SHUTDOWN within twice FI_RSTREAM_KEEPALIVE_S, receives are cancelled"),

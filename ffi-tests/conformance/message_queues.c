@@ -934,6 +934,37 @@ static void shared_attributes(void)
     side_close(&listener);
 }
 
+/* Its receives have no entries, and their memory is free. */
+static void shared_closed_with_receives(void)
+{
+    enum { LENGTH = 4096, COUNT = 3 };
+    struct fi_rx_attr attr = {.size = COUNT};
+    uint8_t *memory = map_pages(LENGTH), got = 0;
+    struct side listener, client;
+    struct fid_ep *ep;
+
+    open_shared(&listener, &attr);
+    ep = message_shared(&listener, &client, shared, NULL);
+    for (unsigned i = 0; i < COUNT; i++)
+        post_recv(shared, memory + i, 1, i);
+    close_fid(&ep->fid);
+    close_fid(&shared->fid);
+    unmap_pages(memory, LENGTH);
+    (void)await_event(client.eq, FI_SHUTDOWN);
+    side_close(&client);
+    CHECK_OK(fi_srx_context(listener.domain, &attr, &shared, NULL));
+    ep = message_shared(&listener, &client, shared, NULL);
+    post_recv(shared, &got, 1, 10);
+    CHECK_OK(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC));
+    (void)await_done(listener.cq, 10, RECEIVED);
+    CHECK_INT(got, 'x');
+    check_no_completion(listener.cq);
+    close_fid(&ep->fid);
+    close_fid(&shared->fid);
+    side_close(&client);
+    side_close(&listener);
+}
+
 /* Each call that posts a receive. */
 static void shared_calls(void)
 {
@@ -1089,6 +1120,7 @@ static const struct test tests[] = {
     TEST(shared_receives, "a shared receive context serves two endpoints"),
     TEST(shared_selective, "receives of a shared context whose endpoint's queue is bound selectively"),
     TEST(shared_attributes, "size, cancel and limits of a shared receive context"),
+    TEST(shared_closed_with_receives, "a shared receive context that is closed with receives: no entries, their memory is free"),
     TEST(shared_calls, "fi_recvv and fi_recvmsg on a shared receive context; bad flags, too many pieces"),
     TEST(half_filled, "a shared receive that is half filled at the end goes to the next message, before later ones"),
     TEST(blocked_callers_sleep, "blocked callers sleep: a reader, a counter, a stalled receiver and its sender"),

@@ -28,7 +28,7 @@ reasons! {
     RejectedResources: ECONNREFUSED, c"connection rejected: the peer has no room for another connection";
     TimedOut: ETIMEDOUT, c"no answer from the peer within the connection time-out";
     BadHandshake: EPROTO, c"the peer answered with something else than the handshake of its transport";
-    BadOffer: EPROTO, c"the peer's connection data is not that of a stream endpoint";
+    BadOffer: EPROTO, c"the peer's connection data is not that of an endpoint of this kind";
     ClosedEarly: ECONNRESET, c"the peer closed the connection during the handshake";
     NetworkUnreachable: ENETUNREACH, c"no route to the peer's network";
     HostUnreachable: EHOSTUNREACH, c"no route to the peer's host";

@@ -102,9 +102,20 @@ impl End {
         end
     }
 
-    /// A new machine over the same memory.
+    /// The same with a machine for messages.
+    fn for_messages(side: Side, crc: bool) -> Self {
+        let mut end = Self::new(side, crc);
+        end.machine = Machine::for_messages(QpId(5), &end.domain, CAPABILITIES, 4000, None);
+        end.establish(side, crc);
+        end
+    }
+
+    /// A new machine of the same kind over the same memory.
     fn restart(&mut self, side: Side, crc: bool) {
-        self.machine = Machine::new(QpId(5), &self.domain, CAPABILITIES, 4000);
+        self.machine = match self.machine.is_for_messages() {
+            true => Machine::for_messages(QpId(5), &self.domain, CAPABILITIES, 4000, None),
+            false => Machine::new(QpId(5), &self.domain, CAPABILITIES, 4000),
+        };
         self.establish(side, crc);
         self.completions.clear();
         self.pipe.bytes.clear();
@@ -140,10 +151,14 @@ impl End {
         RemoteAddress { key: self.ring().remote_key(), address }
     }
 
-    /// Posts receives of `length` bytes each, one behind the other in the own region.
+    /// Posts receives of `length` bytes each, one behind the other in the own region; without bytes, if the machine
+    /// is for messages.
     fn receives(&mut self, count: u64, length: u32) {
         for id in 0..count {
-            let buffer = Buffer::Segment(self.segment(id * u64::from(length), length));
+            let buffer = match self.machine.is_for_messages() {
+                true => Buffer::Empty,
+                false => Buffer::Segment(self.segment(id * u64::from(length), length)),
+            };
             self.machine.post_recv(&[RecvRequest { id, buffer }]).unwrap();
         }
     }
