@@ -29,11 +29,9 @@ bare() {
 
 # Why that does not run, if so: the step `packages` builds the same where the same is hidden.
 leaves_out_bare() {
-    if [[ -z $long ]] && ((${#wanted[@]} == 0)); then
-        echo "only with --long or by its name"
-    else
-        lacks_namespaces
-    fi
+    local reason
+    reason=$(left_out)
+    echo "${reason:-$(lacks_namespaces)}"
 }
 
 # With the oldest Rust that they promise, where rustup has it.
