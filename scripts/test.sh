@@ -292,6 +292,7 @@ waits() {
     step_unless "$(lacks_fabtests 2.6)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
     step_unless "$(lacks_networks)" mpi-bytes mpi_bytes
+    step_unless "$(lacks_networks)" mpi-hosts mpi_hosts
     step sockets-model sockets_model
     step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases

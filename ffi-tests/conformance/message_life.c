@@ -50,6 +50,54 @@ static void message_attributes(void)
     fi_freeinfo(hints);
 }
 
+/* Addresses in different networks belong to different fabrics, each of which answers for itself alone. */
+static void fabric_of_network(void)
+{
+    struct fi_info *hints = message_hints(NULL), *all, *one;
+
+    all = find(NULL, NULL, 0, hints);
+    for (one = all; one; one = one->next) {
+        struct fi_info *named;
+        bool found = false;
+
+        hints->fabric_attr->name = strdup(one->fabric_attr->name);
+        named = find(NULL, NULL, 0, hints);
+        for (struct fi_info *same = named; same; same = same->next) {
+            CHECK_INT(strcmp(same->fabric_attr->name, one->fabric_attr->name), 0);
+            found = found || memcmp(same->src_addr, one->src_addr, one->src_addrlen) == 0;
+        }
+        CHECK(found);
+        fi_freeinfo(named);
+        free(hints->fabric_attr->name);
+        hints->fabric_attr->name = NULL;
+    }
+    fi_freeinfo(all);
+
+    one = find("127.1.2.3", NULL, FI_SOURCE, hints);
+    CHECK_INT(strcmp(one->fabric_attr->name, "iwarp-127.0.0.0/8"), 0);
+    fi_freeinfo(one);
+    one = find("::1", "7471", 0, hints);
+    CHECK_INT(strcmp(one->fabric_attr->name, "iwarp-::1/128"), 0);
+    fi_freeinfo(one);
+    /* The wildcard is in no network. The name of all of them names each. */
+    one = find(NULL, "0", FI_SOURCE, hints);
+    CHECK_INT(strcmp(one->fabric_attr->name, "iwarp"), 0);
+    fi_freeinfo(one);
+    hints->fabric_attr->name = strdup("iwarp");
+    one = find(IPV4, "7471", 0, hints);
+    CHECK_INT(strcmp(one->fabric_attr->name, "iwarp-127.0.0.0/8"), 0);
+    fi_freeinfo(one);
+    free(hints->fabric_attr->name);
+    hints->fabric_attr->name = strdup("iwarp-192.0.2.128/25");
+    CHECK_RET(fi_getinfo(TEST_API, IPV4, "7471", 0, hints, &one), -FI_ENODATA);
+    /* Streams have the one fabric. */
+    hints->ep_attr->type = FI_EP_SOCK_STREAM;
+    free(hints->fabric_attr->name);
+    hints->fabric_attr->name = strdup("iwarp-127.0.0.0/8");
+    CHECK_RET(fi_getinfo(TEST_API, IPV4, "7471", 0, hints, &one), -FI_ENODATA);
+    fi_freeinfo(hints);
+}
+
 /* Asks with one hint of its own. */
 #define ASK(field, value, answer)                                                                   \
     do {                                                                                            \
@@ -1254,6 +1302,7 @@ static void strangers(void)
 static const struct test tests[] = {
     TEST(message_attributes, "hints of FI_EP_MSG: the attributes of the answer"),
     TEST(filters, "hints are filters"),
+    TEST(fabric_of_network, "the fabric's name has the network of the local address, and is a filter"),
     TEST(answers_itself, "an info given as hints is answered by itself first"),
     TEST(behind_streams, "without a type, infos of streams come before those of messages"),
     TEST(sizes_as_asked, "sizes and flags are answered as they were asked for"),

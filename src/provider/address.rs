@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use dns_lookup::{AddrInfoHints, SockType, getaddrinfo};
+use if_addrs::IfAddr;
 
 use crate::abi::{Errno, Result};
 
@@ -12,6 +13,8 @@ pub(super) struct Interface {
     pub(super) name: String,
     /// Port 0.
     pub(super) address: SocketAddr,
+    /// The network of the address, as in `192.0.2.0/24`.
+    pub(super) network: String,
 }
 
 /// The addresses of all interfaces that are up. Those of the loopback interface come last.
@@ -26,11 +29,18 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
                 }
                 ip => SocketAddr::new(ip, 0),
             };
-            Interface { name: interface.name, address }
+            Interface { name: interface.name, address, network: network_of(&interface.addr) }
         })
         .collect();
     found.sort_by_key(|interface| interface.address.ip().is_loopback());
     Ok(found)
+}
+
+fn network_of(address: &IfAddr) -> String {
+    match address {
+        IfAddr::V4(one) => format!("{}/{}", one.ip & one.netmask, one.prefixlen),
+        IfAddr::V6(one) => format!("{}/{}", one.ip & one.netmask, one.prefixlen),
+    }
 }
 
 /// The addresses for `node` and `service`. Without a node these are the wildcard addresses if the caller

@@ -5,8 +5,11 @@
 //! |---|---|---|
 //! | RDMA devices | `ibv` | the device's name, as in `mlx5_0` |
 //! | embedded iWARP | `iwarp` | the network interface, or `any` |
+//!
+//! For message endpoints the name of the fabric also has the network of the local address, as in
+//! `iwarp-192.0.2.0/24`: MPI libraries take addresses of one fabric to be equally good ways to every peer.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 
 use crate::abi::{Errno, NewFabric, Result};
 use rdma_verbs::{Device, DeviceAttributes, ibv, iwarp};
@@ -22,6 +25,9 @@ const IWARP_FABRIC: &CStr = c"iwarp";
 /// Name of the fabric of all RDMA devices.
 const IBV_FABRIC: &CStr = c"ibv";
 
+/// Stands between a fabric's name and the network of message endpoints.
+const NETWORK_FOLLOWS: u8 = b'-';
+
 /// A device, for discovery.
 pub(super) struct Offered {
     /// Name of its fabric.
@@ -35,9 +41,24 @@ pub(super) struct Offered {
     pub(super) domain: Option<String>,
 }
 
+impl Offered {
+    /// Name of the fabric of message endpoints whose local addresses are in this network.
+    pub(super) fn fabric_of_messages(&self, network: Option<&str>) -> Result<CString> {
+        let Some(network) = network else { return Ok(self.fabric.to_owned()) };
+        let name = [self.fabric.to_bytes(), network.as_bytes()].join(&NETWORK_FOLLOWS);
+        CString::new(name).map_err(|_| Errno::EINVAL)
+    }
+}
+
+/// The name without a network.
+fn without_network(fabric: &str) -> &[u8] {
+    let name = fabric.as_bytes();
+    name.split(|&byte| byte == NETWORK_FOLLOWS).next().unwrap_or(name)
+}
+
 /// Every usable device, RDMA devices first. If the name of a fabric is given, only its devices.
 pub(super) fn offered(fabric: Option<&str>) -> Result<Vec<Offered>> {
-    let wanted = |name: &CStr| fabric.is_none_or(|fabric| fabric.as_bytes() == name.to_bytes());
+    let wanted = |name: &CStr| fabric.is_none_or(|fabric| without_network(fabric) == name.to_bytes());
     let interfaces = address::interfaces()?;
     let mut offered = Vec::new();
     if wanted(IBV_FABRIC) {
@@ -63,7 +84,7 @@ fn rdma_devices(interfaces: &[Interface]) -> Vec<Offered> {
     }
     let mut owned: Vec<Interface> = interfaces
         .iter()
-        .filter_map(|one| Some(Interface { name: ibv::Device::name_of(one.address)?, address: one.address }))
+        .filter_map(|one| Some(Interface { name: ibv::Device::name_of(one.address)?, ..one.clone() }))
         .collect();
     let offer = |name: String| {
         let own: Vec<Interface> = owned.extract_if(.., |one| one.name == name).collect();
@@ -86,7 +107,7 @@ fn rdma_devices(interfaces: &[Interface]) -> Vec<Offered> {
 
 /// Opens the fabric of this name.
 pub(super) fn open(fabric: &str) -> Result<NewFabric> {
-    match fabric.as_bytes() {
+    match without_network(fabric) {
         name if name == IBV_FABRIC.to_bytes() => {
             Ok(NewFabric::fabric(Fabric::new(|domain| ibv::Device::open(domain).map_err(errno_of))))
         }

@@ -3,7 +3,7 @@
 //! [`describe`] states what the provider can do, and hints are compared with the same constants. The
 //! addresses decide how many infos there are.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
 
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
@@ -58,7 +58,8 @@ pub(super) fn getinfo(query: &Query<'_>) -> Result<InfoList> {
     let ends = Ends::of(query)?;
     let mut list = InfoList::new();
     let devices = devices::offered(fabric)?;
-    for device in devices.iter().filter(|_| streams) {
+    let is_named = |name: &CStr| fabric.is_none_or(|fabric| fabric.as_bytes() == name.to_bytes());
+    for device in devices.iter().filter(|device| streams && is_named(device.fabric)) {
         let Some(choice) = Choice::of(hints, &device.attributes)? else { continue };
         for route in ends.routes(device) {
             add(&mut list, hints, &route, || describe(&choice, device, &route))?;
@@ -67,7 +68,10 @@ pub(super) fn getinfo(query: &Query<'_>) -> Result<InfoList> {
     for device in devices.iter().filter(|_| messages) {
         let Some(offer) = message::info::Offer::of(query.version, hints, device) else { continue };
         for route in ends.routes(device) {
-            add(&mut list, hints, &route, || message::info::describe(&offer, &route))?;
+            let name = device.fabric_of_messages(route.network.as_deref())?;
+            if is_named(device.fabric) || is_named(&name) {
+                add(&mut list, hints, &route, || message::info::describe(&offer, &route, &name))?;
+            }
         }
     }
     if list.is_empty() { Err(Errno::ENODATA) } else { Ok(list) }

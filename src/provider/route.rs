@@ -16,9 +16,24 @@ pub(super) struct Route {
     pub(super) source: Option<SocketAddr>,
     pub(super) destination: Option<SocketAddr>,
     pub(super) domain: String,
+    /// The network of the local interface.
+    pub(super) network: Option<String>,
 }
 
 impl Route {
+    fn new(
+        source: Option<SocketAddr>,
+        destination: Option<SocketAddr>,
+        interface: Option<&Interface>,
+    ) -> Self {
+        Self {
+            source,
+            destination,
+            domain: interface.map_or(ANY_INTERFACE, |interface| &interface.name).to_owned(),
+            network: interface.map(|interface| interface.network.clone()),
+        }
+    }
+
     /// Whether its addresses are IPv4 addresses.
     pub(super) fn is_v4(&self) -> bool {
         self.source.or(self.destination).is_none_or(|address| address.is_ipv4())
@@ -59,11 +74,7 @@ impl<'a> Ends<'a> {
         let mut routes: Vec<Route> = match (&self.sources, &self.destinations) {
             (None, None) => interfaces
                 .iter()
-                .map(|interface| Route {
-                    source: Some(interface.address),
-                    destination: None,
-                    domain: interface.name.clone(),
-                })
+                .map(|interface| Route::new(Some(interface.address), None, Some(interface)))
                 .collect(),
             (Some(sources), None) => {
                 let wanted = device.domain.as_deref().or(self.domain);
@@ -80,19 +91,17 @@ impl<'a> Ends<'a> {
 /// The addresses at which a passive side listens: the address named or, if that is the wildcard and an
 /// interface was requested, the addresses of the interface.
 fn listening(source: SocketAddr, interfaces: &[Interface], wanted: Option<&str>) -> Vec<Route> {
-    let route =
-        |source: SocketAddr, domain: String| Route { source: Some(source), destination: None, domain };
     if !source.ip().is_unspecified() {
-        return vec![route(source, interface_of(source.ip(), interfaces))];
+        return vec![Route::new(Some(source), None, interface_of(source.ip(), interfaces))];
     }
-    let Some(wanted) = wanted else { return vec![route(source, ANY_INTERFACE.to_owned())] };
+    let Some(wanted) = wanted else { return vec![Route::new(Some(source), None, None)] };
     let same_family = |interface: &&Interface| interface.address.is_ipv4() == source.is_ipv4();
     let of_interface = interfaces.iter().filter(same_family).filter(|interface| interface.name == wanted);
     of_interface
         .map(|interface| {
             let mut address = interface.address;
             address.set_port(source.port());
-            route(address, interface.name.clone())
+            Route::new(Some(address), None, Some(interface))
         })
         .collect()
 }
@@ -105,36 +114,26 @@ fn connecting(
 ) -> Vec<Route> {
     let mut routes = Vec::new();
     for &destination in destinations {
-        let through = |ip: Option<IpAddr>| {
-            ip.map_or_else(|| ANY_INTERFACE.to_owned(), |ip| interface_of(ip, interfaces))
+        let from = |source: Option<SocketAddr>| {
+            let interface = source.and_then(|source| interface_of(source.ip(), interfaces));
+            Route::new(source, Some(destination), interface)
         };
         match sources {
-            None => {
-                let source = address::route_to(destination);
-                routes.push(Route {
-                    source,
-                    destination: Some(destination),
-                    domain: through(source.map(|source| source.ip())),
-                });
-            }
+            None => routes.push(from(address::route_to(destination))),
             Some(sources) => {
                 let same_family = |source: &&SocketAddr| source.is_ipv4() == destination.is_ipv4();
-                routes.extend(sources.iter().filter(same_family).map(|&source| Route {
-                    source: Some(source),
-                    destination: Some(destination),
-                    domain: through((!source.ip().is_unspecified()).then_some(source.ip())),
-                }));
+                routes.extend(sources.iter().filter(same_family).map(|&source| from(Some(source))));
             }
         }
     }
     routes
 }
 
-/// The name of the interface with this address.
-fn interface_of(ip: IpAddr, interfaces: &[Interface]) -> String {
+/// The interface with this address.
+fn interface_of(ip: IpAddr, interfaces: &[Interface]) -> Option<&Interface> {
     let owner = interfaces.iter().find(|interface| interface.address.ip() == ip);
     // All of 127.0.0.0/8 belongs to the loopback interface.
     let loopback =
         || interfaces.iter().find(|interface| ip.is_loopback() && interface.address.ip().is_loopback());
-    owner.or_else(loopback).map_or_else(|| ANY_INTERFACE.to_owned(), |interface| interface.name.clone())
+    owner.or_else(loopback)
 }

@@ -43,8 +43,8 @@ pub(crate) fn info(number: usize, device: &Device, tx: usize, rx: usize) -> Resu
     };
     let offer = Offer::of(API, Some(hints.as_ref()), &offered).ok_or(Errno::ENODATA)?;
     let source = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let route = Route { source, destination: None, domain: number.to_string() };
-    let mut info = describe(&offer, &route)?;
+    let route = Route { source, destination: None, domain: number.to_string(), network: None };
+    let mut info = describe(&offer, &route, offered.fabric)?;
     info.set_src_addr(route.source)?;
     Ok(info)
 }

@@ -1,6 +1,6 @@
 //! Discovery of message endpoints: compares hints, and creates the info.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
 use crate::abi::{Errno, Info, InfoRef, Result, constants};
@@ -193,27 +193,22 @@ fn endpoints(limits: &Limits, hints: Option<InfoRef<'_>>) -> usize {
 /// What an application is offered of a device.
 pub(in super::super) struct Offer<'a> {
     hints: Option<InfoRef<'a>>,
-    device: &'a Offered,
     limits: Limits,
     mr_mode: i32,
 }
 
 impl<'a> Offer<'a> {
     /// `None` if the device has no message endpoints as the hints ask for them.
-    pub(in super::super) fn of(
-        version: u32,
-        hints: Option<InfoRef<'a>>,
-        device: &'a Offered,
-    ) -> Option<Self> {
+    pub(in super::super) fn of(version: u32, hints: Option<InfoRef<'a>>, device: &Offered) -> Option<Self> {
         let limits = Limits::of(&device.attributes, device.local_keys)?;
         let mr_mode = mr_mode(&limits, hints, version)?;
-        hints.is_none_or(|hints| fits(&limits, hints)).then_some(Self { hints, device, limits, mr_mode })
+        hints.is_none_or(|hints| fits(&limits, hints)).then_some(Self { hints, limits, mr_mode })
     }
 }
 
 /// The info of a message endpoint on one route of its device.
-pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route) -> Result<Info> {
-    let &Offer { hints, device, ref limits, mr_mode } = offer;
+pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &CStr) -> Result<Info> {
+    let &Offer { hints, ref limits, mr_mode } = offer;
     let mode = mode(limits, hints, mr_mode);
     let (tx_hints, rx_hints) = (hints.and_then(InfoRef::tx_attr), hints.and_then(InfoRef::rx_attr));
     let mut info = Info::new()?;
@@ -277,7 +272,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route) -> Result<Inf
     domain.set_mr_cnt(REGIONS);
     domain.set_max_err_data(limits.user_data);
 
-    info.fabric_attr().set_name(device.fabric)?;
+    info.fabric_attr().set_name(fabric)?;
     // A passive endpoint, whose address an endpoint is to take over.
     if let Some(handle) = hints.and_then(InfoRef::handle) {
         info.set_handle(handle);

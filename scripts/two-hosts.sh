@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Runs a command on a host "one" that has a network with a host "two". Both are made for it: they have names,
+# interfaces and addresses of their own, and the files of this machine. REMOTE becomes a program that runs a command
+# on a host, as rsh does: "REMOTE HOST COMMAND...".
+#
+#   scripts/two-hosts.sh REMOTE COMMAND...
+set -euo pipefail
+
+if [[ $1 != --inside ]]; then
+    exec unshare --user --map-root-user --net --uts --mount --pid --fork --mount-proc --kill-child \
+        "$(realpath "$0")" --inside "$@"
+fi
+remote=$2
+shift 2
+
+hostname one
+unshare --net --uts sleep infinity &
+far=$!
+until [[ $(cat "/proc/$far/comm") == sleep ]]; do
+    sleep 0.01
+done
+on_two() {
+    nsenter -t "$far" --net --uts "$@"
+}
+on_two hostname two
+ip link add net0 type veth peer name net0 netns "$far"
+ip address add 10.77.0.1/24 dev net0
+on_two ip address add 10.77.0.2/24 dev net0
+for on in '' on_two; do
+    $on ip link set lo up
+    $on ip link set net0 up
+done
+for on in '' on_two; do
+    until $on ip link show net0 | grep -q 'state UP'; do
+        sleep 0.01
+    done
+done
+
+printf '%s\n' '127.0.0.1 localhost' '10.77.0.1 one' '10.77.0.2 two' >"$remote.hosts"
+mount --bind "$remote.hosts" /etc/hosts
+cat >"$remote" <<END
+#!/usr/bin/env bash
+host=\$1
+shift
+case \$host in
+    one) exec bash -c "\$*" ;;
+    two) exec nsenter -t $far --net --uts bash -c "\$*" ;;
+    *) echo "no host \$host" >&2; exit 1 ;;
+esac
+END
+chmod +x "$remote"
+"$@"
