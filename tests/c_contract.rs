@@ -38,6 +38,7 @@ fn parameters_are_listed() {
         ("FI_RSTREAM_KEEPALIVE_S", "30"),
         ("FI_RSTREAM_LINGER_MS", "5000"),
         ("FI_RSTREAM_SPIN_US", "20"),
+        ("FI_RSTREAM_IFACE", "default: )"),
         ("FI_RSTREAM_SHM", "1"),
         ("FI_RSTREAM_IWARP_CRC", "0"),
         ("FI_RSTREAM_IWARP_MPA_REVISION", "2"),

@@ -37,6 +37,7 @@ fi_info_checks() {
     with_provider fi_info -p rstream | grep 'type: FI_EP_SOCK_STREAM'
     with_provider fi_info -p rstream -t FI_EP_MSG | grep 'type: FI_EP_MSG'
     FI_PROVIDER_PATH=$provider fi_info -t FI_EP_RDM | grep -F 'provider: rstream;ofi_rxm'
+    [[ $(FI_RSTREAM_IFACE=lo with_provider fi_info -t FI_EP_RDM | sed -n 's/ *domain: //p' | sort -u) == lo ]]
     with_provider "$programs/gcc/info_probe" rstream | grep 'protocol FI_PROTO_RSTREAM '
     with_provider "$programs/gcc/info_probe" iwarp | grep 'protocol FI_PROTO_IWARP '
     with_provider fi_info -e | grep 'FI_RSTREAM_'

@@ -15,10 +15,13 @@ pub(super) struct Interface {
     pub(super) address: SocketAddr,
     /// The network of the address, as in `192.0.2.0/24`.
     pub(super) network: String,
+    /// Whether the address is returned to a caller that names none.
+    pub(super) is_listed: bool,
 }
 
-/// The addresses of all interfaces that are up. Those of the loopback interface come last.
-pub(super) fn interfaces() -> Result<Vec<Interface>> {
+/// The addresses of all interfaces that are up. Those of the loopback interface come last. Those of the interface
+/// `listed`, or all, are listed.
+pub(super) fn interfaces(listed: Option<&str>) -> Result<Vec<Interface>> {
     let mut found: Vec<Interface> = if_addrs::get_if_addrs()?
         .into_iter()
         .filter(if_addrs::Interface::is_oper_up)
@@ -29,10 +32,20 @@ pub(super) fn interfaces() -> Result<Vec<Interface>> {
                 }
                 ip => SocketAddr::new(ip, 0),
             };
-            Interface { name: interface.name, address, network: network_of(&interface.addr) }
+            Interface {
+                address,
+                network: network_of(&interface.addr),
+                is_listed: listed.is_none_or(|name| name == interface.name),
+                name: interface.name,
+            }
         })
         .collect();
     found.sort_by_key(|interface| interface.address.ip().is_loopback());
+    if let Some(listed) = listed
+        && !found.iter().any(|interface| interface.is_listed)
+    {
+        log::warn!(target: "core", "FI_RSTREAM_IFACE={listed} is no interface that is up");
+    }
     Ok(found)
 }
 

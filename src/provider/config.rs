@@ -51,6 +51,12 @@ static SHM: Param<bool> = Param {
     default: true,
 };
 
+static IFACE: Param<&str> = Param {
+    name: c"iface",
+    help: "the network interface whose addresses fi_getinfo returns if it is asked for none, such as eth0",
+    default: "",
+};
+
 static PCAP: Param<&str> = Param {
     name: c"pcap",
     help: "write what the embedded device sends and receives into this file, behind whose name the number of the \
@@ -59,8 +65,17 @@ static PCAP: Param<&str> = Param {
 };
 
 /// All parameters, in the order in which they are listed.
-pub(super) static PARAMS: &[&dyn Definition] =
-    &[&CONNECT_TIMEOUT_MS, &KEEPALIVE_S, &LINGER_MS, &SPIN_US, &SHM, &IWARP_CRC, &IWARP_MPA_REVISION, &PCAP];
+pub(super) static PARAMS: &[&dyn Definition] = &[
+    &CONNECT_TIMEOUT_MS,
+    &KEEPALIVE_S,
+    &LINGER_MS,
+    &SPIN_US,
+    &IFACE,
+    &SHM,
+    &IWARP_CRC,
+    &IWARP_MPA_REVISION,
+    &PCAP,
+];
 
 /// The values of the parameters in this process.
 #[derive(Debug, Clone)]
@@ -71,6 +86,8 @@ pub(super) struct Config {
     pub(super) linger: Duration,
     /// Longest time that a call spins before its caller sleeps.
     pub(super) spin: Duration,
+    /// The interface whose addresses are listed; `None`: all.
+    pub(super) interface: Option<String>,
     /// Whether memory may be shared with a peer on this host.
     pub(super) shared_memory: bool,
     iwarp: iwarp::Config,
@@ -104,6 +121,7 @@ impl Config {
             },
             linger: Duration::from_millis(number(&LINGER_MS, 0)),
             spin: Duration::from_micros(number(&SPIN_US, 0)),
+            interface: Some(IFACE.get()).filter(|name| !name.is_empty()),
             shared_memory: SHM.get() && !capture(&PCAP.get()),
             iwarp: iwarp::Config { mpa_revision, crc: IWARP_CRC.get(), ..iwarp::Config::default() },
         }

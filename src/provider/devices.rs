@@ -59,7 +59,7 @@ fn without_network(fabric: &str) -> &[u8] {
 /// Every usable device, RDMA devices first. If the name of a fabric is given, only its devices.
 pub(super) fn offered(fabric: Option<&str>) -> Result<Vec<Offered>> {
     let wanted = |name: &CStr| fabric.is_none_or(|fabric| without_network(fabric) == name.to_bytes());
-    let interfaces = address::interfaces()?;
+    let interfaces = address::interfaces(Config::get().interface.as_deref())?;
     let mut offered = Vec::new();
     if wanted(IBV_FABRIC) {
         offered.extend(rdma_devices(&interfaces));

@@ -74,6 +74,7 @@ impl<'a> Ends<'a> {
         let mut routes: Vec<Route> = match (&self.sources, &self.destinations) {
             (None, None) => interfaces
                 .iter()
+                .filter(|interface| interface.is_listed)
                 .map(|interface| Route::new(Some(interface.address), None, Some(interface)))
                 .collect(),
             (Some(sources), None) => {
