@@ -43,6 +43,8 @@ valgrind_messages() {
     pingpong -p rstream -e msg
     pingpong -p 'rstream;ofi_rxm' -e rdm
     under_valgrind "$programs/gcc/datagrams" 20
+    # Receives in a context that all connections share.
+    FI_OFI_RXM_USE_SRX=1 under_valgrind "$programs/gcc/datagrams" 20
 }
 
 # What loads libfabric at run time and unloads it, or ends in the middle of everything.
