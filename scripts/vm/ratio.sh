@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Inside the virtual machine: a stream beside rdma-core's own benchmarks on the same device, in turns. Prints
-# tables in Markdown. scripts/rdma-ratio.sh calls it.
+# Inside the virtual machine: a stream beside rdma-core's own benchmarks on the same device, and message endpoints
+# beside those of libfabric's verbs, in turns. Prints tables in Markdown. scripts/rdma-ratio.sh calls it.
 #
 #   scripts/vm/ratio.sh VERBS_BENCH KIND [ROUNDS]     (siw or rxe; 5 rounds unless given)
 #
@@ -48,27 +48,38 @@ stream() {
     timeout $limit "$bench" "$@" || true
 }
 
-# table UNIT BASE BASE CANDIDATE...: medians of the rounds, with least and greatest, and the ratios of the
-# medians to both bases
+# messages PROVIDER SIZE: microseconds one way over message endpoints
+messages() {
+    local command=(fi_pingpong -e msg -p "$1" -S "$2" -I $((trips / 4)))
+    FI_PROVIDER=$1 timeout $limit taskset -c 1 "${command[@]}" -d "${kind}1" >/dev/null 2>&1 &
+    sleep 0.7
+    { FI_PROVIDER=$1 timeout $limit taskset -c 0 "${command[@]}" -d "${kind}0" "$server" 2>/dev/null || true; } |
+        awk '$7 + 0 > 0 { print $7 }'
+    wait $! || true
+}
+
+# table UNIT CANDIDATE...: medians of the rounds, with least and greatest, and the ratios of the medians to those of
+# each of $bases
 table() {
-    local unit=$1 bases=("$2" "$3") candidate
-    shift 3
+    local unit=$1 candidate
+    shift
     echo
-    echo "| $kind, $unit | median (least, greatest) of rounds | / ${bases[0]} | / ${bases[1]} |"
-    echo "|---|---|---|---|"
+    { printf '%s | ' "| $kind, $unit | median (least, greatest) of rounds" "${bases[@]/#// }"; echo; } | sed 's/ $//'
+    printf -- '|---%.0s' 1 2 "${bases[@]}"
+    echo '|'
     for candidate; do
-        figures "$candidate" "${bases[@]}"
+        figures "$candidate"
     done
 }
 
-# figures CANDIDATE BASE BASE: one row
+# figures CANDIDATE: one row
 figures() {
     local median base
-    [[ -s $results/$1 ]] || { echo "| $1 | did not work | | |"; return; }
+    [[ -s $results/$1 ]] || { echo "| $1 | did not work |${bases[*]/*/ |}"; return; }
     median=$(median "$1")
     printf '| %s | %s (%s, %s) of %s |' "$1" "$median" "$(sort -n "$results/$1" | head -n 1)" \
         "$(sort -n "$results/$1" | tail -n 1)" "$(wc -l <"$results/$1")"
-    for base in "$2" "$3"; do
+    for base in "${bases[@]}"; do
         awk -v a="$median" -v b="$(median "$base")" 'BEGIN { if (b > 0) printf " %.2f |", a / b; else printf " |" }'
     done
     echo
@@ -79,6 +90,8 @@ median() {
 }
 
 rings=(defaults 262144 1048576)
+sizes=()
+[[ $kind != rxe ]] || sizes=(64 4096 65536 1048576)
 for ((round = 1; round <= rounds; round++)); do
     echo "round $round of $rounds" >&2
     # The emulation's speed differs from one run of a program to the next more than the candidates do.
@@ -97,8 +110,19 @@ for ((round = 1; round <= rounds; round++)); do
     done
     # Gigabits in decimal, as it prints them.
     rsockets 7 -S 65536 -C $blocks -I 1 | awk '{ print $1 * 1e9 / 8 / 1048576 }' | note "rsockets, 64 KiB"
+    for size in "${sizes[@]}"; do
+        for provider in verbs rstream; do
+            messages $provider "$size" | note "$provider, $size B"
+        done
+    done
 done
-table "64 B, µs one way, typical of $trips" ib_write_lat ib_send_lat ib_write_lat ib_send_lat rstream rsockets
-table "64 B, µs one way, least of $trips" "ib_write_lat, least" "ib_send_lat, least" \
-    "ib_write_lat, least" "ib_send_lat, least" "rstream, least"
-table "64 KiB, MiB/s" ib_write_bw ib_send_bw ib_write_bw ib_send_bw "${rings[@]/#/rstream, }" "rsockets, 64 KiB"
+bases=(ib_write_lat ib_send_lat)
+table "64 B, µs one way, typical of $trips" "${bases[@]}" rstream rsockets
+bases=("ib_write_lat, least" "ib_send_lat, least")
+table "64 B, µs one way, least of $trips" "${bases[@]}" "rstream, least"
+bases=(ib_write_bw ib_send_bw)
+table "64 KiB, MiB/s" "${bases[@]}" "${rings[@]/#/rstream, }" "rsockets, 64 KiB"
+for size in "${sizes[@]}"; do
+    bases=("verbs, $size B")
+    table "\`fi_pingpong -e msg\`, µs one way" "${bases[@]}" "rstream, $size B"
+done
