@@ -1,0 +1,326 @@
+/* Contract, section Message endpoints: the events of connections, told to a sleeper and in their order. */
+#include "message.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* For attempts that have to time out, in ms. */
+#define TIMEOUT_MS 300
+
+/* Connections that are made at once. */
+#define CROWD 28
+
+/* Finds no news in an event queue, so that its descriptor has to wake whoever sleeps on it now. */
+static void fall_asleep(struct side *side)
+{
+    settle(side, (struct fid *[]){&side->eq->fid}, 1);
+}
+
+/* Sleeps on the descriptor, and calls nothing on this side, until the event queue has news. Only `other` is driven
+ * meanwhile (NULL: nothing is). */
+static void sleep_until_news(struct side *sleeper, struct side *other)
+{
+    struct fid *fids[] = {&sleeper->eq->fid};
+    int fd = wait_fd(fids[0]);
+    int64_t until = now_ms() + PATIENCE_MS;
+    uint8_t room[64];
+    uint32_t kind;
+
+    do {
+        while (!readable(fd, 1)) {
+            if (now_ms() > until)
+                fail_at(__FILE__, __LINE__, "the descriptor of the event queue does not wake");
+            if (other)
+                (void)fi_eq_read(other->eq, &kind, room, sizeof room, FI_PEEK);
+        }
+    } while (fi_trywait(sleeper->fabric, fids, 1) == 0);
+}
+
+/* Opens a side that can connect to this port of `host`. */
+static void client_of(struct side *client, const char *host, unsigned port)
+{
+    struct message_settings settings = {.host = host};
+    struct fi_info *hints = message_hints(&settings);
+    char service[16];
+
+    snprintf(service, sizeof service, "%u", port);
+    side_open(client, find(host, service, 0, hints));
+    fi_freeinfo(hints);
+    message_endpoint(client, &settings);
+}
+
+static void start(struct side *client)
+{
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+}
+
+static void connect_to(struct side *client, const char *host, unsigned port)
+{
+    client_of(client, host, port);
+    start(client);
+}
+
+/* `server_sleeps`: which side sleeps when the request is accepted. */
+static void sleepers_of(bool server_sleeps, bool client_ends)
+{
+    struct side listener, client, server, *other;
+    struct event request;
+
+    message_listen(&listener, NULL);
+    client_of(&client, IPV4, fid_port(&listener.pep->fid));
+    fall_asleep(&listener);
+    start(&client);
+    sleep_until_news(&listener, &client);
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    fall_asleep(server_sleeps ? &listener : &client);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    if (server_sleeps)
+        sleep_until_news(&listener, &client);
+    else
+        sleep_until_news(&client, &listener);
+    CHECK(await_event(client.eq, FI_CONNECTED).fid == &client.ep->fid);
+    CHECK(await_event(listener.eq, FI_CONNECTED).fid == &server.ep->fid);
+    other = client_ends ? &listener : &client;
+    fall_asleep(other);
+    if (client_ends) {
+        close_fid(&client.ep->fid);
+        client.ep = NULL;
+    } else {
+        CHECK_OK(fi_shutdown(server.ep, 0));
+    }
+    sleep_until_news(other, NULL);
+    CHECK(await_event(other->eq, FI_SHUTDOWN).fid == (client_ends ? &server.ep->fid : &client.ep->fid));
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void sleepers_are_told(void)
+{
+    sleepers_of(true, true);
+    sleepers_of(false, false);
+}
+
+/* Sleeps until the attempt fails, and returns the error. */
+static int sleep_until_failure(struct side *client, struct side *other)
+{
+    struct fi_eq_err_entry error;
+
+    sleep_until_news(client, other);
+    error = await_error(client->eq, NULL, 0);
+    CHECK(error.fid == &client->ep->fid);
+    CHECK_AT_LEAST(strlen(fi_eq_strerror(client->eq, error.prov_errno, NULL, NULL, 0)), 5);
+    check_no_event(client->eq);
+    return error.err;
+}
+
+static void sleepers_are_told_of_failures(void)
+{
+    struct side listener, client;
+    struct event request;
+    unsigned port;
+    int fd, peer;
+
+    setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", "60000", 1);
+    message_listen(&listener, NULL);
+    connect_to(&client, IPV4, fid_port(&listener.pep->fid));
+    request = await_event(listener.eq, FI_CONNREQ);
+    fall_asleep(&client);
+    CHECK_OK(fi_reject(listener.pep, request.info->handle, "no", 2));
+    fi_freeinfo(request.info);
+    CHECK_INT(sleep_until_failure(&client, &listener), FI_ECONNREFUSED);
+    side_close(&client);
+    side_close(&listener);
+
+    CHECK_SYS(close(tcp_listen(&port)));
+    client_of(&client, IPV4, port);
+    fall_asleep(&client);
+    start(&client);
+    CHECK_INT(sleep_until_failure(&client, NULL), FI_ECONNREFUSED);
+    side_close(&client);
+
+    /* Something else answers, or hangs up. */
+    for (unsigned ends = 0; ends < 2; ends++) {
+        fd = tcp_listen(&port);
+        connect_to(&client, IPV4, port);
+        peer = tcp_accept(fd);
+        fall_asleep(&client);
+        if (ends)
+            CHECK_SYS(shutdown(peer, SHUT_WR));
+        else
+            CHECK_AT_LEAST(write(peer, pattern(0, 100), 100), 100);
+        CHECK_INT(sleep_until_failure(&client, NULL), ends ? FI_ECONNRESET : EPROTO);
+        side_close(&client);
+        close(peer);
+        close(fd);
+    }
+}
+
+static void silent_listener(void)
+{
+    struct side client;
+    unsigned port;
+    int fd = tcp_listen(&port);
+    int64_t begin;
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", TIMEOUT_MS);
+    CHECK_SYS(setenv("FI_RSTREAM_CONNECT_TIMEOUT_MS", text, 1));
+    /* The first discovery of a process takes time of its own. */
+    fi_freeinfo(find(IPV4, NULL, 0, NULL));
+    begin = now_ms();
+    connect_to(&client, IPV4, port);
+    fall_asleep(&client);
+    CHECK_INT(sleep_until_failure(&client, NULL), FI_ETIMEDOUT);
+    CHECK_BETWEEN(now_ms() - begin, TIMEOUT_MS, TIMEOUT_MS + 1000);
+    side_close(&client);
+    close(fd);
+}
+
+/* What arrived before the end is read after it was told, too, and receives that nothing reached are cancelled. */
+static void entries_outlive_the_end(void)
+{
+    enum { SENT_MESSAGES = 5, POSTED = 8 };
+    uint8_t got[POSTED][4];
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < POSTED; i++)
+        post_recv(pair.server.ep, got[i], sizeof got[i], 10 + i);
+    for (unsigned i = 0; i < SENT_MESSAGES; i++)
+        post_send(pair.client.ep, pattern(i, 4), 4, i);
+    for (unsigned i = 0; i < SENT_MESSAGES; i++)
+        (void)await_done(pair.client.cq, i, SENT);
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    for (unsigned i = 0; i < SENT_MESSAGES; i++) {
+        CHECK_INT(await_done(pair.server.cq, 10 + i, RECEIVED).len, 4);
+        CHECK_BYTES(got[i], pattern(i, 4), 4);
+    }
+    for (unsigned i = SENT_MESSAGES; i < POSTED; i++)
+        (void)await_failed(pair.server.cq, 10 + i, RECEIVED, FI_ECANCELED);
+    check_no_completion(pair.server.cq);
+    check_no_event(pair.server.eq);
+    pair_close(&pair);
+}
+
+/* Whether an info's address is this one. */
+static void check_address(const void *got, const char *host, unsigned port)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    char text[INET6_ADDRSTRLEN];
+
+    memcpy(&address, got, ((const struct sockaddr *)got)->sa_family == AF_INET ? sizeof address.v4 : sizeof address.v6);
+    if (address.any.sa_family == AF_INET)
+        CHECK(inet_ntop(AF_INET, &address.v4.sin_addr, text, sizeof text) != NULL);
+    else
+        CHECK(inet_ntop(AF_INET6, &address.v6.sin6_addr, text, sizeof text) != NULL);
+    note("address %s", text);
+    CHECK_INT(strcmp(text, host), 0);
+    CHECK_INT(address_port(&address), port);
+}
+
+/* A listener for all addresses tells those of each connection. */
+static void wildcard_on(const char *host, uint32_t format)
+{
+    struct message_settings settings = {.host = host};
+    struct fi_info *hints = message_hints(&settings);
+    struct side listener, client, server;
+    struct event request;
+    uint8_t name[sizeof(struct sockaddr_in6)];
+    size_t length = sizeof name;
+    unsigned port;
+
+    hints->addr_format = format;
+    side_open(&listener, find(NULL, "0", FI_SOURCE, hints));
+    fi_freeinfo(hints);
+    CHECK_OK(fi_passive_ep(listener.fabric, listener.info, &listener.pep, NULL));
+    CHECK_OK(fi_pep_bind(listener.pep, &listener.eq->fid, 0));
+    CHECK_OK(fi_listen(listener.pep));
+    port = fid_port(&listener.pep->fid);
+    connect_to(&client, host, port);
+    request = await_event(listener.eq, FI_CONNREQ);
+    check_address(request.info->src_addr, host, port);
+    CHECK_OK(fi_getname(&client.ep->fid, name, &length));
+    check_address(request.info->dest_addr, host, address_port(name));
+    message_server(&listener, &server, &request, &settings);
+    message_accept(&client, &server);
+    length = sizeof name;
+    CHECK_OK(fi_getname(&server.ep->fid, name, &length));
+    check_address(name, host, port);
+    message_transfer(&client, &server, 100);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void wildcard_listener(void)
+{
+    wildcard_on(IPV4, FI_SOCKADDR_IN);
+    wildcard_on(IPV6, FI_SOCKADDR_IN6);
+}
+
+/* Many attempts at one listener before it answers any, and an attempt of its own side beside them. */
+static void all_at_once(void)
+{
+    struct side listener, other, clients[CROWD + 1], servers[CROWD + 1];
+
+    message_listen(&listener, NULL);
+    message_listen(&other, NULL);
+    for (unsigned i = 0; i < CROWD; i++)
+        connect_to(&clients[i], IPV4, fid_port(&listener.pep->fid));
+    connect_to(&clients[CROWD], IPV4, fid_port(&other.pep->fid));
+    for (unsigned i = 0; i <= CROWD; i++) {
+        struct side *from = i < CROWD ? &listener : &other;
+        struct event request = await_event(from->eq, FI_CONNREQ);
+
+        message_server(from, &servers[i], &request, NULL);
+    }
+    for (unsigned i = 0; i <= CROWD; i++)
+        CHECK_OK(fi_accept(servers[i].ep, NULL, 0));
+    for (unsigned i = 0; i <= CROWD; i++)
+        CHECK(await_event(clients[i].eq, FI_CONNECTED).fid == &clients[i].ep->fid);
+    for (unsigned i = 0; i <= CROWD; i++)
+        (void)await_event(i < CROWD ? listener.eq : other.eq, FI_CONNECTED);
+    /* Each client's messages reach the server whose peer it is. */
+    for (unsigned i = 0; i <= CROWD; i++) {
+        uint8_t name[sizeof(struct sockaddr_in)], peer[sizeof name];
+        size_t length = sizeof name, peer_length = sizeof peer;
+        bool found = false;
+
+        CHECK_OK(fi_getname(&clients[i].ep->fid, name, &length));
+        for (unsigned n = 0; n <= CROWD; n++) {
+            CHECK_OK(fi_getpeer(servers[n].ep, peer, &peer_length));
+            if (address_port(peer) == address_port(name)) {
+                message_transfer(&clients[i], &servers[n], 100 + i);
+                found = true;
+            }
+        }
+        CHECK(found);
+    }
+    for (unsigned i = 0; i <= CROWD; i++) {
+        side_close(&clients[i]);
+        side_close(&servers[i]);
+    }
+    side_close(&other);
+    side_close(&listener);
+}
+
+static const struct test tests[] = {
+    TEST(sleepers_are_told, "FI_CONNREQ, FI_CONNECTED and FI_SHUTDOWN wake the event queue's descriptor"),
+    TEST(sleepers_are_told_of_failures, "so do FI_ECONNREFUSED, EPROTO and FI_ECONNRESET of an attempt"),
+    TEST(silent_listener, "FI_ETIMEDOUT after FI_RSTREAM_CONNECT_TIMEOUT_MS, for a sleeper too"),
+    TEST(entries_outlive_the_end, "messages that arrived are read after FI_SHUTDOWN was"),
+    TEST(wildcard_listener, "a listener for all addresses: requests have those of the connection"),
+    TEST(all_at_once, "many attempts at once, and listeners that connect: each meets its own peer"),
+};
+
+const struct section message_events_section = SECTION("message events", tests);
