@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A stream over the kernel's soft iWARP and soft RoCE beside rdma-core's own benchmarks, and message endpoints over
-# soft RoCE beside those of libfabric's verbs, each device in one boot of the virtual machine. Prints the tables of docs/performance-rdma.md. Leave the machine alone meanwhile.
+# soft RoCE beside those of libfabric's verbs, each device in one boot of the virtual machine. Prints the tables of
+# docs/performance-rdma.md. Leave the machine alone meanwhile.
 #
 #   scripts/rdma-ratio.sh [ROUNDS [KIND...]]     (5 rounds, siw and rxe unless given)
 set -euo pipefail
