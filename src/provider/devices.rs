@@ -42,11 +42,16 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// Name of the fabric of message endpoints whose local addresses are in this network.
-    pub(super) fn fabric_of_messages(&self, network: Option<&str>) -> Result<CString> {
-        let Some(network) = network else { return Ok(self.fabric.to_owned()) };
-        let name = [self.fabric.to_bytes(), network.as_bytes()].join(&NETWORK_FOLLOWS);
-        CString::new(name).map_err(|_| Errno::EINVAL)
+    /// Name of the fabric of message endpoints whose local addresses are in this network. Whoever names the fabric
+    /// of all networks gets that name: libfabric 2 removes infos of other names.
+    pub(super) fn fabric_of_messages(&self, asked: Option<&str>, network: Option<&str>) -> Result<CString> {
+        match network {
+            Some(network) if asked.is_none_or(|name| name.as_bytes() != self.fabric.to_bytes()) => {
+                let name = [self.fabric.to_bytes(), network.as_bytes()].join(&NETWORK_FOLLOWS);
+                CString::new(name).map_err(|_| Errno::EINVAL)
+            }
+            _ => Ok(self.fabric.to_owned()),
+        }
     }
 }
 

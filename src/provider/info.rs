@@ -68,8 +68,8 @@ pub(super) fn getinfo(query: &Query<'_>) -> Result<InfoList> {
     for device in devices.iter().filter(|_| messages) {
         let Some(offer) = message::info::Offer::of(query.version, hints, device) else { continue };
         for route in ends.routes(device) {
-            let name = device.fabric_of_messages(route.network.as_deref())?;
-            if is_named(device.fabric) || is_named(&name) {
+            let name = device.fabric_of_messages(fabric, route.network.as_deref())?;
+            if is_named(&name) {
                 add(&mut list, hints, &route, || message::info::describe(&offer, &route, &name))?;
             }
         }
