@@ -109,41 +109,6 @@ static void keys_of_application(void)
     offer_close(&offer);
 }
 
-/* The protocol has 32 bits for a key: some of many do not fit beside each other. */
-static void keys_that_meet(void)
-{
-    enum { MOST = 400000 };
-    struct fid_mr **regions = calloc(MOST, sizeof *regions), *again = NULL;
-    struct dice dice = {1};
-    struct offer offer;
-    unsigned count = 0, met = 0;
-    uint64_t key = 0;
-
-    CHECK(regions != NULL);
-    offer_open(&offer, NULL);
-    for (; met < 3 && count < MOST; count += regions[count] != NULL) {
-        int answer;
-
-        key = (1ULL << 32) + throw_below(&dice, 1ULL << 62);
-        answer = fi_mr_reg(offer.pair.server.domain, there, 1, FI_REMOTE_READ, 0, key, 0, &regions[count], NULL);
-        if (answer != 0) {
-            CHECK_RET(answer, -FI_ENOKEY);
-            CHECK(regions[count] == NULL);
-            met++;
-        }
-    }
-    CHECK_INT(met, 3);
-    access_works(&offer);
-    /* The last of them fits when the others are gone. */
-    while (count-- > 0)
-        close_fid(&regions[count]->fid);
-    CHECK_OK(fi_mr_reg(offer.pair.server.domain, there, 1, FI_REMOTE_READ, 0, key, 0, &again, NULL));
-    CHECK_INT(fi_mr_key(again), key);
-    close_fid(&again->fid);
-    free(regions);
-    offer_close(&offer);
-}
-
 static void keys_of_provider(void)
 {
     enum { COUNT = 1000 };
@@ -1011,7 +976,6 @@ static void closed_in_use(void)
 static const struct test tests[] = {
     TEST(modes_of_keys, "mr_mode: FI_MR_BASIC and FI_MR_SCALABLE as they are, else none; offsets or addresses"),
     TEST(keys_of_application, "keys of 64 bits that the application chooses; one in use: -FI_ENOKEY"),
-    TEST(keys_that_meet, "two keys of 64 bits that are one in the protocol: -FI_ENOKEY while both are wanted"),
     TEST(keys_of_provider, "FI_MR_BASIC: the provider chooses the keys"),
     TEST(access_combinations, "fi_mr_reg, regv, regattr with every combination of rights, and no bytes"),
     TEST(registration_errors, "bad registrations: errors, and nothing changes"),

@@ -298,47 +298,6 @@ static void selective(void)
     pair_close(&pair);
 }
 
-/* The queue of one direction is bound so, and the other reports all. */
-static void selective_for(uint64_t direction)
-{
-    struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA};
-    uint64_t other = direction == FI_TRANSMIT ? FI_RECV : FI_TRANSMIT;
-    struct pair pair;
-    struct event request;
-    uint8_t got;
-
-    message_listen(&pair.listener, NULL);
-    message_client(&pair.client, &pair.listener, NULL);
-    message_endpoint(&pair.client, NULL);
-    CHECK_OK(fi_connect(pair.client.ep, pair.client.info->dest_addr, NULL, 0));
-    request = await_event(pair.listener.eq, FI_CONNREQ);
-    side_share(&pair.server, &pair.listener, request.info);
-    CHECK_OK(fi_cq_open(pair.server.domain, &attr, &pair.server.cq, NULL));
-    CHECK_OK(fi_endpoint(pair.server.domain, pair.server.info, &pair.server.ep, NULL));
-    CHECK_OK(fi_ep_bind(pair.server.ep, &pair.server.eq->fid, 0));
-    CHECK_OK(fi_ep_bind(pair.server.ep, &pair.server.cq->fid, direction | FI_SELECTIVE_COMPLETION));
-    CHECK_OK(fi_ep_bind(pair.server.ep, &pair.server.cq->fid, other));
-    message_accept(&pair.client, &pair.server);
-    post_recv(pair.client.ep, &got, 1, 1);
-    post_recv(pair.server.ep, &got, 1, 2);
-    post_send(pair.client.ep, "x", 1, 3);
-    (void)await_done(pair.client.cq, 3, SENT);
-    if (direction == FI_TRANSMIT)
-        (void)await_done(pair.server.cq, 2, RECEIVED);
-    post_send(pair.server.ep, "y", 1, 4);
-    (void)await_done(pair.client.cq, 1, RECEIVED);
-    if (direction == FI_RECV)
-        (void)await_done(pair.server.cq, 4, SENT);
-    check_no_completion(pair.server.cq);
-    pair_close(&pair);
-}
-
-static void selective_one_way(void)
-{
-    selective_for(FI_TRANSMIT);
-    selective_for(FI_RECV);
-}
-
 static void flags_of_endpoint(void)
 {
     struct message_settings settings = {
@@ -872,7 +831,6 @@ static const struct test tests[] = {
     TEST(inject_never_reports, "fi_inject has no completion, not even of a failure"),
     TEST(inject_is_bounded, "copied bytes that find no room give -FI_EAGAIN, long before the queue is full"),
     TEST(selective, "FI_SELECTIVE_COMPLETION: only successes that ask for it, and every failure"),
-    TEST(selective_one_way, "FI_SELECTIVE_COMPLETION for one direction: the other reports every success"),
     TEST(flags_of_endpoint, "op_flags hold for calls without flags"),
     TEST(levels, "FI_INJECT_COMPLETE, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE; no FI_MATCH_COMPLETE"),
     TEST(ignored_flags, "FI_PRIORITY and the bits from 60 on, which are libfabric's own, ask for nothing"),
