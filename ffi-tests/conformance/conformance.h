@@ -35,6 +35,7 @@ extern const struct section message_life_section;
 extern const struct section message_events_section;
 extern const struct section messages_section;
 extern const struct section message_flags_section;
+extern const struct section message_bindings_section;
 extern const struct section message_rma_section;
 extern const struct section message_queues_section;
 extern const struct section message_sleepers_section;

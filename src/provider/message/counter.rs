@@ -75,6 +75,8 @@ pub(super) struct Counters {
     pub(super) write: Vec<Arc<Count>>,
     pub(super) read: Vec<Arc<Count>>,
     pub(super) remote_write: Vec<Arc<Count>>,
+    /// Nothing counts the reads of peers, but these are in use.
+    remote_read: Vec<Arc<Count>>,
 }
 
 impl Counters {
@@ -107,8 +109,9 @@ impl Counters {
             (constants::FI_WRITE, &mut self.write),
             (constants::FI_READ, &mut self.read),
             (constants::FI_REMOTE_WRITE, &mut self.remote_write),
+            (constants::FI_REMOTE_READ, &mut self.remote_read),
         ];
-        let all = known.iter().fold(constants::FI_REMOTE_READ, |all, (flag, _)| all | flag);
+        let all = known.iter().fold(0, |all, (flag, _)| all | flag);
         if flags & !all != 0 {
             return Err(Errno::EBADFLAGS);
         }

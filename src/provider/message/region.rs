@@ -122,6 +122,9 @@ impl<D: Device> Fid for Region<D> {
 
     fn bind(self: &Arc<Self>, other: &AnyFid, flags: u64) -> Result<()> {
         let counter = other.downcast::<Counter<D>>().ok_or(Errno::EINVAL)?;
+        if !Arc::ptr_eq(&counter.engine, &self.engine) {
+            return Err(Errno::EDOMAIN);
+        }
         if flags != constants::FI_REMOTE_WRITE {
             return Err(Errno::EBADFLAGS);
         }
