@@ -13,6 +13,11 @@ fi
 remote=$2
 shift 2
 
+# Its processes have small numbers, which those of the next run have too: what is named after them is not shared.
+TMPDIR=$(mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
 hostname one
 unshare --net --uts sleep infinity &
 far=$!
