@@ -47,10 +47,15 @@ void message_listen(struct side *side, const struct message_settings *settings)
 
 void message_client(struct side *side, const struct side *listener, const struct message_settings *settings)
 {
+    message_client_to(side, fid_port(&listener->pep->fid), settings);
+}
+
+void message_client_to(struct side *side, unsigned port, const struct message_settings *settings)
+{
     struct fi_info *hints = message_hints(settings);
     char service[16];
 
-    snprintf(service, sizeof service, "%u", fid_port(&listener->pep->fid));
+    snprintf(service, sizeof service, "%u", port);
     side_open(side, find(host_of(settings), service, 0, hints));
     fi_freeinfo(hints);
 }
@@ -94,17 +99,26 @@ struct fid_ep *message_shared(struct side *listener, struct side *client, struct
     message_endpoint(client, settings);
     CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
     request = await_event(listener->eq, FI_CONNREQ);
-    request.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
-    CHECK_OK(fi_endpoint(listener->domain, request.info, &ep, NULL));
-    fi_freeinfo(request.info);
+    ep = message_accept_shared(listener, &request, shared, settings);
+    (void)await_event(client->eq, FI_CONNECTED);
+    (void)await_event(listener->eq, FI_CONNECTED);
+    return ep;
+}
+
+struct fid_ep *message_accept_shared(struct side *listener, const struct event *request, struct fid_ep *shared,
+                                     const struct message_settings *settings)
+{
+    struct fid_ep *ep;
+
+    request->info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    CHECK_OK(fi_endpoint(listener->domain, request->info, &ep, NULL));
+    fi_freeinfo(request->info);
     CHECK_OK(fi_ep_bind(ep, &listener->eq->fid, 0));
     CHECK_OK(fi_ep_bind(ep, &listener->cq->fid, FI_TRANSMIT | FI_RECV | (settings ? settings->bind_flags : 0)));
     CHECK_RET(fi_ep_bind(ep, &shared->fid, 1ULL << 45), -FI_EBADFLAGS);
     CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
     CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EINVAL);
     CHECK_OK(fi_accept(ep, NULL, 0));
-    (void)await_event(client->eq, FI_CONNECTED);
-    (void)await_event(listener->eq, FI_CONNECTED);
     return ep;
 }
 
@@ -127,6 +141,38 @@ void messages_open(struct pair *pair, const struct message_settings *settings)
     request = await_event(pair->listener.eq, FI_CONNREQ);
     message_server(&pair->listener, &pair->server, &request, settings);
     message_accept(&pair->client, &pair->server);
+}
+
+void separate_open(struct separate *open)
+{
+    struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD};
+    struct side *client = &open->client;
+    struct event request;
+
+    memset(open, 0, sizeof *open);
+    message_listen(&open->listener, NULL);
+    message_client(client, &open->listener, NULL);
+    message_queue(client, &(struct message_settings){.cq = attr});
+    CHECK_OK(fi_cq_open(client->domain, &attr, &open->receives, NULL));
+    CHECK_OK(fi_endpoint(client->domain, client->info, &client->ep, NULL));
+    CHECK_OK(fi_ep_bind(client->ep, &client->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(client->ep, &client->cq->fid, FI_TRANSMIT));
+    CHECK_OK(fi_ep_bind(client->ep, &open->receives->fid, FI_RECV));
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+    request = await_event(open->listener.eq, FI_CONNREQ);
+    message_server(&open->listener, &open->server, &request, NULL);
+    message_accept(client, &open->server);
+}
+
+void separate_close(struct separate *open)
+{
+    side_close(&open->server);
+    if (open->client.ep)
+        close_fid(&open->client.ep->fid);
+    open->client.ep = NULL;
+    close_fid(&open->receives->fid);
+    side_close(&open->client);
+    side_close(&open->listener);
 }
 
 /* ---- completions -------------------------------------------------------------------------- */

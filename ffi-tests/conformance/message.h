@@ -49,6 +49,8 @@ struct fi_info *message_hints(const struct message_settings *settings);
 /* Opens a side that listens for message endpoints, and one that can connect to it. Neither has an endpoint. */
 void message_listen(struct side *side, const struct message_settings *settings);
 void message_client(struct side *side, const struct side *listener, const struct message_settings *settings);
+/* Like message_client, for this port of the settings' host. */
+void message_client_to(struct side *side, unsigned port, const struct message_settings *settings);
 /* Opens the completion queue of a side, and its endpoint, bound to it and to the event queue. */
 void message_queue(struct side *side, const struct message_settings *settings);
 void message_endpoint(struct side *side, const struct message_settings *settings);
@@ -59,10 +61,22 @@ void message_server(struct side *listener, struct side *server, const struct eve
  * the listener's completion queue. */
 struct fid_ep *message_shared(struct side *listener, struct side *client, struct fid_ep *shared,
                               const struct message_settings *settings);
+/* The listener's part of message_shared: opens the endpoint for this request, and accepts. */
+struct fid_ep *message_accept_shared(struct side *listener, const struct event *request, struct fid_ep *shared,
+                                     const struct message_settings *settings);
 /* Accepts the request that `server` was opened for, and waits until both are connected. */
 void message_accept(struct side *client, struct side *server);
 /* Connects two endpoints; pair_close closes them. */
 void messages_open(struct pair *pair, const struct message_settings *settings);
+
+/* A server, and a client that reports its receives to a queue of their own. Both queues have a descriptor. */
+struct separate {
+    struct side listener, client, server;
+    struct fid_cq *receives;
+};
+
+void separate_open(struct separate *open);
+void separate_close(struct separate *open);
 
 /* Reads the next completion, which must be a success, from a queue with FI_CQ_FORMAT_DATA. */
 struct fi_cq_data_entry next_completion(struct fid_cq *cq);

@@ -42,12 +42,8 @@ static void sleep_until_news(struct side *sleeper, struct side *other)
 static void client_of(struct side *client, const char *host, unsigned port)
 {
     struct message_settings settings = {.host = host};
-    struct fi_info *hints = message_hints(&settings);
-    char service[16];
 
-    snprintf(service, sizeof service, "%u", port);
-    side_open(client, find(host, service, 0, hints));
-    fi_freeinfo(hints);
+    message_client_to(client, port, &settings);
     message_endpoint(client, &settings);
 }
 

@@ -2,7 +2,6 @@
 #include "message.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -851,71 +850,6 @@ static void both_shut_down(void)
     pair_close(&pair);
 }
 
-static void connect_and_wait(struct peer *self, void *argument)
-{
-    struct message_settings settings = {.host = argument};
-    struct fi_info *hints = message_hints(&settings);
-    struct side client;
-    char service[16];
-    static uint8_t got[100];
-
-    snprintf(service, sizeof service, "%u", (unsigned)peer_hear(self));
-    side_open(&client, find(IPV4, service, 0, hints));
-    fi_freeinfo(hints);
-    message_endpoint(&client, NULL);
-    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
-    (void)await_event(client.eq, FI_CONNECTED);
-    post_recv(client.ep, got, sizeof got, 1);
-    peer_tell(self, 1);
-    for (;;)
-        drive();
-}
-
-static void message_peer_killed(void)
-{
-    struct side listener, server;
-    struct event request;
-    struct peer peer;
-    unsigned cancelled = 0;
-    static uint8_t got[10];
-
-    peer_start(&peer, connect_and_wait, NULL);
-    message_listen(&listener, NULL);
-    peer_tell(&peer, fid_port(&listener.pep->fid));
-    request = await_event(listener.eq, FI_CONNREQ);
-    message_server(&listener, &server, &request, NULL);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(server.eq, FI_CONNECTED);
-    CHECK_INT(peer_hear(&peer), 1);
-    CHECK_SYS(kill(peer.pid, SIGSTOP));
-    for (unsigned i = 0; i < 10; i++)
-        post_recv(server.ep, &got[i], 1, i);
-    for (unsigned i = 0; i < 8; i++)
-        post_send(server.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, 100 + i);
-    for (unsigned i = 0; i < 30; i++)
-        drive();
-    peer_kill(&peer);
-    (void)await_event(server.eq, FI_SHUTDOWN);
-    /* Every operation ends once. */
-    for (unsigned i = 0; i < 18; i++) {
-        struct fi_cq_err_entry error = {0};
-        struct fi_cq_data_entry entry;
-        ssize_t answer;
-
-        AWAIT(PATIENCE_MS, (answer = fi_cq_read(server.cq, &entry, 1)) != -FI_EAGAIN);
-        if (answer == 1)
-            continue;
-        CHECK_RET(fi_cq_readerr(server.cq, &error, 0), 1);
-        CHECK_INT(error.err, FI_ECANCELED);
-        cancelled++;
-    }
-    CHECK_AT_LEAST(cancelled, 12);
-    check_no_completion(server.cq);
-    check_no_event(server.eq);
-    side_close(&server);
-    side_close(&listener);
-}
-
 /* A host that vanishes, while something is under way to it and while nothing is. */
 static void message_host_vanished(void)
 {
@@ -1321,7 +1255,6 @@ static const struct test tests[] = {
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
     TEST(shuts_down_behind_much, "fi_shutdown with 64 MiB to send, and with any flags: all of it arrives"),
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
-    TEST(message_peer_killed, "a peer that is killed: every operation ends once, then FI_SHUTDOWN"),
     FAULT_TEST(message_host_vanished, "a host that vanishes: FI_SHUTDOWN within twice FI_RSTREAM_KEEPALIVE_S, receives are cancelled"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
     TEST(peer_closes_in_order, "a peer that closes: the messages under way are cancelled in order, FI_SHUTDOWN once"),

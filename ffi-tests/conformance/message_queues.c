@@ -326,46 +326,30 @@ static void queue_grows(void)
 
 static void separate_queues(void)
 {
-    struct side listener, client, server;
-    struct fid_cq *receive_queue = NULL;
-    struct event request;
-    struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA};
+    struct separate open;
+    struct fid_ep *client, *server;
     uint8_t got[2];
 
-    message_listen(&listener, NULL);
-    message_client(&client, &listener, NULL);
-    message_queue(&client, NULL);
-    CHECK_OK(fi_cq_open(client.domain, &attr, &receive_queue, NULL));
-    CHECK_OK(fi_endpoint(client.domain, client.info, &client.ep, NULL));
-    CHECK_OK(fi_ep_bind(client.ep, &client.eq->fid, 0));
-    CHECK_OK(fi_ep_bind(client.ep, &client.cq->fid, FI_TRANSMIT));
-    CHECK_OK(fi_ep_bind(client.ep, &receive_queue->fid, FI_RECV));
-    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
-    request = await_event(listener.eq, FI_CONNREQ);
-    message_server(&listener, &server, &request, NULL);
-    message_accept(&client, &server);
+    separate_open(&open);
+    client = open.client.ep;
+    server = open.server.ep;
     for (unsigned i = 0; i < 2; i++) {
-        post_recv(client.ep, &got[0], 1, 1);
-        post_recv(server.ep, &got[1], 1, 2);
-        post_send(client.ep, "a", 1, 3);
-        post_send(server.ep, "b", 1, 4);
-        (void)await_done(receive_queue, 1, RECEIVED);
-        (void)await_done(client.cq, 3, SENT);
-        check_no_completion(receive_queue);
+        post_recv(client, &got[0], 1, 1);
+        post_recv(server, &got[1], 1, 2);
+        post_send(client, "a", 1, 3);
+        post_send(server, "b", 1, 4);
+        (void)await_done(open.receives, 1, RECEIVED);
+        (void)await_done(open.client.cq, 3, SENT);
+        check_no_completion(open.receives);
         AWAIT(PATIENCE_MS, got[1] == 'a');
         for (unsigned n = 0; n < 2; n++)
-            (void)next_completion(server.cq);
+            (void)next_completion(open.server.cq);
         CHECK_INT(got[0], 'b');
         got[0] = got[1] = 0;
     }
-    CHECK_RET(fi_close(&client.cq->fid), -FI_EBUSY);
-    CHECK_RET(fi_close(&receive_queue->fid), -FI_EBUSY);
-    side_close(&server);
-    close_fid(&client.ep->fid);
-    client.ep = NULL;
-    close_fid(&receive_queue->fid);
-    side_close(&client);
-    side_close(&listener);
+    CHECK_RET(fi_close(&open.client.cq->fid), -FI_EBUSY);
+    CHECK_RET(fi_close(&open.receives->fid), -FI_EBUSY);
+    separate_close(&open);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------ */

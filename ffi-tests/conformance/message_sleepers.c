@@ -5,43 +5,6 @@
 
 static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
 
-/* A server, and a client that reports its receives to a queue of their own. */
-struct separate {
-    struct side listener, client, server;
-    struct fid_cq *receives;
-};
-
-static void separate_open(struct separate *open)
-{
-    struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD};
-    struct side *client = &open->client;
-    struct event request;
-
-    memset(open, 0, sizeof *open);
-    message_listen(&open->listener, NULL);
-    message_client(client, &open->listener, NULL);
-    message_queue(client, &waiting);
-    CHECK_OK(fi_cq_open(client->domain, &attr, &open->receives, NULL));
-    CHECK_OK(fi_endpoint(client->domain, client->info, &client->ep, NULL));
-    CHECK_OK(fi_ep_bind(client->ep, &client->eq->fid, 0));
-    CHECK_OK(fi_ep_bind(client->ep, &client->cq->fid, FI_TRANSMIT));
-    CHECK_OK(fi_ep_bind(client->ep, &open->receives->fid, FI_RECV));
-    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
-    request = await_event(open->listener.eq, FI_CONNREQ);
-    message_server(&open->listener, &open->server, &request, NULL);
-    message_accept(client, &open->server);
-}
-
-static void separate_close(struct separate *open)
-{
-    side_close(&open->server);
-    close_fid(&open->client.ep->fid);
-    open->client.ep = NULL;
-    close_fid(&open->receives->fid);
-    side_close(&open->client);
-    side_close(&open->listener);
-}
-
 /* Lets messages arrive that find no receive. */
 static void let_messages_wait(void)
 {

@@ -1,0 +1,300 @@
+/* Contract, section Message endpoints: what becomes of each operation when the peer is killed, and when the endpoint
+ * is closed. */
+#include "message.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+/* How one operation ended. */
+struct ending {
+    uintptr_t context;
+    uint64_t flags;
+    bool cancelled;
+};
+
+/* Reads the next end of an operation if one is queued. A failure must be FI_ECANCELED. */
+static bool next_ending(struct fid_cq *cq, struct ending *ending)
+{
+    struct fi_cq_err_entry error = {0};
+    struct fi_cq_data_entry entry;
+    ssize_t got = fi_cq_read(cq, &entry, 1);
+
+    if (got == -FI_EAGAIN)
+        return false;
+    if (got == 1) {
+        *ending = (struct ending){(uintptr_t)entry.op_context, entry.flags, false};
+        return true;
+    }
+    CHECK_RET(got, -FI_EAVAIL);
+    CHECK_RET(fi_cq_readerr(cq, &error, 0), 1);
+    CHECK_INT(error.err, FI_ECANCELED);
+    *ending = (struct ending){(uintptr_t)error.op_context, error.flags, true};
+    return true;
+}
+
+/* ---- a peer that is killed ---------------------------------------------------------------- */
+
+/* What the peer does on its connection before it waits to be killed. */
+struct role {
+    void (*act)(struct side *side);
+};
+
+/* The peer's process. */
+static void connect_and_act(struct peer *self, void *argument)
+{
+    const struct role *role = argument;
+    struct side client;
+
+    message_client_to(&client, (unsigned)peer_hear(self), NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    (void)await_event(client.eq, FI_CONNECTED);
+    role->act(&client);
+    peer_tell(self, 1);
+    for (;;)
+        drive();
+}
+
+/* Awaits the peer's request. */
+static struct event victim_request(struct peer *peer, struct side *listener)
+{
+    peer_tell(peer, fid_port(&listener->pep->fid));
+    return await_event(listener->eq, FI_CONNREQ);
+}
+
+/* Starts a peer, and connects `server` with it. */
+static void victim_open(struct peer *peer, struct role role, struct side *listener, struct side *server)
+{
+    struct event request;
+
+    peer_start(peer, connect_and_act, &role);
+    message_listen(listener, NULL);
+    request = victim_request(peer, listener);
+    message_server(listener, server, &request, NULL);
+    CHECK_OK(fi_accept(server->ep, NULL, 0));
+    (void)await_event(server->eq, FI_CONNECTED);
+}
+
+#define VICTIM_KEY 1
+
+static void offer_memory(struct side *side)
+{
+    static uint8_t memory[PATTERN_MAX], got[100];
+
+    (void)message_region(side, memory, sizeof memory, VICTIM_KEY);
+    post_recv(side->ep, got, sizeof got, 1);
+}
+
+/* A peer that has stopped, and is killed, with operations of each kind outstanding. */
+static void message_peer_killed(void)
+{
+    enum { ROUNDS = 4, KINDS = 3, RECEIVES = 10, FIRST_RECEIVE = 100, READ_BYTES = 1000 };
+    static const uint64_t kinds[KINDS] = {WRITTEN, SENT, WAS_READ};
+    static uint8_t got[RECEIVES], fetched[ROUNDS][READ_BYTES];
+    uintptr_t posted = 0, received = FIRST_RECEIVE;
+    struct side listener, server;
+    struct ending ending;
+    struct peer peer;
+
+    victim_open(&peer, (struct role){offer_memory}, &listener, &server);
+    CHECK_INT(peer_hear(&peer), 1);
+    CHECK_SYS(kill(peer.pid, SIGSTOP));
+    for (unsigned i = 0; i < RECEIVES; i++)
+        post_recv(server.ep, &got[i], 1, FIRST_RECEIVE + i);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        const void *data = pattern(0, PATTERN_MAX);
+
+        CHECK_OK(fi_write(server.ep, data, PATTERN_MAX, NULL, FI_ADDR_UNSPEC, 0, VICTIM_KEY, CONTEXT(KINDS * i)));
+        post_send(server.ep, data, PATTERN_MAX, KINDS * i + 1);
+        CHECK_OK(fi_read(server.ep, fetched[i], READ_BYTES, NULL, FI_ADDR_UNSPEC, 0, VICTIM_KEY,
+                         CONTEXT(KINDS * i + 2)));
+    }
+    for (unsigned i = 0; i < 30; i++)
+        drive();
+    peer_kill(&peer);
+    CHECK(await_event(server.eq, FI_SHUTDOWN).fid == &server.ep->fid);
+    /* Every operation ends once, and those of one direction in the order of the calls. */
+    while (posted < ROUNDS * KINDS || received < FIRST_RECEIVE + RECEIVES) {
+        AWAIT(PATIENCE_MS, next_ending(server.cq, &ending));
+        if (ending.context >= FIRST_RECEIVE) {
+            CHECK_INT(ending.context, received++);
+            CHECK_INT(ending.flags, RECEIVED);
+            CHECK(ending.cancelled);
+        } else {
+            CHECK_INT(ending.context, posted);
+            CHECK_INT(ending.flags, kinds[posted % KINDS]);
+            /* TCP may have taken what comes before the first read. */
+            CHECK(ending.cancelled || posted < 2);
+            posted++;
+        }
+    }
+    check_no_completion(server.cq);
+    check_no_event(server.eq);
+    side_close(&server);
+    side_close(&listener);
+}
+
+#define KILLED_MESSAGES 5
+#define KILLED_STEP 4000
+
+/* Sends messages until TCP has all of them. */
+static void send_messages(struct side *side)
+{
+    for (unsigned i = 0; i < KILLED_MESSAGES; i++)
+        post_send(side->ep, pattern(i, i * KILLED_STEP), i * KILLED_STEP, i);
+    for (unsigned i = 0; i < KILLED_MESSAGES; i++)
+        (void)await_done(side->cq, i, SENT);
+}
+
+/* What the peer sent before it was killed is received, although the end is read first. */
+static void killed_after_sending(void)
+{
+    enum { POSTED = KILLED_MESSAGES + 3 };
+    static uint8_t got[POSTED][KILLED_MESSAGES * KILLED_STEP];
+    struct side listener, server;
+    struct peer peer;
+
+    victim_open(&peer, (struct role){send_messages}, &listener, &server);
+    for (unsigned i = 0; i < POSTED; i++)
+        post_recv(server.ep, got[i], sizeof got[i], i);
+    CHECK_INT(peer_hear(&peer), 1);
+    peer_kill(&peer);
+    (void)await_event(server.eq, FI_SHUTDOWN);
+    for (unsigned i = 0; i < KILLED_MESSAGES; i++) {
+        CHECK_INT(await_done(server.cq, i, RECEIVED).len, i * KILLED_STEP);
+        CHECK_BYTES(got[i], pattern(i, i * KILLED_STEP), i * KILLED_STEP);
+    }
+    for (unsigned i = KILLED_MESSAGES; i < POSTED; i++)
+        (void)await_failed(server.cq, i, RECEIVED, FI_ECANCELED);
+    check_no_completion(server.cq);
+    check_no_event(server.eq);
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* More than arrives in a few calls. */
+#define HALF_LENGTH ((size_t)(64 << 20))
+
+static void send_much(struct side *side)
+{
+    uint8_t *data = map_pages(HALF_LENGTH);
+
+    memset(data, 1, HALF_LENGTH);
+    post_send(side->ep, data, HALF_LENGTH, 1);
+}
+
+/* A shared receive whose sender is killed in the middle of the message serves the next connection. */
+static void killed_half_way(void)
+{
+    struct side listener, client;
+    struct fid_ep *shared, *victim, *next;
+    uint8_t *got, second[8] = {0};
+    struct event request;
+    struct peer peer;
+
+    peer_start(&peer, connect_and_act, &(struct role){send_much});
+    message_listen(&listener, NULL);
+    message_queue(&listener, NULL);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    got = map_pages(HALF_LENGTH);
+    post_recv(shared, got, HALF_LENGTH, 1);
+    post_recv(shared, second, sizeof second, 2);
+    request = victim_request(&peer, &listener);
+    victim = message_accept_shared(&listener, &request, shared, NULL);
+    (void)await_event(listener.eq, FI_CONNECTED);
+    AWAIT(PATIENCE_MS, got[0] == 1);
+    peer_kill(&peer);
+    CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &victim->fid);
+    CHECK_INT(got[HALF_LENGTH - 1], 0);
+    check_no_completion(listener.cq);
+    next = message_shared(&listener, &client, shared, NULL);
+    CHECK_OK(fi_inject(client.ep, "next", 4, FI_ADDR_UNSPEC));
+    CHECK_OK(fi_inject(client.ep, "after", 5, FI_ADDR_UNSPEC));
+    CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 4);
+    CHECK_BYTES(got, "next", 4);
+    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, 5);
+    CHECK_BYTES(second, "after", 5);
+    check_no_completion(listener.cq);
+    check_no_event(listener.eq);
+    unmap_pages(got, HALF_LENGTH);
+    close_fid(&victim->fid);
+    close_fid(&next->fid);
+    close_fid(&shared->fid);
+    side_close(&client);
+    side_close(&listener);
+}
+
+/* ---- separate queues ---------------------------------------------------------------------- */
+
+/* Each queue has the ends of its own direction, in the order of the calls, as soon as fi_close has returned. */
+static void closed_with_separate_queues(void)
+{
+    enum { LENGTH = 16 << 20, KINDS = 3, POSTED = 2 * KINDS, RECEIVES = 8, FIRST_RECEIVE = 100, REMOTE_KEY = 1 };
+    static const uint64_t kinds[KINDS] = {SENT, WAS_READ, WRITTEN};
+
+    for (unsigned round = 0; round < 8; round++) {
+        uint8_t *memory = map_pages(LENGTH), *remote = map_pages(LENGTH);
+        struct separate open;
+        struct ending ending;
+        struct fid_mr *region;
+        struct fid_ep *ep;
+        bool over;
+
+        note("round %u", round);
+        separate_open(&open);
+        ep = open.client.ep;
+        region = message_region(&open.server, remote, LENGTH, REMOTE_KEY);
+        for (unsigned i = 0; i < RECEIVES; i++)
+            post_recv(ep, memory, 4000, FIRST_RECEIVE + i);
+        /* A message that waits for a receive would delay the end. */
+        for (unsigned i = 0; i < POSTED / KINDS; i++)
+            post_recv(open.server.ep, remote, LENGTH, i);
+        for (unsigned i = 0; i < POSTED; i += KINDS) {
+            post_send(ep, memory, LENGTH, i);
+            CHECK_OK(fi_read(ep, memory, LENGTH, NULL, FI_ADDR_UNSPEC, 0, REMOTE_KEY, CONTEXT(i + 1)));
+            CHECK_OK(fi_write(ep, memory, LENGTH, NULL, FI_ADDR_UNSPEC, 0, REMOTE_KEY, CONTEXT(i + 2)));
+        }
+        /* Fewer than there are receives. */
+        for (unsigned i = 0; i < RECEIVES / 2; i++)
+            CHECK_OK(fi_inject(open.server.ep, pattern(i, 4000), 4000, FI_ADDR_UNSPEC));
+        for (unsigned i = 0; i < round; i++)
+            drive();
+        close_fid(&ep->fid);
+        open.client.ep = NULL;
+        unmap_pages(memory, LENGTH);
+        over = false;
+        for (unsigned i = 0; i < POSTED; i++) {
+            CHECK(next_ending(open.client.cq, &ending));
+            CHECK_INT(ending.context, i);
+            CHECK_INT(ending.flags, kinds[i % KINDS]);
+            /* What is behind a cancelled operation is, too. */
+            CHECK(ending.cancelled || !over);
+            over = ending.cancelled;
+        }
+        CHECK(over);
+        over = false;
+        for (unsigned i = 0; i < RECEIVES; i++) {
+            CHECK(next_ending(open.receives, &ending));
+            CHECK_INT(ending.context, FIRST_RECEIVE + i);
+            CHECK_INT(ending.flags, RECEIVED);
+            CHECK(ending.cancelled || !over);
+            over = ending.cancelled;
+        }
+        CHECK(over);
+        CHECK(await_event(open.server.eq, FI_SHUTDOWN).fid == &open.server.ep->fid);
+        check_no_completion(open.client.cq);
+        check_no_completion(open.receives);
+        close_fid(&region->fid);
+        unmap_pages(remote, LENGTH);
+        separate_close(&open);
+    }
+}
+
+static const struct test tests[] = {
+    TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
+    TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
+    TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
+    TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),
+};
+
+const struct section message_ends_section = SECTION("message ends", tests);
