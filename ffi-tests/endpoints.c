@@ -49,7 +49,7 @@ struct fid_eq *open_eq(struct fid_fabric *fabric)
 }
 
 /* The open sides of this thread, which drive() drives. */
-#define SIDES_MAX 64
+#define SIDES_MAX 80
 static _Thread_local struct side *open_sides[SIDES_MAX];
 
 void side_remember(struct side *side)

@@ -3,39 +3,92 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 /* For attempts that have to time out, in ms. */
 #define TIMEOUT_MS 300
 
-/* Connections that are made at once. */
-#define CROWD 28
+/* Within this time each event ends a call that waits for it, in ms. */
+#define WAKES_MS 1000
 
-/* Finds no news in an event queue, so that its descriptor has to wake whoever sleeps on it now. */
+#define LOOPBACK "127.0.0.1"
+
+/* Connections that are made at once. */
+#define CROWD 32
+
+/* Whether sleepers sleep in fi_eq_sread instead of on the descriptor. */
+static bool in_call;
+
+/* The thread that sleeps in the call, and what the call returned. */
+static struct {
+    pthread_t thread;
+    struct fid_eq *eq;
+    ssize_t answer;
+    atomic_bool awake;
+} caller;
+
+/* Looks for news, and leaves them in the queue. */
+static ssize_t look(struct fid_eq *eq, int ms)
+{
+    uint8_t room[512];
+    uint32_t kind;
+
+    return ms ? fi_eq_sread(eq, &kind, room, sizeof room, ms, FI_PEEK)
+              : fi_eq_read(eq, &kind, room, sizeof room, FI_PEEK);
+}
+
+static void *sleep_in_call(void *argument)
+{
+    caller.answer = look(caller.eq, PATIENCE_MS);
+    atomic_store(&caller.awake, true);
+    return argument;
+}
+
+/* Finds no news in an event queue, so that whoever sleeps on it now has to be woken. */
 static void fall_asleep(struct side *side)
 {
     settle(side, (struct fid *[]){&side->eq->fid}, 1);
+    if (in_call) {
+        caller.eq = side->eq;
+        atomic_store(&caller.awake, false);
+        CHECK_OK(pthread_create(&caller.thread, NULL, sleep_in_call, NULL));
+    }
 }
 
-/* Sleeps on the descriptor, and calls nothing on this side, until the event queue has news. Only `other` is driven
- * meanwhile (NULL: nothing is). */
+/* Whether the sleeper is awake now or in a moment. */
+static bool is_awake(int fd)
+{
+    if (!in_call)
+        return readable(fd, 1);
+    if (!atomic_load(&caller.awake))
+        sleep_ms(1);
+    return atomic_load(&caller.awake);
+}
+
+/* Sleeps, and calls nothing else on this side, until the event queue has news. Only `other` is driven meanwhile
+ * (NULL: nothing is). */
 static void sleep_until_news(struct side *sleeper, struct side *other)
 {
     struct fid *fids[] = {&sleeper->eq->fid};
     int fd = wait_fd(fids[0]);
-    int64_t until = now_ms() + PATIENCE_MS;
-    uint8_t room[64];
-    uint32_t kind;
+    int64_t until = now_ms() + (in_call ? WAKES_MS : PATIENCE_MS);
 
     do {
-        while (!readable(fd, 1)) {
+        while (!is_awake(fd)) {
             if (now_ms() > until)
-                fail_at(__FILE__, __LINE__, "the descriptor of the event queue does not wake");
+                fail_at(__FILE__, __LINE__, "a sleeper %s does not wake",
+                        in_call ? "in fi_eq_sread" : "on the descriptor");
             if (other)
-                (void)fi_eq_read(other->eq, &kind, room, sizeof room, FI_PEEK);
+                (void)look(other->eq, 0);
         }
-    } while (fi_trywait(sleeper->fabric, fids, 1) == 0);
+    } while (!in_call && fi_trywait(sleeper->fabric, fids, 1) == 0);
+    if (in_call) {
+        CHECK_OK(pthread_join(caller.thread, NULL));
+        CHECK(caller.answer > 0 || caller.answer == -FI_EAVAIL);
+    }
 }
 
 /* Opens a side that can connect to this port of `host`. */
@@ -100,8 +153,8 @@ static void sleepers_are_told(void)
     sleepers_of(false, false);
 }
 
-/* Sleeps until the attempt fails, and returns the error. */
-static int sleep_until_failure(struct side *client, struct side *other)
+/* Sleeps until the attempt fails, and returns the error. Its data stays valid until the next one is read. */
+static struct fi_eq_err_entry sleep_until_failure(struct side *client, struct side *other)
 {
     struct fi_eq_err_entry error;
 
@@ -110,11 +163,12 @@ static int sleep_until_failure(struct side *client, struct side *other)
     CHECK(error.fid == &client->ep->fid);
     CHECK_AT_LEAST(strlen(fi_eq_strerror(client->eq, error.prov_errno, NULL, NULL, 0)), 5);
     check_no_event(client->eq);
-    return error.err;
+    return error;
 }
 
 static void sleepers_are_told_of_failures(void)
 {
+    struct fi_eq_err_entry error;
     struct side listener, client;
     struct event request;
     unsigned port;
@@ -127,7 +181,10 @@ static void sleepers_are_told_of_failures(void)
     fall_asleep(&client);
     CHECK_OK(fi_reject(listener.pep, request.info->handle, "no", 2));
     fi_freeinfo(request.info);
-    CHECK_INT(sleep_until_failure(&client, &listener), FI_ECONNREFUSED);
+    error = sleep_until_failure(&client, &listener);
+    CHECK_INT(error.err, FI_ECONNREFUSED);
+    CHECK_INT(error.err_data_size, 2);
+    CHECK_BYTES(error.err_data, "no", 2);
     side_close(&client);
     side_close(&listener);
 
@@ -135,7 +192,7 @@ static void sleepers_are_told_of_failures(void)
     client_of(&client, IPV4, port);
     fall_asleep(&client);
     start(&client);
-    CHECK_INT(sleep_until_failure(&client, NULL), FI_ECONNREFUSED);
+    CHECK_INT(sleep_until_failure(&client, NULL).err, FI_ECONNREFUSED);
     side_close(&client);
 
     /* Something else answers, or hangs up. */
@@ -148,7 +205,7 @@ static void sleepers_are_told_of_failures(void)
             CHECK_SYS(shutdown(peer, SHUT_WR));
         else
             CHECK_AT_LEAST(write(peer, pattern(0, 100), 100), 100);
-        CHECK_INT(sleep_until_failure(&client, NULL), ends ? FI_ECONNRESET : EPROTO);
+        CHECK_INT(sleep_until_failure(&client, NULL).err, ends ? FI_ECONNRESET : EPROTO);
         side_close(&client);
         close(peer);
         close(fd);
@@ -170,10 +227,23 @@ static void silent_listener(void)
     begin = now_ms();
     connect_to(&client, IPV4, port);
     fall_asleep(&client);
-    CHECK_INT(sleep_until_failure(&client, NULL), FI_ETIMEDOUT);
+    CHECK_INT(sleep_until_failure(&client, NULL).err, FI_ETIMEDOUT);
     CHECK_BETWEEN(now_ms() - begin, TIMEOUT_MS, TIMEOUT_MS + 1000);
     side_close(&client);
     close(fd);
+}
+
+static void waiters_are_told(void)
+{
+    in_call = true;
+    sleepers_are_told();
+    sleepers_are_told_of_failures();
+}
+
+static void silent_listener_waited_for(void)
+{
+    in_call = true;
+    silent_listener();
 }
 
 /* What arrived before the end is read after it was told, too, and receives that nothing reached are cancelled. */
@@ -310,12 +380,118 @@ static void all_at_once(void)
     side_close(&listener);
 }
 
+/* Connects from the address in the info, and returns the port that it has there. */
+static unsigned connect_from(const char *host, unsigned port)
+{
+    struct message_settings settings = {.host = LOOPBACK};
+    struct sockaddr_in source = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    struct side listener, client, server;
+    uint8_t name[sizeof source];
+    size_t length = sizeof name;
+    struct event request;
+    unsigned chosen;
+
+    CHECK_INT(inet_pton(AF_INET, host, &source.sin_addr), 1);
+    message_listen(&listener, &settings);
+    message_client(&client, &listener, &settings);
+    free(client.info->src_addr);
+    client.info->src_addr = malloc(sizeof source);
+    CHECK(client.info->src_addr != NULL);
+    memcpy(client.info->src_addr, &source, sizeof source);
+    client.info->src_addrlen = sizeof source;
+    message_endpoint(&client, &settings);
+    CHECK_OK(fi_getname(&client.ep->fid, name, &length));
+    check_address(name, host, port);
+    start(&client);
+    request = await_event(listener.eq, FI_CONNREQ);
+    CHECK_OK(fi_getname(&client.ep->fid, name, &length));
+    chosen = address_port(name);
+    check_address(name, host, port ? port : chosen);
+    check_address(request.info->dest_addr, host, chosen);
+    message_server(&listener, &server, &request, &settings);
+    message_accept(&client, &server);
+    CHECK_OK(fi_getpeer(server.ep, name, &length));
+    check_address(name, host, chosen);
+    message_transfer(&client, &server, 100);
+    side_close(&server);
+    side_close(&client);
+    side_close(&listener);
+    return chosen;
+}
+
+/* Every address of the loopback network is one of this host. */
+static void source_of_info(void)
+{
+    unsigned port = connect_from("127.0.0.2", 0);
+
+    CHECK(port != 0);
+    (void)connect_from("127.0.0.3", port);
+}
+
+/* A listener, and an endpoint for each direction, which share an event queue. */
+struct host {
+    struct side listener, out, in;
+};
+
+/* Begins to connect to the other one. */
+static void host_connect(struct host *host, const struct host *to)
+{
+    struct fi_info *hints = message_hints(NULL);
+    char service[16];
+
+    snprintf(service, sizeof service, "%u", fid_port(&to->listener.pep->fid));
+    side_share(&host->out, &host->listener, find(IPV4, service, 0, hints));
+    fi_freeinfo(hints);
+    message_endpoint(&host->out, NULL);
+    start(&host->out);
+}
+
+/* Both connect before either has read anything: two connections are made. */
+static void towards_each_other(void)
+{
+    struct host hosts[2];
+    struct event requests[2];
+
+    for (unsigned i = 0; i < 2; i++)
+        message_listen(&hosts[i].listener, NULL);
+    for (unsigned i = 0; i < 2; i++)
+        host_connect(&hosts[i], &hosts[1 - i]);
+    for (unsigned i = 0; i < 2; i++)
+        requests[i] = await_event(hosts[i].listener.eq, FI_CONNREQ);
+    for (unsigned i = 0; i < 2; i++) {
+        message_server(&hosts[i].listener, &hosts[i].in, &requests[i], NULL);
+        CHECK_OK(fi_accept(hosts[i].in.ep, NULL, 0));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        struct event one = await_event(hosts[i].listener.eq, FI_CONNECTED);
+        struct event other = await_event(hosts[i].listener.eq, FI_CONNECTED);
+        struct fid *out = &hosts[i].out.ep->fid, *in = &hosts[i].in.ep->fid;
+
+        CHECK((one.fid == out && other.fid == in) || (one.fid == in && other.fid == out));
+        check_no_event(hosts[i].listener.eq);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        message_transfer(&hosts[i].out, &hosts[1 - i].in, 1000);
+        message_transfer(&hosts[1 - i].in, &hosts[i].out, 2000);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        side_close(&hosts[i].out);
+        side_close(&hosts[i].in);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        side_close(&hosts[i].listener);
+}
+
 static const struct test tests[] = {
     TEST(sleepers_are_told, "FI_CONNREQ, FI_CONNECTED and FI_SHUTDOWN wake the event queue's descriptor"),
     TEST(sleepers_are_told_of_failures, "so do FI_ECONNREFUSED, EPROTO and FI_ECONNRESET of an attempt"),
     TEST(silent_listener, "FI_ETIMEDOUT after FI_RSTREAM_CONNECT_TIMEOUT_MS, for a sleeper too"),
+    TEST(waiters_are_told, "all of these end fi_eq_sread"),
+    TEST(silent_listener_waited_for, "FI_ETIMEDOUT ends fi_eq_sread"),
     TEST(entries_outlive_the_end, "messages that arrived are read after FI_SHUTDOWN was"),
     TEST(wildcard_listener, "a listener for all addresses: requests have those of the connection"),
+    TEST(source_of_info, "an endpoint connects from the address and the port in src_addr of its info"),
+    TEST(towards_each_other, "two sides that connect to each other at once: a connection for each attempt"),
     TEST(all_at_once, "many attempts at once, and listeners that connect: each meets its own peer"),
 };
 
