@@ -8,6 +8,7 @@
 //! outstanding.
 
 mod encode;
+mod placement;
 mod reads;
 mod receive;
 mod receives;
@@ -20,13 +21,12 @@ mod validate;
 mod violation;
 mod work;
 
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 pub use encode::SCRATCH;
+pub use placement::{Placement, Target};
 pub use stream::{Fpdu, Taken, Wire, copies};
 pub use violation::{Fault, Purpose, Violation};
 
@@ -37,10 +37,7 @@ pub use receives::SharedReceives;
 use transmit::Transmitter;
 
 use super::region::{ProtectionDomain, RegionCache};
-use crate::{
-    Completion, CompletionStatus, Error, Memory, Place, QpCapabilities, QpId, RecvRequest, Result,
-    SendRequest,
-};
+use crate::{Completion, CompletionStatus, Error, QpCapabilities, QpId, RecvRequest, Result, SendRequest};
 use iwarp_wire::rdmap::{About, Terminate};
 
 /// Longest message, in bytes: the offset in a Send has 32 bits [RFC 5041 5.2-2].
@@ -105,59 +102,6 @@ pub enum Side {
     Active,
     /// It sends no FPDU until the first one arrives (RFC 5044 7.1.2).
     Passive,
-}
-
-/// Where the next bytes of payload belong.
-#[derive(Debug, Clone, Copy)]
-pub struct Placement<'m> {
-    /// Where it goes.
-    pub target: Target<'m>,
-    /// Number of bytes, more than 0.
-    pub length: usize,
-}
-
-/// Where payload goes.
-#[derive(Debug, Clone, Copy)]
-pub enum Target<'m> {
-    /// To this offset of a region's memory.
-    Memory(&'m Memory, u64),
-    /// To the beginning of a place.
-    Place(Place),
-}
-
-impl Placement<'_> {
-    /// Copies bytes there, up to `length`. Returns their number.
-    pub fn fill(&self, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.length);
-        match self.target {
-            // It cannot fail: the segment was checked against the region.
-            Target::Memory(memory, offset) => memory.write(offset, &bytes[..count]).map_or(0, |()| count),
-            Target::Place(place) => place.fill(&bytes[..count]),
-        }
-    }
-
-    /// Receives from `socket` without waiting: payload into its place, and what follows into `rest`.
-    ///
-    /// # Errors
-    /// As for [`Memory::receive`].
-    pub fn receive(&self, socket: BorrowedFd<'_>, rest: &mut [u8]) -> io::Result<usize> {
-        match self.target {
-            Target::Memory(memory, offset) => memory.receive(socket, offset, self.length, rest),
-            Target::Place(place) => place.receive(socket, self.length, rest),
-        }
-    }
-}
-
-/// The contiguous bytes at `offset` of the concatenated `places`; `None` at the end.
-fn place_at<'p>(places: impl IntoIterator<Item = &'p Place>, mut offset: u64) -> Option<Place> {
-    for place in places {
-        match offset.checked_sub(place.len() as u64) {
-            Some(beyond) => offset = beyond,
-            // Less than the place's length, which is a `usize`.
-            None => return Some(place.from(offset as usize)),
-        }
-    }
-    None
 }
 
 /// A queue pair's protocol state.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::place_at;
+use super::placement::place_at;
 use super::violation::Violation;
 use crate::Place;
 use crate::iwarp::region::Region;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::Rules;
+use super::placement::place_at;
 use super::validate::{validate_places, validate_segment};
-use super::{Rules, place_at};
 use crate::iwarp::region::{ProtectionDomain, RegionCache};
 use crate::{Access, Buffer, Error, Place, QpId, RecvRequest, Result, Segment};
 

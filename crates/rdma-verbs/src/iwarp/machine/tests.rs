@@ -13,7 +13,8 @@ use iwarp_wire::mpa;
 use super::*;
 use crate::iwarp::region::MemoryRegion;
 use crate::{
-    Access, Buffer, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress, Segment,
+    Access, Buffer, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress,
+    Segment,
 };
 
 const SIZE: usize = 64 * 1024;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use super::joined::Chance;
 use super::*;
-use crate::{CompletionKind, RegionName};
+use crate::{CompletionKind, Place, RegionName};
 
 /// Number of seeds.
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 10_000 };
