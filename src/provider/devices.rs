@@ -9,8 +9,6 @@
 //! For message endpoints the name of the fabric also has the network of the local address, as in
 //! `iwarp-192.0.2.0/24`: MPI libraries take addresses of one fabric to be equally good ways to every peer.
 
-use std::ffi::{CStr, CString};
-
 use crate::abi::{Errno, NewFabric, Result};
 use rdma_verbs::{Device, DeviceAttributes, ibv, iwarp};
 
@@ -20,18 +18,18 @@ use super::error::errno_of;
 use super::fabric::Fabric;
 
 /// Name of the fabric of the embedded iWARP device.
-const IWARP_FABRIC: &CStr = c"iwarp";
+const IWARP_FABRIC: &str = "iwarp";
 
 /// Name of the fabric of all RDMA devices.
-const IBV_FABRIC: &CStr = c"ibv";
+const IBV_FABRIC: &str = "ibv";
 
 /// Stands between a fabric's name and the network of message endpoints.
-const NETWORK_FOLLOWS: u8 = b'-';
+const NETWORK_FOLLOWS: char = '-';
 
 /// A device, for discovery.
 pub(super) struct Offered {
     /// Name of its fabric.
-    pub(super) fabric: &'static CStr,
+    pub(super) fabric: &'static str,
     pub(super) attributes: DeviceAttributes,
     /// [`Device::LOCAL_KEYS`].
     pub(super) local_keys: bool,
@@ -44,26 +42,24 @@ pub(super) struct Offered {
 impl Offered {
     /// Name of the fabric of message endpoints whose local addresses are in this network. Whoever names the fabric
     /// of all networks gets that name: libfabric 2 removes infos of other names.
-    pub(super) fn fabric_of_messages(&self, asked: Option<&str>, network: Option<&str>) -> Result<CString> {
+    pub(super) fn fabric_of_messages(&self, asked: Option<&str>, network: Option<&str>) -> String {
         match network {
-            Some(network) if asked.is_none_or(|name| name.as_bytes() != self.fabric.to_bytes()) => {
-                let name = [self.fabric.to_bytes(), network.as_bytes()].join(&NETWORK_FOLLOWS);
-                CString::new(name).map_err(|_| Errno::EINVAL)
+            Some(network) if asked != Some(self.fabric) => {
+                format!("{}{NETWORK_FOLLOWS}{network}", self.fabric)
             }
-            _ => Ok(self.fabric.to_owned()),
+            _ => self.fabric.to_owned(),
         }
     }
 }
 
 /// The name without a network.
-fn without_network(fabric: &str) -> &[u8] {
-    let name = fabric.as_bytes();
-    name.split(|&byte| byte == NETWORK_FOLLOWS).next().unwrap_or(name)
+fn without_network(fabric: &str) -> &str {
+    fabric.split_once(NETWORK_FOLLOWS).map_or(fabric, |(name, _)| name)
 }
 
 /// Every usable device, RDMA devices first. If the name of a fabric is given, only its devices.
 pub(super) fn offered(fabric: Option<&str>) -> Result<Vec<Offered>> {
-    let wanted = |name: &CStr| fabric.is_none_or(|fabric| without_network(fabric) == name.to_bytes());
+    let wanted = |name: &str| fabric.is_none_or(|fabric| without_network(fabric) == name);
     let interfaces = address::interfaces(Config::get().interface.as_deref())?;
     let mut offered = Vec::new();
     if wanted(IBV_FABRIC) {
@@ -113,12 +109,10 @@ fn rdma_devices(interfaces: &[Interface]) -> Vec<Offered> {
 /// Opens the fabric of this name.
 pub(super) fn open(fabric: &str) -> Result<NewFabric> {
     match without_network(fabric) {
-        name if name == IBV_FABRIC.to_bytes() => {
+        IBV_FABRIC => {
             Ok(NewFabric::fabric(Fabric::new(|domain| ibv::Device::open(domain).map_err(errno_of))))
         }
-        name if name == IWARP_FABRIC.to_bytes() => {
-            Ok(NewFabric::fabric(Fabric::new(|_| Config::embedded_device())))
-        }
+        IWARP_FABRIC => Ok(NewFabric::fabric(Fabric::new(|_| Config::embedded_device()))),
         _ => Err(Errno::ENODATA),
     }
 }

@@ -3,7 +3,6 @@
 //! [`describe`] states what the provider can do, and hints are compared with the same constants. The
 //! addresses decide how many infos there are.
 
-use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
 
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
@@ -58,7 +57,7 @@ pub(super) fn getinfo(query: &Query<'_>) -> Result<InfoList> {
     let ends = Ends::of(query)?;
     let mut list = InfoList::new();
     let devices = devices::offered(fabric)?;
-    let is_named = |name: &CStr| fabric.is_none_or(|fabric| fabric.as_bytes() == name.to_bytes());
+    let is_named = |name: &str| fabric.is_none_or(|fabric| fabric == name);
     for device in devices.iter().filter(|device| streams && is_named(device.fabric)) {
         let Some(choice) = Choice::of(hints, &device.attributes)? else { continue };
         for route in ends.routes(device) {
@@ -68,7 +67,7 @@ pub(super) fn getinfo(query: &Query<'_>) -> Result<InfoList> {
     for device in devices.iter().filter(|_| messages) {
         let Some(offer) = message::info::Offer::of(query.version, hints, device) else { continue };
         for route in ends.routes(device) {
-            let name = device.fabric_of_messages(fabric, route.network.as_deref())?;
+            let name = device.fabric_of_messages(fabric, route.network.as_deref());
             if is_named(&name) {
                 add(&mut list, hints, &route, || message::info::describe(&offer, &route, &name))?;
             }
@@ -230,7 +229,7 @@ fn describe(choice: &Choice, device: &Offered, route: &Route) -> Result<Info> {
     rx.set_iov_limit(IOV_LIMIT);
 
     let mut domain = info.domain_attr();
-    domain.set_name(&CString::new(route.domain.as_str()).map_err(|_| Errno::EINVAL)?)?;
+    domain.set_name(&route.domain)?;
     domain.set_caps(DOMAIN_CAPS);
     domain.set_threading(constants::FI_THREAD_SAFE);
     domain.set_control_progress(match choice.control_progress {

@@ -35,7 +35,7 @@ pub(crate) fn info(number: usize, device: &Device, tx: usize, rx: usize) -> Resu
     hints.tx_attr().set_size(tx);
     hints.rx_attr().set_size(rx);
     let offered = Offered {
-        fabric: c"simulated",
+        fabric: "simulated",
         attributes: device.attributes(),
         local_keys: Device::LOCAL_KEYS,
         interfaces: Vec::new(),

@@ -1,7 +1,7 @@
 //! The parts of `struct fi_info`. Each part has two types: one that reads any info, and one that writes an
 //! owned info. The latter does not read, so that no text is borrowed while it is replaced.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CString, c_char};
 use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -247,8 +247,8 @@ impl DomainAttrMut<'_> {
     /// Sets [`DomainAttr::name`].
     ///
     /// # Errors
-    /// `-FI_ENOMEM`.
-    pub fn set_name(&mut self, name: &CStr) -> Result<()> {
+    /// `-FI_ENOMEM`; `-FI_EINVAL` if the text contains a NUL.
+    pub fn set_name(&mut self, name: &str) -> Result<()> {
         // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of
         // `malloc`.
         unsafe { replace(&raw mut (*self.0.raw.as_ptr()).name, name) }
@@ -288,8 +288,8 @@ impl FabricAttrMut<'_> {
     /// Sets [`FabricAttr::name`].
     ///
     /// # Errors
-    /// `-FI_ENOMEM`.
-    pub fn set_name(&mut self, name: &CStr) -> Result<()> {
+    /// `-FI_ENOMEM`; `-FI_EINVAL` if the text contains a NUL.
+    pub fn set_name(&mut self, name: &str) -> Result<()> {
         // SAFETY: the struct is exclusive for the lifetime of the borrow, and its texts are memory of
         // `malloc`.
         unsafe { replace(&raw mut (*self.0.raw.as_ptr()).name, name) }
@@ -300,7 +300,8 @@ impl FabricAttrMut<'_> {
 ///
 /// # Safety
 /// `place` is readable and writable, and holds null or memory of `malloc`.
-unsafe fn replace(place: *mut *mut c_char, text: &CStr) -> Result<()> {
+unsafe fn replace(place: *mut *mut c_char, text: &str) -> Result<()> {
+    let text = CString::new(text).map_err(|_| Errno::EINVAL)?;
     // SAFETY: `text` is NUL-terminated.
     let copy = unsafe { libc::strdup(text.as_ptr()) };
     if copy.is_null() {

@@ -23,9 +23,9 @@ fn a_new_info_holds_what_is_set() {
     info.domain_attr().set_max_ep_stx_ctx(3);
     info.domain_attr().set_max_ep_srx_ctx(4);
     info.domain_attr().set_mr_mode(constants::FI_MR_BASIC);
-    info.domain_attr().set_name(c"first").unwrap();
-    info.domain_attr().set_name(c"second").unwrap();
-    info.fabric_attr().set_name(c"fabric").unwrap();
+    info.domain_attr().set_name("first").unwrap();
+    info.domain_attr().set_name("second").unwrap();
+    info.fabric_attr().set_name("fabric").unwrap();
 
     let copy = info.as_ref().to_owned().unwrap();
     drop(info);

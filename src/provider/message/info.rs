@@ -1,9 +1,7 @@
 //! Discovery of message endpoints: compares hints, and creates the info.
 
-use std::ffi::{CStr, CString};
-
 use crate::abi::info::{DomainAttr, EpAttr, RxAttr, TxAttr};
-use crate::abi::{Errno, Info, InfoRef, Result, constants};
+use crate::abi::{Info, InfoRef, Result, constants};
 use crate::provider::devices::Offered;
 use crate::provider::route::Route;
 
@@ -207,7 +205,7 @@ impl<'a> Offer<'a> {
 }
 
 /// The info of a message endpoint on one route of its device.
-pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &CStr) -> Result<Info> {
+pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str) -> Result<Info> {
     let &Offer { hints, ref limits, mr_mode } = offer;
     let mode = mode(limits, hints, mr_mode);
     let (tx_hints, rx_hints) = (hints.and_then(InfoRef::tx_attr), hints.and_then(InfoRef::rx_attr));
@@ -245,7 +243,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &CStr
     rx.set_iov_limit(limits.iovs);
 
     let mut domain = info.domain_attr();
-    domain.set_name(&CString::new(route.domain.as_str()).map_err(|_| Errno::EINVAL)?)?;
+    domain.set_name(&route.domain)?;
     domain.set_caps(DOMAIN_CAPS);
     domain.set_threading(constants::FI_THREAD_SAFE);
     let progress = hints.and_then(InfoRef::domain_attr).map_or(0, DomainAttr::control_progress);
