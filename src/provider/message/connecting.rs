@@ -23,8 +23,11 @@ impl<D: Device> Endpoint<D> {
             let refused = match event {
                 ConnectionEvent::Established { private_data } => established(state, at, &private_data),
                 ConnectionEvent::Rejected { private_data } => {
-                    let data = hello::decode(&private_data).unwrap_or_default().to_vec();
-                    Some((Reason::Rejected.codes(), data))
+                    // A listener for message endpoints rejects with their data.
+                    Some(match hello::decode(&private_data) {
+                        Some(data) => (Reason::Rejected.codes(), data.to_vec()),
+                        None => (Reason::RejectedKind.codes(), Vec::new()),
+                    })
                 }
                 ConnectionEvent::Failed(error) => {
                     log::info!(target: "ep_ctrl", "connection attempt failed: {error}");
