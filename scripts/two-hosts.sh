@@ -7,8 +7,8 @@
 set -euo pipefail
 
 if [[ $1 != --inside ]]; then
-    exec unshare --user --map-root-user --net --uts --mount --pid --fork --mount-proc --kill-child \
-        "$(realpath "$0")" --inside "$@"
+    self=$(realpath "$0")
+    exec "$(dirname "$self")/isolated.sh" unshare --uts "$self" --inside "$@"
 fi
 remote=$2
 shift 2
@@ -31,8 +31,8 @@ on_two hostname two
 ip link add net0 type veth peer name net0 netns "$far"
 ip address add 10.77.0.1/24 dev net0
 on_two ip address add 10.77.0.2/24 dev net0
+on_two ip link set lo up
 for on in '' on_two; do
-    $on ip link set lo up
     $on ip link set net0 up
 done
 for on in '' on_two; do
