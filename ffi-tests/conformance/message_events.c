@@ -11,8 +11,8 @@
 /* For attempts that have to time out, in ms. */
 #define TIMEOUT_MS 300
 
-/* Within this time each event ends a call that waits for it, in ms. */
-#define WAKES_MS 1000
+/* Within this time each event ends a call that would wait for twice as long, in ms. */
+#define WAKES_MS (PATIENCE_MS / 2)
 
 #define LOOPBACK "127.0.0.1"
 
