@@ -60,6 +60,7 @@ pub enum Buffer<'a> {
 impl Buffer<'_> {
     /// Length in bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u64 {
         match self {
             Self::Empty => 0,
@@ -154,6 +155,7 @@ impl Payload<'_> {
 
     /// Length in bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Self::Inline(slices) => slices.iter().map(|slice| slice.len()).sum(),

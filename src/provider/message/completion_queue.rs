@@ -80,16 +80,13 @@ impl Queue {
     }
 
     /// Moves entries to `out`, up to the first failure.
+    #[inline]
     pub(super) fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
-        while out.has_room() {
-            match self.entries.front() {
-                Some(Entry::Success(completion)) if out.push(completion) => {
-                    self.writes -= usize::from(completion.flags & constants::FI_REMOTE_WRITE != 0);
-                    self.entries.pop_front();
-                }
-                Some(Entry::Failure(_)) if out.count() == 0 => return Err(Errno::EAVAIL),
-                _ => break,
-            }
+        while let Some(Entry::Success(completion)) = self.entries.front()
+            && out.push(completion)
+        {
+            self.writes -= usize::from(completion.flags & constants::FI_REMOTE_WRITE != 0);
+            self.entries.pop_front();
         }
         match self.entries.front() {
             _ if out.count() > 0 => Ok(()),

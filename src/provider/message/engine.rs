@@ -141,7 +141,10 @@ impl<D: Device> Engine<D> {
     pub(super) fn with<R>(&self, call: impl FnOnce(&mut State<D>) -> R) -> R {
         let mut state = self.state.lock();
         let outcome = call(&mut state);
-        state.notify();
+        // Who may sleep has attached the device.
+        if state.attached {
+            state.notify();
+        }
         outcome
     }
 
@@ -300,16 +303,22 @@ impl<D: Device> State<D> {
 
     /// Moves entries of a completion queue to `out`, up to the first failure. Lets writes of peers pass that waited
     /// for that.
+    #[inline]
     pub(super) fn take(&mut self, queue: usize, out: &mut CompletionsOut<'_>) -> Result<()> {
         let outcome = self.queues[queue].take(out);
         if self.queues[queue].lets_writes_pass() {
-            for (_, link) in self.links.iter_mut().filter(|(_, link)| link.rx.at == queue) {
-                if std::mem::take(&mut link.holds_writes) {
-                    self.cq.hold_writes(link.qp, false);
-                }
-            }
+            self.release_writes(queue);
         }
         outcome
+    }
+
+    #[cold]
+    fn release_writes(&mut self, queue: usize) {
+        for (_, link) in self.links.iter_mut().filter(|(_, link)| link.rx.at == queue) {
+            if std::mem::take(&mut link.holds_writes) {
+                self.cq.hold_writes(link.qp, false);
+            }
+        }
     }
 
     /// Adds an enabled endpoint.

@@ -33,6 +33,7 @@ impl Statistics {
         let bytes = match requests {
             // The usual operation costs no loop.
             [SendRequest { payload: Payload::Places([place]), .. }] => place.len(),
+            [SendRequest { payload: Payload::Inline([slice]), .. }] => slice.len(),
             _ => bytes_of(requests),
         };
         self.add(kind, bytes);

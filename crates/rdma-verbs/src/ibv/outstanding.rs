@@ -44,10 +44,11 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// For a queue of `depth` entries, at least one.
+    /// For a queue of at least `depth` entries.
     pub(super) fn new(depth: u32) -> Self {
         Self {
-            entries: vec![Posted::Probe; depth.max(1) as usize].into(),
+            // A power of two, so that no place needs a division.
+            entries: vec![Posted::Probe; (depth as usize).next_power_of_two()].into(),
             posted: 0,
             completed: 0,
             reads: VecDeque::new(),
@@ -96,6 +97,7 @@ impl Outstanding {
 
     /// Completes the request of this sequence number, and all before it except reads and probes. Returns
     /// `None` if it is not outstanding.
+    #[inline]
     pub(super) fn complete(&mut self, sequence: u32) -> Option<Posted> {
         let done = self.done();
         let number = done + u64::from(sequence.wrapping_sub(done as u32));
@@ -113,7 +115,7 @@ impl Outstanding {
     }
 
     fn place(&self, number: u64) -> usize {
-        (number % self.entries.len() as u64) as usize
+        number as usize & (self.entries.len() - 1)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Posting: converts requests to chains of work requests.
 
+use std::array;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,12 +17,9 @@ use crate::{
     Result, Segment, SendRequest,
 };
 
-/// Most work requests posted to the device in one call.
+/// Most work requests posted to the device in one call. One request, or the two of a stream message (a write and
+/// the send that announces it), have shorter chains, which take less time to clear.
 const CHAIN: usize = 16;
-
-/// Requests of one stream message: a write and the send that announces it. A separate, short chain for them
-/// takes less time to clear.
-const SHORT_CHAIN: usize = 2;
 
 /// Payload from this length on soft iWARP sends without a copy, if the request is unsignaled.
 const PAGE: usize = 4096;
@@ -42,7 +40,7 @@ impl QueuePair {
         require_room(depth, depth.saturating_sub(used), requests.len())?;
         let before = self.receives.posted();
         let posted = if self.most_places > 0 {
-            requests.chunks(1).try_for_each(|one| self.post_receives::<1, SEND_SEGMENTS>(one))
+            requests.iter().try_for_each(|one| self.post_receives::<1, SEND_SEGMENTS>(array::from_ref(one)))
         } else {
             requests.chunks(CHAIN).try_for_each(|chunk| self.post_receives::<CHAIN, 1>(chunk))
         };
@@ -96,10 +94,10 @@ impl QueuePair {
             return (0, Err(error));
         }
         let before = self.sends.posted();
-        let posted = if requests.len() <= SHORT_CHAIN {
-            self.post_sends::<SHORT_CHAIN>(requests)
-        } else {
-            requests.chunks(CHAIN).try_for_each(|chunk| self.post_sends::<CHAIN>(chunk))
+        let posted = match requests {
+            [_] => self.post_sends::<1>(requests),
+            [_, _] => self.post_sends::<2>(requests),
+            _ => requests.chunks(CHAIN).try_for_each(|chunk| self.post_sends::<CHAIN>(chunk)),
         };
         let taken = (self.sends.posted() - before) as usize;
         (taken, self.all_or_none(posted, taken == 0))
@@ -114,13 +112,13 @@ impl QueuePair {
     }
 
     /// Breaks the connection if posting failed and not `none` of the requests were posted.
+    #[inline(always)]
     fn all_or_none(&mut self, posted: Result<()>, none: bool) -> Result<()> {
-        if let Err(error) = &posted
-            && !none
-        {
-            self.fail_post(error);
-        }
-        posted
+        posted.inspect_err(|error| {
+            if !none {
+                self.fail_post(error);
+            }
+        })
     }
 
     fn check_send(&self, request: &SendRequest<'_>) -> Result<()> {
@@ -301,6 +299,7 @@ fn taken<W>(posted: &Result<()>, chain: &[W], bad: *const W) -> usize {
 
 /// Fills the gather list `place` with `slices` and returns its length. If there are more slices than `place`
 /// has room for, they are joined in `joined`, whose capacity suffices.
+#[inline(always)]
 fn inline_pieces(slices: &[IoSlice<'_>], place: &mut [sys::ibv_sge], joined: &mut Vec<u8>) -> usize {
     let piece =
         |bytes: &[u8]| sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
@@ -320,23 +319,24 @@ fn too_many(count: usize, most: usize) -> Error {
     Error::OutOfRange { what: "number of segments", value: count as u64, least: 0, most: most as u64 }
 }
 
-/// Refuses places if there are more than `most`, if they are longer than `max_length` together, or if one
-/// has no key although it needs one.
+/// Refuses places if there are more than `most`, if one has no key although it needs one, or if they are longer
+/// than `max_length` together.
 pub(super) fn check_places(places: &[Place], most: usize, need_keys: bool, max_length: u64) -> Result<()> {
     if places.len() > most {
         return Err(too_many(places.len(), most));
     }
-    let value = places.iter().map(|place| place.len() as u64).sum();
+    let mut value = 0;
+    for place in places {
+        value += place.len() as u64;
+        let Segment { key, address, length } = place.segment();
+        if need_keys && key == 0 && length > 0 {
+            return Err(Error::BadSegment { key, address, length, why: "it is in no registered region" });
+        }
+    }
     if value > max_length {
         return Err(Error::OutOfRange { what: "message length", value, least: 0, most: max_length });
     }
-    let is_outside = |segment: &Segment| segment.key == 0 && segment.length > 0;
-    match places.iter().map(Place::segment).find(is_outside).filter(|_| need_keys) {
-        Some(Segment { key, address, length }) => {
-            Err(Error::BadSegment { key, address, length, why: "it is in no registered region" })
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Fills the first entries of a scatter or gather list, which is long enough. Returns how many.

@@ -107,6 +107,7 @@ impl QueuePair {
     }
 
     /// Finishes the orderly end once the peer's host has acknowledged everything.
+    #[inline]
     pub(in super::super) fn close_when_flushed(&mut self) {
         if matches!(self.state, State::Closing) && self.flushed() {
             if !self.is_iwarp() {
