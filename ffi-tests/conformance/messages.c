@@ -782,6 +782,99 @@ static void memory_that_is_not_there(void)
         unreadable_source(i % 2, i / 2);
 }
 
+enum { LONG = 1 << 20 };
+
+/* LONG bytes whose second half cannot be written. */
+static uint8_t *half_writable(void)
+{
+    uint8_t *memory = map_pages(LONG);
+
+    CHECK(mprotect(memory + LONG / 2, LONG / 2, PROT_READ) == 0);
+    return memory;
+}
+
+/* A long message to a receive that cannot be written: the receive fails, one behind it is cancelled, and the connection
+ * ends. */
+static void unwritable_receive(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t sent[LONG];
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    post_recv(pair.server.ep, target, LONG, 1);
+    post_recv(pair.server.ep, sent, LONG, 2);
+    post_send(pair.client.ep, sent, LONG, 3);
+    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_EFAULT);
+    (void)await_failed(pair.server.cq, 2, RECEIVED, FI_ECANCELED);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    check_no_completion(pair.server.cq);
+    pair_close(&pair);
+    unmap_pages(target, LONG);
+}
+
+/* The same with a shared receive: the next connection gets the one behind it. */
+static void unwritable_shared_receive(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t sent[LONG];
+    struct side listener, clients[2];
+    struct fid_ep *shared, *eps[2];
+
+    message_listen(&listener, NULL);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    message_queue(&listener, NULL);
+    post_recv(shared, target, LONG, 1);
+    post_recv(shared, sent, LONG, 2);
+    for (unsigned i = 0; i < 2; i++)
+        eps[i] = message_shared(&listener, &clients[i], shared, NULL);
+    post_send(clients[0].ep, sent, LONG, 3);
+    (void)await_failed(listener.cq, 1, RECEIVED, FI_EFAULT);
+    CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &eps[0]->fid);
+    post_send(clients[1].ep, sent, LONG, 4);
+    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, LONG);
+    check_no_completion(listener.cq);
+    for (unsigned i = 0; i < 2; i++) {
+        close_fid(&eps[i]->fid);
+        side_close(&clients[i]);
+    }
+    close_fid(&shared->fid);
+    side_close(&listener);
+    unmap_pages(target, LONG);
+}
+
+/* A read into memory that cannot be written: it fails, one before it is complete, and one behind it is cancelled. */
+static void unwritable_read(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t source[LONG], other[LONG];
+    struct fid_mr *region;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, source, LONG, 1);
+    CHECK_OK(fi_read(pair.client.ep, other, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(1)));
+    CHECK_OK(fi_read(pair.client.ep, target, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(2)));
+    CHECK_OK(fi_read(pair.client.ep, other, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(3)));
+    (void)await_done(pair.client.cq, 1, WAS_READ);
+    (void)await_failed(pair.client.cq, 2, WAS_READ, FI_EFAULT);
+    (void)await_failed(pair.client.cq, 3, WAS_READ, FI_ECANCELED);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    close_fid(&region->fid);
+    pair_close(&pair);
+    unmap_pages(target, LONG);
+}
+
+static void unwritable_memory(void)
+{
+    unwritable_receive();
+    unwritable_shared_receive();
+    unwritable_read();
+}
+
 static void other_calls(void)
 {
     struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
@@ -845,6 +938,7 @@ static const struct test tests[] = {
     TEST(both_pause, "two sides that wait for receives do not hang each other"),
     TEST(full_queues, "queues take exactly their sizes, then -FI_EAGAIN"),
     TEST(bad_arguments, "null, misaligned, too many, too long, unknown flags: errors, and nothing changes"),
+    TEST(unwritable_memory, "a message or response to memory that cannot be written: FI_EFAULT once, and the end"),
     TEST(memory_that_is_not_there, "a message or write in memory that cannot be read: FI_EFAULT, and the end"),
     TEST(other_calls, "address vectors, wait and poll sets, scalable endpoints, operations of domains: -FI_ENOSYS"),
 };

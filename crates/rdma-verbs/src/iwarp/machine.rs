@@ -8,11 +8,11 @@
 //! outstanding.
 
 mod encode;
+mod failed;
 mod placement;
 mod reads;
 mod receive;
 mod receives;
-mod refusal;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -433,9 +433,12 @@ impl Machine {
             Some(Fault::Violation(Violation::LocalKey(_))) if self.transmitter.fault().is_none() => {
                 CompletionStatus::LocalAccess
             }
+            Some(Fault::Violation(Violation::LocalTarget)) if self.receiver.is_in_send() => {
+                CompletionStatus::LocalAccess
+            }
             _ => CompletionStatus::Flushed,
         };
-        self.transmitter.flush(self.refused(fault), sink);
+        self.transmitter.flush(self.failed(fault), sink);
         self.receiver.flush(first, sink);
         self.reads.clear();
     }

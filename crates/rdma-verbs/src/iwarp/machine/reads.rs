@@ -83,6 +83,11 @@ impl Reads {
         Some(self.completed as usize + at)
     }
 
+    /// The same for the oldest outstanding read.
+    pub(super) fn oldest_position(&self) -> Option<usize> {
+        (!self.outstanding.is_empty()).then_some(self.completed as usize)
+    }
+
     /// The same for the oldest outstanding read of no bytes.
     pub(super) fn empty_position(&self) -> Option<usize> {
         let at = self.outstanding.iter().position(|read| read.left == 0)?;

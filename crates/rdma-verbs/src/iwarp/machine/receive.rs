@@ -237,6 +237,16 @@ impl Receiver {
         self.message > 0 || self.part != Part::Head && takes_one
     }
 
+    /// Whether the payload that arrives is that of a send.
+    pub(super) fn is_in_send(&self) -> bool {
+        self.part == Part::Payload && matches!(self.effect, Effect::Send { .. })
+    }
+
+    /// Whether the payload that arrives is that of a response to a read.
+    pub(super) fn is_in_response(&self) -> bool {
+        self.part == Part::Payload && matches!(self.effect, Effect::Response { .. })
+    }
+
     /// Number of bytes kept after a stalled message.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {
@@ -413,7 +423,9 @@ impl Receiver {
     /// oldest, which gets the status `first`.
     pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
         let mut status = first;
-        self.receives.drain(|receive| {
+        // The next message would find the same memory.
+        let is_unusable = first == CompletionStatus::LocalAccess;
+        self.receives.drain(is_unusable, |receive| {
             sink.push(completion(self.qp, &receive, status));
             status = CompletionStatus::Flushed;
         });

@@ -389,10 +389,12 @@ impl ReceiveSource {
         }
     }
 
-    /// Removes all own receives, the oldest first. If the queue is shared, returns the consumed receive and
-    /// stops using it.
-    pub(super) fn drain(&mut self, mut each: impl FnMut(Receive)) {
-        self.release();
+    /// Removes all own receives, the oldest first. If the queue is shared, stops using it, and returns the consumed
+    /// receive unless that `is_unusable`.
+    pub(super) fn drain(&mut self, is_unusable: bool, mut each: impl FnMut(Receive)) {
+        if !is_unusable {
+            self.release();
+        }
         self.shared = None;
         while let Some(receive) = self.own.oldest() {
             each(receive);

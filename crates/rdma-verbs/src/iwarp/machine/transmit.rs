@@ -10,8 +10,8 @@ mod respond;
 use std::collections::VecDeque;
 
 use super::encode::{self, Chunk, Encoder};
+use super::failed::Failed;
 use super::reads::Reads;
-use super::refusal::Refused;
 use super::stream::{Output as _, Stream, Wire};
 use super::violation::Violation;
 use super::work::{Body, Pending, Sources, Work};
@@ -209,18 +209,18 @@ impl Transmitter {
         self.stream.discard();
     }
 
-    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the request that the peer refused, and
-    /// the one whose memory is no longer registered or cannot be read.
-    pub(super) fn flush(&mut self, refused: Option<Refused>, sink: &mut impl Sink) {
-        let mut reads_before = match refused {
-            Some(Refused::Read { before }) => Some(before),
-            _ => None,
+    /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the request that `failed`, and the one
+    /// whose memory is no longer registered or cannot be read.
+    pub(super) fn flush(&mut self, failed: Option<Failed>, sink: &mut impl Sink) {
+        let (mut reads_before, read_status) = match failed {
+            Some(Failed::Read { before, status }) => (Some(before), status),
+            _ => (None, CompletionStatus::Flushed),
         };
         for pending in std::mem::take(&mut self.pending) {
             let mut status = CompletionStatus::Flushed;
             if pending.report.kind == CompletionKind::Read {
                 if reads_before == Some(0) {
-                    status = CompletionStatus::RemoteAccess;
+                    status = read_status;
                 }
                 reads_before = reads_before.and_then(|before| before.checked_sub(1));
             }
@@ -228,7 +228,7 @@ impl Transmitter {
         }
         let mut status = match self.fault {
             Some(Violation::LocalKey(_) | Violation::LocalPlace) => CompletionStatus::LocalAccess,
-            _ if refused == Some(Refused::Write) => CompletionStatus::RemoteAccess,
+            _ if failed == Some(Failed::Write) => CompletionStatus::RemoteAccess,
             _ => CompletionStatus::Flushed,
         };
         for work in std::mem::take(&mut self.work) {

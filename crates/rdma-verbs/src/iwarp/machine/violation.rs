@@ -155,6 +155,9 @@ pub enum Violation {
     /// A place of a message cannot be read.
     #[error("memory of a message cannot be read")]
     LocalPlace,
+    /// A place for what arrives cannot be written.
+    #[error("memory for what arrives cannot be written")]
+    LocalTarget,
     /// There is no memory for output that the socket does not take, or for incomplete input.
     #[error("no memory for bytes that have to wait")]
     NoMemory,
@@ -164,7 +167,7 @@ impl Violation {
     /// Whether the cause is on this side.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        matches!(self, Self::LocalKey(_) | Self::LocalPlace | Self::NoMemory)
+        matches!(self, Self::LocalKey(_) | Self::LocalPlace | Self::LocalTarget | Self::NoMemory)
     }
 
     /// The Terminate message that reports it to the peer [RFC 5040 4.8-3] [RFC 5041 7.2-1] [RFC 5044 8-4].
@@ -192,7 +195,9 @@ impl Violation {
             Self::Region { purpose: Purpose::Read, .. } => Terminate::READ_BOUNDS,
             Self::Invalidate(_) => Terminate::INVALIDATE,
             Self::Response { .. } => Terminate::TAGGED_BOUNDS,
-            Self::LocalKey(_) | Self::LocalPlace | Self::NoMemory => Terminate::LOCAL_CATASTROPHIC,
+            Self::LocalKey(_) | Self::LocalPlace | Self::LocalTarget | Self::NoMemory => {
+                Terminate::LOCAL_CATASTROPHIC
+            }
         }
     }
 }

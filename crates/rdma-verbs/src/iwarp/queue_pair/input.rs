@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::super::machine::Sink;
+use super::super::machine::{Sink, Violation};
 use super::super::scratch::Scratch;
 use super::super::socket::Socket;
 use super::QueuePair;
@@ -35,6 +35,7 @@ impl QueuePair {
                     self.machine.shrink();
                     return None;
                 }
+                Err(Errno::FAULT) => return Some(End::Fault(Violation::LocalTarget.into())),
                 Err(errno) => return Some(End::System(errno)),
             };
             let placed = count.min(straight);
