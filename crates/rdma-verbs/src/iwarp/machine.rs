@@ -30,6 +30,7 @@ pub use placement::{Placement, Target};
 pub use stream::{Fpdu, Taken, Wire, copies};
 pub use violation::{Fault, Purpose, Violation};
 
+use failed::Failed;
 use reads::Reads;
 use receive::Receiver;
 use receives::ReceiveSource;
@@ -428,17 +429,12 @@ impl Machine {
     /// Completes all that is outstanding, because the connection ended by `fault` or in order
     /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2].
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
-        let first = match fault {
-            Some(Fault::Violation(Violation::TooLong { .. })) => CompletionStatus::Truncated,
-            Some(Fault::Violation(Violation::LocalKey(_))) if self.transmitter.fault().is_none() => {
-                CompletionStatus::LocalAccess
-            }
-            Some(Fault::Violation(Violation::LocalTarget)) if self.receiver.is_in_send() => {
-                CompletionStatus::LocalAccess
-            }
+        let failed = fault.and_then(|fault| self.failed(fault));
+        let first = match failed {
+            Some(Failed::Receive(status)) => status,
             _ => CompletionStatus::Flushed,
         };
-        self.transmitter.flush(self.failed(fault), sink);
+        self.transmitter.flush(failed, sink);
         self.receiver.flush(first, sink);
         self.reads.clear();
     }

@@ -1,8 +1,7 @@
-//! Which of this side's requests a fault concerns: the peer refuses it in its Terminate message, or its memory
-//! cannot be written.
+//! Which request a fault concerns. It fails for that reason; all others are flushed.
 
 use iwarp_wire::ddp::Header;
-use iwarp_wire::rdmap;
+use iwarp_wire::rdmap::{self, Terminate};
 
 use super::{Fault, Machine, Violation};
 use crate::CompletionStatus;
@@ -10,6 +9,8 @@ use crate::CompletionStatus;
 /// The request that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
+    /// The receive that a message has consumed.
+    Receive(CompletionStatus),
     /// A requested read. `before` is the number of requested reads that precede it and are not reported.
     Read { before: usize, status: CompletionStatus },
     /// The write that is being sent, which the peer refused.
@@ -17,9 +18,27 @@ pub(super) enum Failed {
 }
 
 impl Machine {
-    /// The request that fails by this fault, if it is none of those that the fault's own parts know: of a
-    /// response that cannot be written its read, of a Terminate that refuses a request the one whose header it
-    /// repeats [RFC 5040 4.8-8].
+    /// The request that fails because of `fault`. A request whose own memory cannot be read is not meant: the
+    /// transmitter knows it.
+    pub(super) fn failed(&self, fault: &Fault) -> Option<Failed> {
+        match fault {
+            Fault::Terminated(terminate) => self.refused(terminate),
+            Fault::Violation(Violation::TooLong { .. }) => Some(Failed::Receive(CompletionStatus::Truncated)),
+            Fault::Violation(Violation::LocalKey(_)) if self.transmitter.fault().is_none() => {
+                Some(Failed::Receive(CompletionStatus::LocalAccess))
+            }
+            Fault::Violation(Violation::LocalTarget) if self.receiver.is_in_send() => {
+                Some(Failed::Receive(CompletionStatus::LocalAccess))
+            }
+            Fault::Violation(Violation::LocalTarget) if self.receiver.is_in_response() => {
+                let status = CompletionStatus::LocalAccess;
+                self.reads.oldest_position().map(|before| Failed::Read { before, status })
+            }
+            Fault::Violation(_) => None,
+        }
+    }
+
+    /// The request that a Terminate refuses, by the header that it repeats [RFC 5040 4.8-8].
     ///
     /// The header of a read has its sequence number. The header of a write has a key and an offset: they show
     /// whether it is the write that is being sent. A write that is sent already has no entry here. If its delivery
@@ -27,25 +46,17 @@ impl Machine {
     ///
     /// Not every peer repeats a usable header: soft iWARP's names no outstanding read. Then the oldest request is
     /// meant, if that is a read.
-    pub(super) fn failed(&self, fault: Option<&Fault>) -> Option<Failed> {
-        let terminate = match fault? {
-            Fault::Terminated(terminate) => terminate,
-            Fault::Violation(Violation::LocalTarget) if self.receiver.is_in_response() => {
-                let before = self.reads.oldest_position()?;
-                return Some(Failed::Read { before, status: CompletionStatus::LocalAccess });
-            }
-            Fault::Violation(_) => return None,
-        };
-        let refused = |before| Failed::Read { before, status: CompletionStatus::RemoteAccess };
+    fn refused(&self, terminate: &Terminate) -> Option<Failed> {
         if !terminate.is_protection() {
             return None;
         }
+        let read = |before| Failed::Read { before, status: CompletionStatus::RemoteAccess };
         let named = match self.receiver.terminated_header() {
             Some(Header::Tagged(header)) if self.transmitter.is_writing_to(header.stag, header.offset) => {
                 return Some(Failed::Write);
             }
             Some(Header::Tagged(_)) if terminate.may_be_of_write() => {
-                return self.reads.empty_position().map(refused);
+                return self.reads.empty_position().map(read);
             }
             Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
                 self.reads.position(header.sequence)
@@ -53,6 +64,6 @@ impl Machine {
             _ => None,
         };
         let oldest = || self.transmitter.awaits_read().then_some(0);
-        named.or_else(oldest).map(refused)
+        named.or_else(oldest).map(read)
     }
 }

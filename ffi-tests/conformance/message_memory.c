@@ -1,0 +1,176 @@
+/* Contract, section Message endpoints: operations on memory that the process may not read or write. */
+#include "message.h"
+
+#include <sys/mman.h>
+
+/* Longer than what is copied: the system accesses the rest itself. */
+enum { LONG = 1 << 20 };
+
+/* A message or write in memory that cannot be read: the operation fails, one behind it is cancelled, and the connection
+ * ends. */
+static void unreadable_source(bool writes, bool with_more)
+{
+    uint8_t *none = mmap(NULL, LONG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec piece = {none, LONG};
+    struct fi_rma_iov remote = {.len = LONG, .key = 1};
+    struct fi_msg send = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
+    struct fi_msg_rma write = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
+                               .rma_iov_count = 1, .context = CONTEXT(2)};
+    static uint8_t got[LONG];
+    struct fid_mr *region;
+    struct pair pair;
+
+    CHECK(none != MAP_FAILED);
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, got, LONG, 1);
+    post_recv(pair.server.ep, got, LONG, 1);
+    if (writes)
+        CHECK_OK(fi_writemsg(pair.client.ep, &write, with_more ? FI_MORE : 0));
+    else
+        CHECK_OK(fi_sendmsg(pair.client.ep, &send, with_more ? FI_MORE : 0));
+    if (with_more)
+        post_send(pair.client.ep, "x", 1, 3);
+    (void)await_failed(pair.client.cq, 2, writes ? WRITTEN : SENT, FI_EFAULT);
+    if (with_more)
+        (void)await_failed(pair.client.cq, 3, SENT, FI_ECANCELED);
+    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    check_no_completion(pair.server.cq);
+    close_fid(&region->fid);
+    pair_close(&pair);
+    unmap_pages(none, LONG);
+}
+
+static void unreadable_memory(void)
+{
+    for (unsigned i = 0; i < 4; i++)
+        unreadable_source(i % 2, i / 2);
+}
+
+/* LONG bytes whose second half cannot be written. */
+static uint8_t *half_writable(void)
+{
+    uint8_t *memory = map_pages(LONG);
+
+    CHECK(mprotect(memory + LONG / 2, LONG / 2, PROT_READ) == 0);
+    return memory;
+}
+
+/* A long message to a receive that cannot be written: the receive fails, one behind it is cancelled, and the connection
+ * ends. */
+static void unwritable_receive(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t sent[LONG];
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    post_recv(pair.server.ep, target, LONG, 1);
+    post_recv(pair.server.ep, sent, LONG, 2);
+    post_send(pair.client.ep, sent, LONG, 3);
+    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_EFAULT);
+    (void)await_failed(pair.server.cq, 2, RECEIVED, FI_ECANCELED);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    check_no_completion(pair.server.cq);
+    pair_close(&pair);
+    unmap_pages(target, LONG);
+}
+
+/* The same with a shared receive: the next connection gets the one behind it. */
+static void unwritable_shared_receive(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t sent[LONG];
+    struct side listener, clients[2];
+    struct fid_ep *shared, *eps[2];
+
+    message_listen(&listener, NULL);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    message_queue(&listener, NULL);
+    post_recv(shared, target, LONG, 1);
+    post_recv(shared, sent, LONG, 2);
+    for (unsigned i = 0; i < 2; i++)
+        eps[i] = message_shared(&listener, &clients[i], shared, NULL);
+    post_send(clients[0].ep, sent, LONG, 3);
+    (void)await_failed(listener.cq, 1, RECEIVED, FI_EFAULT);
+    CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &eps[0]->fid);
+    post_send(clients[1].ep, sent, LONG, 4);
+    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, LONG);
+    check_no_completion(listener.cq);
+    for (unsigned i = 0; i < 2; i++) {
+        close_fid(&eps[i]->fid);
+        side_close(&clients[i]);
+    }
+    close_fid(&shared->fid);
+    side_close(&listener);
+    unmap_pages(target, LONG);
+}
+
+/* A read into memory that cannot be written: it fails, one before it is complete, and one behind it is cancelled. */
+static void unwritable_read(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t source[LONG], other[LONG];
+    struct fid_mr *region;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, source, LONG, 1);
+    CHECK_OK(fi_read(pair.client.ep, other, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(1)));
+    CHECK_OK(fi_read(pair.client.ep, target, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(2)));
+    CHECK_OK(fi_read(pair.client.ep, other, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(3)));
+    (void)await_done(pair.client.cq, 1, WAS_READ);
+    (void)await_failed(pair.client.cq, 2, WAS_READ, FI_EFAULT);
+    (void)await_failed(pair.client.cq, 3, WAS_READ, FI_ECANCELED);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    close_fid(&region->fid);
+    pair_close(&pair);
+    unmap_pages(target, LONG);
+}
+
+static void unwritable_memory(void)
+{
+    unwritable_receive();
+    unwritable_shared_receive();
+    unwritable_read();
+}
+
+/* A write to a region that cannot be written fails, as its delivery was asked for, and a receive of the target, which
+ * no message has reached, is cancelled. */
+static void unwritable_region(void)
+{
+    uint8_t *target = half_writable();
+    static uint8_t sent[LONG], got[LONG];
+    struct fi_rma_iov remote = {.len = LONG, .key = 1};
+    struct iovec piece = {sent, LONG};
+    struct fi_msg_rma write = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
+                               .rma_iov_count = 1, .context = CONTEXT(2)};
+    struct fid_mr *region;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, target, LONG, 1);
+    post_recv(pair.server.ep, got, LONG, 1);
+    CHECK_OK(fi_writemsg(pair.client.ep, &write, FI_DELIVERY_COMPLETE));
+    (void)await_failed(pair.client.cq, 2, WRITTEN, FI_ECANCELED);
+    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.server.cq);
+    close_fid(&region->fid);
+    pair_close(&pair);
+    unmap_pages(target, LONG);
+}
+
+static const struct test tests[] = {
+    TEST(unreadable_memory, "a message or write in memory that cannot be read: FI_EFAULT, and the end"),
+    TEST(unwritable_region, "a peer's write to memory that cannot be written: both sides end, no receive is to blame"),
+    TEST(unwritable_memory, "a message or response to memory that cannot be written: FI_EFAULT once, and the end"),
+};
+
+const struct section message_memory_section = SECTION("message memory", tests);
