@@ -289,6 +289,11 @@ bool on_rdma_device(void)
     return getenv("TEST_IPV4") != NULL;
 }
 
+size_t test_amount(size_t all)
+{
+    return on_rdma_device() ? all / 4 : all;
+}
+
 void needs_embedded_device(void)
 {
     if (on_rdma_device())

@@ -71,7 +71,7 @@ processors() {
 
 # Seconds after which a step is ended.
 limit=${long:+14400}
-limit=${limit:-1200}
+limit=${limit:-1800}
 
 # family PID...: these processes, and what they and theirs started.
 family() {
@@ -185,7 +185,7 @@ build_examples() {
 
 # build COMMAND...: gives way to the tests that run beside it, which have limits of time.
 build() (
-    renice -n 10 -p "$BASHPID" &>/dev/null || true
+    renice -n 5 -p "$BASHPID" &>/dev/null || true
     "$@"
 )
 
@@ -207,8 +207,11 @@ lacks_namespaces() {
 explain() {
     local log=$logs/$1.log
     echo "failed: $1"
-    { grep -E -A 4 '^(FAILED|error|left)|panicked at|^test .*(FAILED|has been running)' "$log" || tail -n 25 "$log"; } |
-        head -60 | sed 's/^/    | /'
+    {
+        grep -E -A 4 '^(FAILED|error|left)|panicked at|^test .*(FAILED|has been running)' "$log" | head -40 || true
+        echo ...
+        tail -n 25 "$log"
+    } | sed 's/^/    | /'
     echo "    all of it: $log"
 }
 

@@ -11,7 +11,8 @@
 #
 # The machine sees this machine's files, and the command runs as root in the same folder with the same
 # environment. What it writes outside the folders of -w is gone with it. Its output and its exit status are
-# those of this command; 124: it took too long; 125: the machine failed. scripts/vm/devices.sh names the
+# those of this command; 124: it took too long, and standard error has the threads that were left and where those
+# that wait in the kernel wait; 125: the machine failed. scripts/vm/devices.sh names the
 # devices and their addresses. It is an emulation: nothing has to be allowed, nothing is installed by this.
 set -euo pipefail
 
@@ -51,7 +52,7 @@ trap 'rm -rf "$run"' EXIT
     printf 'cd %q || exit 125\n' "$PWD"
     printf '%q ' exec "$@"
 } >"$run/job"
-declare -p devices vm >"$run/settings"
+declare -p devices vm limit >"$run/settings"
 : >"$run/writable"
 ((${#writable[@]} == 0)) || printf '%s\0' "${writable[@]}" >"$run/writable"
 
@@ -86,7 +87,7 @@ timeout --foreground -k 5 "$limit" qemu-system-x86_64 "${arguments[@]}" 3>&1 4>&
 if [[ -f $run/status ]]; then
     exit "$(<"$run/status")"
 fi
-tail -n 40 "$run/console" >&2 || true
+tail -n 200 "$run/console" >&2 || true
 if ((status == 124 || status == 137)); then
     echo "vm: no end after $limit s; above is what its console said last" >&2
     exit 124

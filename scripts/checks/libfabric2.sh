@@ -49,7 +49,7 @@ conformance_built2() {
     own=$(own_providers)
     scripts/stacks.sh
     with_headers2 make_programs built2 CC=gcc LDLIBS="$libfabric2/libfabric.so.1"
-    with_headers2 build cargo build -p rstream --lib --target "$rust_host"
+    CARGO_PROFILE_DEV_DEBUG=false with_headers2 build cargo build -p rstream --lib --target "$rust_host"
     with_libfabric2 with_provider "$programs/built2/conformance" -j 4
     diff <(FI_PROVIDER_PATH=$own fi_info -l 2>&1) <(FI_PROVIDER_PATH=$provider:$own fi_info -l 2>&1)
 }

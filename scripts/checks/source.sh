@@ -29,7 +29,7 @@ packages() {
     for folder in crates/*; do
         packages+=(-p "${folder#crates/}")
     done
-    build "${hidden[@]}" cargo package --allow-dirty --target-dir target/packaged "${packages[@]}"
+    CARGO_PROFILE_DEV_DEBUG=false build "${hidden[@]}" cargo package --allow-dirty --target-dir target/packaged "${packages[@]}"
     stray=$(cargo package --allow-dirty --list "${packages[@]}" | grep -vE \
         '^(|\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|[a-zA-Z]+\.md|((src|examples|tests|benches)/.*|build)\.rs|cbindgen\.toml|include/.*\.h)$' ||
         true)
