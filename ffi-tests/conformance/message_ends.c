@@ -3,6 +3,7 @@
 #include "message.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 /* How one operation ended. */
@@ -172,6 +173,30 @@ static void killed_after_sending(void)
     side_close(&listener);
 }
 
+/* An end between two messages looks orderly: the log is what tells of a peer that was killed. */
+static void end_is_logged(void)
+{
+    struct side listener, server;
+    char text[65536] = "";
+    struct peer peer;
+    int errors;
+
+    setenv("FI_LOG_LEVEL", "info", 1);
+    setenv("FI_LOG_SUBSYS", "ep_ctrl", 1);
+    victim_open(&peer, (struct role){offer_memory}, &listener, &server);
+    CHECK_INT(peer_hear(&peer), 1);
+    errors = capture_errors();
+    peer_kill(&peer);
+    (void)await_event(server.eq, FI_SHUTDOWN);
+    if (readable(errors, 0))
+        CHECK_SYS(read(errors, text, sizeof text - 1));
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    if (!strstr(text, " has ended the connection"))
+        fail_at(__FILE__, __LINE__, "nothing of the end in: %s", text);
+    side_close(&server);
+    side_close(&listener);
+}
+
 /* More than arrives in a few calls. */
 #define HALF_LENGTH ((size_t)(64 << 20))
 
@@ -293,6 +318,7 @@ static void closed_with_separate_queues(void)
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
+    TEST(end_is_logged, "a peer's end of the connection, as of one that is killed between two messages, stands in the log"),
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),
 };

@@ -34,6 +34,10 @@ impl<D: Device> Endpoint<D> {
                     Some((reason::codes(&error), Vec::new()))
                 }
                 ConnectionEvent::Disconnected => {
+                    // The system of a process that is killed does that, too.
+                    if let Some(peer) = state.cq.peer_address(qp) {
+                        log::info!(target: "ep_ctrl", "{peer} has ended the connection");
+                    }
                     shut(state, at);
                     None
                 }
