@@ -289,11 +289,6 @@ bool on_rdma_device(void)
     return getenv("TEST_IPV4") != NULL;
 }
 
-size_t test_amount(size_t all)
-{
-    return on_rdma_device() ? all / 4 : all;
-}
-
 void needs_embedded_device(void)
 {
     if (on_rdma_device())
@@ -440,4 +435,15 @@ int capture_errors(void)
     CHECK_SYS(dup2(ends[1], STDERR_FILENO));
     close(ends[1]);
     return ends[0];
+}
+
+void check_logged(int errors, const char *words)
+{
+    char text[65536] = "";
+
+    if (readable(errors, 0))
+        CHECK_SYS(read(errors, text, sizeof text - 1));
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    if (!strstr(text, words))
+        fail_at(__FILE__, __LINE__, "\"%s\" is not in: %s", words, text);
 }

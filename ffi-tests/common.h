@@ -241,6 +241,8 @@ int wait_fd(struct fid *fid);
 bool readable(int fd, int ms);
 /* Captures what the process writes to standard error from now on. */
 int capture_errors(void);
+/* Ends that, and fails unless the words have been written. */
+void check_logged(int errors, const char *words);
 
 /* ---- addresses and devices of the tests ----------------------------------------------------- */
 
@@ -255,8 +257,6 @@ void needs_embedded_device(void);
 /* Skips the test unless the device is an RDMA device. */
 void needs_rdma_device(void);
 bool on_rdma_device(void);
-/* How much of this a test moves: on RDMA devices, which an emulated machine has, a quarter. */
-size_t test_amount(size_t all);
 /* Causes a fault of the RDMA device, with the name that scripts/vm/fault.sh gives it. mend() or the end of
  * the process repairs the device. */
 void fault(const char *what);

@@ -11,8 +11,8 @@
 #
 # The machine sees this machine's files, and the command runs as root in the same folder with the same
 # environment. What it writes outside the folders of -w is gone with it. Its output and its exit status are
-# those of this command; 124: it took too long, and standard error has the threads that were left and where those
-# that wait in the kernel wait; 125: the machine failed. scripts/vm/devices.sh names the
+# those of this command; 124: it took too long, and standard error has what its threads did after three quarters
+# of the time; 125: the machine failed. scripts/vm/devices.sh names the
 # devices and their addresses. It is an emulation: nothing has to be allowed, nothing is installed by this.
 set -euo pipefail
 

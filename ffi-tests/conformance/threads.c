@@ -95,7 +95,7 @@ static void *send_records(void *argument)
     struct record record = {.sender = atomic_fetch_add(&shared->sender, 1)};
     struct dice dice = {record.sender};
 
-    for (uint64_t rest = 0; record.number < test_amount(RECORDS); record.number++) {
+    for (uint64_t rest = 0; record.number < RECORDS; record.number++) {
         if (rest-- == 0) {
             rest = throw_below(&dice, 1000);
             sleep_ms((int)throw_below(&dice, 2));
@@ -166,7 +166,7 @@ static void several_in_each_direction(void)
     }
     for (unsigned end = 0; end < 2; end++) {
         shared[end].ep = end ? pair.server.ep : pair.client.ep;
-        shared[end].left = SHARERS * (unsigned)test_amount(RECORDS);
+        shared[end].left = SHARERS * RECORDS;
         for (unsigned i = 0; i < 2 * SHARERS; i++)
             CHECK_INT(pthread_create(&threads[end][i], NULL, i % 2 ? send_records : receive_records, &shared[end]), 0);
         CHECK_INT(pthread_create(&threads[end][2 * SHARERS], NULL, ask_at_times, &shared[end]), 0);

@@ -337,9 +337,9 @@ static void sleeping_stream(size_t ring, uint32_t protocol, uint64_t length)
 static void no_lost_wake_up(void)
 {
     no_keepalive();
-    sleeping_stream(4096, FI_PROTO_RSTREAM, test_amount(20 << 20));
-    sleeping_stream(32768, FI_PROTO_IWARP, test_amount(20 << 20));
-    sleeping_stream(97, FI_PROTO_RSTREAM, test_amount(1 << 20));
+    sleeping_stream(4096, FI_PROTO_RSTREAM, 20 << 20);
+    sleeping_stream(32768, FI_PROTO_IWARP, 20 << 20);
+    sleeping_stream(97, FI_PROTO_RSTREAM, 1 << 20);
 }
 
 static void plain_epoll_loop(void)
@@ -745,7 +745,7 @@ static void half_closed_sleeps(void)
 
 /* Sends until the endpoint takes no more bytes, with or without FI_MORE, and sleeps edge-triggered. A peer
  * in another thread reads. */
-#define EDGES_BYTES test_amount(600 << 10)
+#define EDGES_BYTES ((size_t)600 << 10)
 
 static void *read_all(void *argument)
 {

@@ -36,7 +36,7 @@ echo vm >/proc/sys/kernel/hostname
 ulimit -l unlimited
 ulimit -n 65536
 
-# Before the time is over: the threads, and where those that wait in the kernel wait.
+# If the command takes long: the threads, and where those that wait in the kernel wait.
 {
     sleep $((limit * 3 / 4))
     ps -N --ppid 2 -Lo pid,lwp,stat,time,wchan:20,args | cut -c -160
