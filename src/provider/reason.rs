@@ -23,7 +23,7 @@ macro_rules! reasons {
 reasons! {
     NobodyListens: ECONNREFUSED, c"connection refused: nobody is listening there";
     Rejected: ECONNREFUSED, c"connection rejected by the peer's application";
-    RejectedKind: ECONNREFUSED, c"connection rejected: what listens there is not for message endpoints";
+    RejectedKind: ECONNREFUSED, c"connection rejected: what listens there is for endpoints of another kind";
     RejectedVersion: ECONNREFUSED, c"connection rejected: the peer speaks another version of the stream protocol";
     RejectedParameters: ECONNREFUSED, c"connection rejected: the peer does not accept this side's ring or queue sizes";
     RejectedResources: ECONNREFUSED, c"connection rejected: the peer has no room for another connection";

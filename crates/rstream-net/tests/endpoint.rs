@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Random, check, peer_address, spawn_test, thread_time, values};
+use rdma_verbs::typed::Shard;
 use rstream_net::endpoint::{Answer, Listener, Options, Path, Rejected, Stream};
+use rstream_protocol::hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const HERE: &str = "127.0.0.1:0";
@@ -466,6 +468,22 @@ fn failures_to_connect_are_told_apart() {
     for options in [Options::new().rings(0, 1), Options::new().depths(2, 3), Options::new().backlog(0)] {
         assert_eq!(kind(options.bind(HERE)), ErrorKind::InvalidInput);
     }
+}
+
+#[test]
+fn a_listener_for_messages_is_told_apart() {
+    let shard = Shard::embedded().unwrap();
+    let listener = shard.listen(HERE.parse().unwrap(), 1).unwrap();
+    let address = listener.local_address();
+    let messages = thread::spawn(move || {
+        let _shard = shard;
+        listener.next().wait().unwrap().reject(&hello::encode(b"of messages"));
+    });
+    let error = Stream::connect(address).unwrap_err();
+    messages.join().unwrap();
+    assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(error.to_string(), "the peer rejected the connection: what listens there is for messages");
+    assert_eq!(error.get_ref().unwrap().downcast_ref::<Rejected>().unwrap().data(), b"");
 }
 
 #[test]

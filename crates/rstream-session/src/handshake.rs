@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use rdma_verbs::{
     self as verbs, ConnectError, ConnectionEvent, Connections, Device, DeviceAttributes, EventTarget,
 };
-use rstream_protocol::{Extension, Features, Offer, OfferError, Refusal, RefusalReason, Stream};
+use rstream_protocol::{Extension, Features, Offer, OfferError, Refusal, RefusalReason, Stream, hello};
 use rstream_ring::{Rendezvous, RingSizes};
 
 use super::connection::Connection;
@@ -55,6 +55,8 @@ pub enum Outcome<D: Device> {
     Connected(Box<Connection<D>>, Vec<u8>),
     /// The peer refused, with its application's data.
     Rejected(RefusalReason, Vec<u8>),
+    /// What listens there is for message endpoints.
+    RejectedKind,
     /// The attempt failed.
     Failed(ConnectError),
     /// The peer's parameters make no connection.
@@ -141,6 +143,9 @@ impl<D: Device> Handshake<D> {
         Ok(match event {
             ConnectionEvent::Established { private_data } => {
                 self.establish(&private_data).unwrap_or_else(Outcome::BadParameters)
+            }
+            ConnectionEvent::Rejected { private_data } if hello::decode(&private_data).is_some() => {
+                Outcome::RejectedKind
             }
             ConnectionEvent::Rejected { private_data } => {
                 let refusal = Refusal::decode(&private_data);

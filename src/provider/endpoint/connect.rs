@@ -71,6 +71,7 @@ impl<D: Device> Endpoint<D> {
             Ok(Outcome::Rejected(reason, data)) => {
                 self.fail(inner, Reason::of_refusal(reason).codes(), data);
             }
+            Ok(Outcome::RejectedKind) => self.fail(inner, Reason::RejectedKind.codes(), Vec::new()),
             Ok(Outcome::Failed(error)) => {
                 let unusual = matches!(error, ConnectError::Protocol(_));
                 let level = if unusual { log::Level::Warn } else { log::Level::Info };

@@ -11,7 +11,7 @@ use rstream_protocol::RefusalReason;
 use rstream_session::{Connection, Handshake, Outcome, Peer, Settings, Started, StreamQueuePair, refusal};
 
 use super::core::{Core, Descriptors};
-use super::error::{of_attempt, of_device, of_reject, of_start};
+use super::error::{of_attempt, of_device, of_reject, of_reject_of_kind, of_start};
 use super::options::Options;
 use rdma_verbs::ConnectionRequest as _;
 
@@ -99,6 +99,7 @@ impl Attempt {
             }
             Ok(Outcome::Connected(connection, data)) => Some(self.finish(connection, data)),
             Ok(Outcome::Rejected(reason, data)) => Some(Err(of_reject(reason, data))),
+            Ok(Outcome::RejectedKind) => Some(Err(of_reject_of_kind())),
             Ok(Outcome::Failed(error)) => Some(Err(of_attempt(error))),
             Ok(Outcome::BadParameters(why)) => Some(Err(io::Error::new(io::ErrorKind::InvalidData, why))),
         }

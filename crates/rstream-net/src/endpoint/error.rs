@@ -30,6 +30,15 @@ pub(super) fn of_reject(reason: RefusalReason, data: Vec<u8>) -> io::Error {
         RefusalReason::Parameters => "these sizes make no connection",
         RefusalReason::Resources => "it has no memory or no queue for it",
     };
+    rejected(why, data)
+}
+
+/// What listens there is for message endpoints.
+pub(super) fn of_reject_of_kind() -> io::Error {
+    rejected("what listens there is for messages", Vec::new())
+}
+
+fn rejected(why: &'static str, data: Vec<u8>) -> io::Error {
     io::Error::new(ErrorKind::ConnectionRefused, Rejected { why, data })
 }
 
