@@ -13,9 +13,11 @@ static void message_attributes(void)
 {
     const uint64_t order = FI_ORDER_RAR | FI_ORDER_RAW | FI_ORDER_WAW | FI_ORDER_RAS | FI_ORDER_WAS | FI_ORDER_SAW |
                            FI_ORDER_SAS | FI_ORDER_RMA_RAR | FI_ORDER_RMA_RAW | FI_ORDER_RMA_WAW;
-    struct fi_info *hints = message_hints(NULL), *list = find(IPV4, "7471", 0, hints);
+    struct fi_info *hints = message_hints(NULL), *list;
     unsigned count = 0;
 
+    hints->caps = 0;
+    list = find(IPV4, "7471", 0, hints);
     for (struct fi_info *info = list; info; info = info->next, count++) {
         CHECK(is_ours(info));
         CHECK_INT(info->ep_attr->type, FI_EP_MSG);
@@ -47,6 +49,67 @@ static void message_attributes(void)
     CHECK_AT_LEAST(count, 1);
     fi_freeinfo(list);
     fi_freeinfo(hints);
+}
+
+/* Of the primary capabilities only those are enabled that are asked for, in all directions if none is named. */
+static void asked_capabilities(void)
+{
+    const uint64_t hosts = FI_LOCAL_COMM | FI_REMOTE_COMM, messages = FI_MSG | FI_SEND | FI_RECV;
+    const uint64_t memory = FI_RMA | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE | FI_RMA_EVENT;
+    const struct {
+        uint64_t asked, all, tx, rx;
+    } cases[] = {
+        {FI_MSG, messages | hosts, FI_MSG | FI_SEND, FI_MSG | FI_RECV},
+        {FI_MSG | FI_SEND, FI_MSG | FI_SEND | hosts, FI_MSG | FI_SEND, FI_MSG},
+        {FI_RMA, memory | hosts, FI_RMA | FI_READ | FI_WRITE, memory & ~(FI_READ | FI_WRITE)},
+        {FI_MSG | FI_RMA | FI_READ, messages | FI_RMA | FI_READ | FI_RMA_EVENT | hosts,
+         FI_MSG | FI_SEND | FI_RMA | FI_READ, FI_MSG | FI_RECV | FI_RMA | FI_RMA_EVENT},
+        {FI_LOCAL_COMM, messages | memory | hosts, FI_MSG | FI_SEND | FI_RMA | FI_READ | FI_WRITE,
+         FI_MSG | FI_RECV | (memory & ~(FI_READ | FI_WRITE))},
+    };
+
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fi_info *hints = message_hints(NULL), *info;
+
+        hints->caps = cases[i].asked;
+        info = find(IPV4, "7471", 0, hints);
+        CHECK_INT(info->caps, cases[i].all);
+        CHECK_INT(info->tx_attr->caps, cases[i].tx);
+        CHECK_INT(info->rx_attr->caps, cases[i].rx);
+        fi_freeinfo(info);
+        fi_freeinfo(hints);
+    }
+}
+
+/* What fi_getinfo would not answer opens no endpoint either. */
+static void changed_infos(void)
+{
+    struct side side, listener;
+    struct fid_ep *ep = NULL;
+
+    message_listen(&listener, NULL);
+    message_client(&side, &listener, NULL);
+#define REFUSED_WITH(field, value)                                                                  \
+    do {                                                                                            \
+        struct fi_info *info_ = fi_dupinfo(side.info);                                              \
+                                                                                                    \
+        info_->field = (value);                                                                     \
+        CHECK_RET(fi_endpoint(side.domain, info_, &ep, NULL), -FI_ENODATA);                         \
+        fi_freeinfo(info_);                                                                         \
+    } while (0)
+    REFUSED_WITH(ep_attr->type, FI_EP_RDM);
+    REFUSED_WITH(ep_attr->type, FI_EP_DGRAM);
+    REFUSED_WITH(ep_attr->max_msg_size, (size_t)UINT32_MAX + 1);
+    REFUSED_WITH(tx_attr->inject_size, MESSAGE_INJECT + 1);
+    REFUSED_WITH(tx_attr->iov_limit, MESSAGE_IOVS + 1);
+    REFUSED_WITH(tx_attr->size, (size_t)1 << 30);
+    REFUSED_WITH(rx_attr->size, (size_t)1 << 30);
+    REFUSED_WITH(rx_attr->op_flags, FI_MULTI_RECV);
+    CHECK(ep == NULL);
+    CHECK_OK(fi_endpoint(side.domain, side.info, &ep, NULL));
+    close_fid(&ep->fid);
+    side_close(&side);
+    side_close(&listener);
 }
 
 /* Addresses in different networks belong to different fabrics, each of which answers for itself alone. */
@@ -1248,6 +1311,8 @@ static void strangers(void)
 static const struct test tests[] = {
     TEST(message_attributes, "hints of FI_EP_MSG: the attributes of the answer"),
     TEST(filters, "hints are filters"),
+    TEST(asked_capabilities, "only the primary capabilities that the hints ask for are answered"),
+    TEST(changed_infos, "fi_endpoint with an info that fi_getinfo would not answer: -FI_ENODATA"),
     TEST(fabric_of_network, "the fabric's name has the network of the local address, and is a filter"),
     TEST(answers_itself, "an info given as hints is answered by itself first"),
     TEST(behind_streams, "without a type, infos of streams come before those of messages"),

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -757,6 +758,61 @@ static void counter_waits(void)
     close_counted(&pair);
 }
 
+static volatile sig_atomic_t handled;
+
+static void handle(int number)
+{
+    (void)number;
+    handled = 1;
+}
+
+/* Again and again, for a signal that comes before the call does not end it. */
+static void *interrupt(void *argument)
+{
+    for (int i = 0; i < 5; i++) {
+        sleep_ms(20);
+        CHECK_OK(pthread_kill(*(const pthread_t *)argument, SIGUSR1));
+    }
+    return NULL;
+}
+
+/* A program that is told by a signal to stop waiting can do so. */
+static void signals_end_waits(void)
+{
+    struct message_settings settings = {
+        .prepare = bind_counters,
+        .cq = {.wait_obj = FI_WAIT_FD, .wait_cond = FI_CQ_COND_THRESHOLD},
+    };
+    pthread_t self = pthread_self();
+    struct sigaction action = {.sa_handler = handle};
+    struct fi_cq_data_entry entries[2];
+    struct fi_eq_cm_entry event;
+    struct fid_cntr *counter;
+    struct pair pair;
+    pthread_t thread;
+    uint32_t kind;
+
+    counted_sides = 0;
+    messages_open(&pair, &settings);
+    counter = counters[1][RECEIVES];
+    CHECK_OK(sigaction(SIGUSR1, &action, NULL));
+    for (int limit = -1; limit <= PATIENCE_MS; limit += PATIENCE_MS + 1) {
+        for (int threshold = 1; threshold <= 2; threshold++) {
+            CHECK_OK(pthread_create(&thread, NULL, interrupt, &self));
+            CHECK_RET(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)threshold, limit), -FI_EINTR);
+            CHECK_OK(pthread_join(thread, NULL));
+        }
+        CHECK_OK(pthread_create(&thread, NULL, interrupt, &self));
+        CHECK_RET(fi_eq_sread(pair.server.eq, &kind, &event, sizeof event, limit, 0), -FI_EINTR);
+        CHECK_OK(pthread_join(thread, NULL));
+        CHECK_OK(pthread_create(&thread, NULL, interrupt, &self));
+        CHECK_RET(fi_cntr_wait(counter, 1, limit), -FI_EINTR);
+        CHECK_OK(pthread_join(thread, NULL));
+    }
+    CHECK(handled);
+    close_counted(&pair);
+}
+
 static void counter_attributes(void)
 {
     const enum fi_wait_obj granted[] = {FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_MUTEX_COND};
@@ -1100,6 +1156,7 @@ static const struct test tests[] = {
     TEST(wakes_for_sends, "the sender's descriptor wakes when its message can go on"),
     TEST(counting, "counters count successes and failures, injected operations too"),
     TEST(counter_waits, "fi_cntr_wait, set, add, seterr, adderr"),
+    TEST(signals_end_waits, "a handled signal ends fi_cq_sread, fi_eq_sread and fi_cntr_wait: -FI_EINTR"),
     TEST(counter_attributes, "wait objects, events and flags of fi_cntr_open"),
     TEST(shared_receives, "a shared receive context serves two endpoints"),
     TEST(shared_selective, "receives of a shared context whose endpoint's queue is bound selectively"),

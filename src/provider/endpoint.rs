@@ -99,6 +99,9 @@ impl<D: Device> Endpoint<D> {
             Some(request) => request.stream().ok_or(Errno::EINVAL)?.1,
             None => Sizes::DEFAULT,
         };
+        if !info::describes_endpoint(info) {
+            return Err(Errno::ENODATA);
+        }
         let attributes = domain.device().attributes();
         let sizes = options::with_depths_of(inherited, info, &attributes)?;
         let (source, destination) = (info.src_addr()?, info.dest_addr()?);

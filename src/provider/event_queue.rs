@@ -302,11 +302,10 @@ impl EqOps for EventQueue {
         let mut ready = Vec::new();
         let mut outcome = self.drive(|queue| queue.take(out));
         while outcome == Err(Errno::EAGAIN) {
-            let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            if wait::is_over(give_up) {
                 return Err(Errno::EAGAIN);
             }
-            self.wait.wait(left, &mut ready).map_err(errno_of)?;
+            wait::sleep(&self.wait, give_up, &mut ready)?;
             outcome = self.drive_ready(&mut ready, |queue| queue.take(out));
         }
         outcome

@@ -143,11 +143,14 @@ impl Choice {
 
 /// Whether any stream endpoint can satisfy the hints.
 fn fits(hints: InfoRef<'_>) -> bool {
-    is_subset(hints.caps(), CAPS)
-        && hints.ep_attr().is_none_or(fits_endpoint)
-        && hints.tx_attr().is_none_or(fits_tx)
-        && hints.rx_attr().is_none_or(fits_rx)
-        && hints.domain_attr().is_none_or(fits_domain)
+    is_subset(hints.caps(), CAPS) && describes_endpoint(hints) && hints.domain_attr().is_none_or(fits_domain)
+}
+
+/// Whether a stream endpoint can be as an info says.
+pub(super) fn describes_endpoint(info: InfoRef<'_>) -> bool {
+    info.ep_attr().is_none_or(fits_endpoint)
+        && info.tx_attr().is_none_or(fits_tx)
+        && info.rx_attr().is_none_or(fits_rx)
 }
 
 fn is_subset(asked: u64, offered: u64) -> bool {

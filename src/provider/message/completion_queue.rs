@@ -14,7 +14,6 @@ use super::operation::{self, Entry};
 use super::waiter::Goal;
 use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno, Fid, Result, constants};
 use crate::provider::children::Child;
-use crate::provider::error::errno_of;
 use crate::provider::wait;
 use rdma_verbs::{Device, Signal, WaitSet};
 
@@ -174,15 +173,15 @@ impl<D: Device> CqOps for CompletionQueue<D> {
     }
 
     fn sread(&self, out: &mut CompletionsOut<'_>, threshold: usize, timeout: Option<Duration>) -> Result<()> {
-        let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
+        let set = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
         let give_up = timeout.map(|timeout| Instant::now() + timeout);
         let (mut ready, mut waits) = (Vec::new(), false);
         loop {
-            let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
+            let is_late = wait::is_over(give_up);
             let outcome = self.engine.with(|state| {
                 let is_busy = self.is_ready_before_sleep(state);
                 let queue = &mut state.queues[self.at];
-                let is_over = queue.ends_wait(threshold) || left.is_some_and(|left| left.is_zero());
+                let is_over = queue.ends_wait(threshold) || is_late;
                 queue.is_signaled &= !is_over;
                 queue.readers = queue.readers + usize::from(!is_over) - usize::from(waits);
                 waits = !is_over;
@@ -198,7 +197,7 @@ impl<D: Device> CqOps for CompletionQueue<D> {
                 Err(true) => Ok(()),
                 Err(false) => {
                     ready.clear();
-                    wait.wait(left, &mut ready).map(drop).map_err(errno_of)
+                    wait::sleep(set, give_up, &mut ready)
                 }
             };
             if let Err(error) = slept {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueue;
 use super::counter::{Counter, Counters};
 use super::engine::{Engine, id_of};
-use super::info::{DEFAULT_SIZE, READS};
+use super::info::{self, DEFAULT_SIZE, READS};
 use super::limits::SPARE;
 use super::operation::{Kind, Operations};
 use super::shared_receive::{BoundReceives, SharedReceive};
@@ -151,6 +151,10 @@ impl<D: Device> Endpoint<D> {
         if is_other_handle || request.as_ref().is_some_and(|request| !request.is_of_messages()) {
             return Err(Errno::EINVAL);
         }
+        let engine = domain.engine()?;
+        if !info::describes_endpoint(&engine.limits, info) {
+            return Err(Errno::ENODATA);
+        }
         let size = |asked: usize| if asked == 0 { DEFAULT_SIZE } else { asked };
         let sizes = Sizes {
             tx: size(info.tx_attr().map_or(0, TxAttr::size)),
@@ -161,7 +165,6 @@ impl<D: Device> Endpoint<D> {
         // A passive endpoint that does not listen passes on its address.
         let bound = passive.map(|passive| passive.getname()).transpose()?;
         let (source, destination) = (bound.or(info.src_addr()?), info.dest_addr()?);
-        let engine = domain.engine()?;
         if let Some(request) = &request {
             request.claim();
         }

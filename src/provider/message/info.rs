@@ -15,6 +15,9 @@ pub(super) const READS: u8 = 16;
 const QUEUES: usize = 256;
 const REGIONS: usize = 1 << 20;
 
+const MSG_DIRECTIONS: u64 = constants::FI_SEND | constants::FI_RECV;
+const RMA_DIRECTIONS: u64 =
+    constants::FI_READ | constants::FI_WRITE | constants::FI_REMOTE_READ | constants::FI_REMOTE_WRITE;
 const TX_CAPS: u64 =
     constants::FI_MSG | constants::FI_RMA | constants::FI_SEND | constants::FI_READ | constants::FI_WRITE;
 const RX_CAPS: u64 = constants::FI_MSG
@@ -50,9 +53,7 @@ pub(in super::super) fn may_fit(hints: InfoRef<'_>) -> bool {
 /// Whether endpoints with these limits satisfy the hints, which [may fit](may_fit).
 fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
     is_subset(hints.caps(), caps(limits, CAPS))
-        && hints.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
-        && hints.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
-        && hints.rx_attr().is_none_or(|rx| fits_rx(limits, rx))
+        && describes_endpoint(limits, hints)
         && hints.domain_attr().is_none_or(|domain| {
             fits_domain(limits, domain)
                 && domain.cq_data_size() <= data_size(limits, Some(hints))
@@ -60,9 +61,32 @@ fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
         })
 }
 
+/// Whether an endpoint with these limits can be as an info says.
+pub(super) fn describes_endpoint(limits: &Limits, info: InfoRef<'_>) -> bool {
+    info.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
+        && info.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
+        && info.rx_attr().is_none_or(|rx| fits_rx(limits, rx))
+}
+
 /// The part of these capabilities that the device has.
 fn caps(limits: &Limits, caps: u64) -> u64 {
     if limits.is_direct { caps & !constants::FI_RMA_EVENT } else { caps }
+}
+
+/// The part of all capabilities that the hints ask for: messages or access to remote memory or both, in all directions
+/// if they name none (`fi_getinfo(3)`: only the primary capabilities that were asked for are enabled).
+fn asked(hints: Option<InfoRef<'_>>) -> u64 {
+    let asked = hints.map_or(0, InfoRef::caps);
+    if asked & (constants::FI_MSG | constants::FI_RMA) == 0 {
+        return CAPS;
+    }
+    let part = |primary: u64, directions: u64| match asked & directions {
+        _ if asked & primary == 0 => 0,
+        0 => primary | directions,
+        named => primary | named,
+    };
+    let events = if asked & constants::FI_RMA == 0 { 0 } else { constants::FI_RMA_EVENT };
+    part(constants::FI_MSG, MSG_DIRECTIONS) | part(constants::FI_RMA, RMA_DIRECTIONS) | events | DOMAIN_CAPS
 }
 
 fn is_subset(asked: u64, offered: u64) -> bool {
@@ -136,11 +160,7 @@ fn mr_mode(limits: &Limits, hints: Option<InfoRef<'_>>, version: u32) -> Option<
 }
 
 /// Capabilities for which peers have to reach memory.
-const REMOTE_ACCESS: u64 = constants::FI_RMA
-    | constants::FI_READ
-    | constants::FI_WRITE
-    | constants::FI_REMOTE_READ
-    | constants::FI_REMOTE_WRITE;
+const REMOTE_ACCESS: u64 = constants::FI_RMA | RMA_DIRECTIONS;
 
 /// The requirements of a device that accesses memory by itself.
 const DIRECT_MODE: i32 = constants::FI_MR_LOCAL
@@ -209,8 +229,9 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     let &Offer { hints, ref limits, mr_mode } = offer;
     let mode = mode(limits, hints, mr_mode);
     let (tx_hints, rx_hints) = (hints.and_then(InfoRef::tx_attr), hints.and_then(InfoRef::rx_attr));
+    let caps = caps(limits, asked(hints));
     let mut info = Info::new()?;
-    info.set_caps(caps(limits, CAPS));
+    info.set_caps(caps);
     info.set_mode(mode);
 
     let mut endpoint = info.ep_attr();
@@ -224,7 +245,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     endpoint.set_rx_ctx_cnt(if is_shared(hints) { constants::FI_SHARED_CONTEXT } else { 1 });
 
     let mut tx = info.tx_attr();
-    tx.set_caps(TX_CAPS);
+    tx.set_caps(caps & TX_CAPS);
     tx.set_op_flags(tx_hints.map_or(0, TxAttr::op_flags));
     tx.set_msg_order(ORDER);
     tx.set_comp_order(constants::FI_ORDER_STRICT);
@@ -234,7 +255,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     tx.set_rma_iov_limit(limits.iovs);
 
     let mut rx = info.rx_attr();
-    rx.set_caps(caps(limits, RX_CAPS));
+    rx.set_caps(caps & RX_CAPS);
     rx.set_op_flags(rx_hints.map_or(0, RxAttr::op_flags));
     rx.set_msg_order(ORDER);
     rx.set_comp_order(constants::FI_ORDER_STRICT);

@@ -11,7 +11,7 @@ use super::completion_queue::Queue;
 use super::counter::Count;
 use super::engine::Engine;
 use crate::abi::Result;
-use crate::provider::error::errno_of;
+use crate::provider::wait;
 use rdma_verbs::{Device, Signal, WaitSet};
 
 /// What a thread waits for.
@@ -66,27 +66,26 @@ impl Waiter {
 impl<D: Device> Engine<D> {
     /// Drives the engine and sleeps until the goal is reached. Returns whether it was reached in time.
     pub(super) fn wait_for(&self, goal: Goal, give_up: Option<Instant>) -> Result<bool> {
-        let wait = self.nested_set()?;
-        let signal = wait.signal(wait.token());
+        let set = self.nested_set()?;
+        let signal = set.signal(set.token());
         let at = self.with(|state| state.waiters.insert(Waiter { goal, signal }));
-        let outcome = self.sleep(at, &wait, give_up);
+        let outcome = self.sleep(at, &set, give_up);
         self.lock().waiters.remove(at);
         outcome
     }
 
-    fn sleep(&self, at: usize, wait: &WaitSet, give_up: Option<Instant>) -> Result<bool> {
+    fn sleep(&self, at: usize, set: &WaitSet, give_up: Option<Instant>) -> Result<bool> {
         let mut ready = Vec::new();
         loop {
             let (is_reached, may_sleep) = self.with(|state| {
                 let may_sleep = !state.drive() && !state.arm();
                 (state.waiters[at].goal.is_reached(&state.queues), may_sleep)
             });
-            let left = give_up.map(|at| at.saturating_duration_since(Instant::now()));
-            if is_reached || left.is_some_and(|left| left.is_zero()) {
+            if is_reached || wait::is_over(give_up) {
                 return Ok(is_reached);
             }
             if may_sleep {
-                wait.wait(left, &mut ready).map_err(errno_of)?;
+                wait::sleep(set, give_up, &mut ready)?;
                 ready.clear();
             }
         }
