@@ -296,6 +296,7 @@ waits() {
     step mpi-jobs mpi_jobs
     step_unless "$(lacks_networks)" mpi-bytes mpi_bytes
     step_unless "$(lacks_networks)" mpi-hosts mpi_hosts
+    step_unless "$(lacks_lossy_networks)" mpi-lossy mpi_lossy
     step sockets-model sockets_model
     step sockets-transcripts sockets_transcripts
     step sockets-cases sockets_cases

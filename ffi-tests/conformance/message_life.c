@@ -190,6 +190,12 @@ static void filters(void)
     ASK(tx_attr->inject_size, MESSAGE_INJECT, 0);
     ASK(tx_attr->inject_size, MESSAGE_INJECT + 1, -FI_ENODATA);
     ASK(tx_attr->iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
+    ASK(tx_attr->comp_order, FI_ORDER_STRICT, 0);
+    ASK(tx_attr->comp_order, FI_ORDER_STRICT | FI_ORDER_DATA, -FI_ENODATA);
+    ASK(rx_attr->comp_order, FI_ORDER_DATA, -FI_ENODATA);
+    ASK(domain_attr->resource_mgmt, FI_RM_ENABLED, 0);
+    ASK(domain_attr->resource_mgmt, (enum fi_resource_mgmt)(FI_RM_ENABLED + 1), -FI_ENODATA);
+    ASK(domain_attr->max_err_data, 201, -FI_ENODATA);
     ASK(tx_attr->rma_iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
     ASK(rx_attr->iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
     ASK(tx_attr->size, 1 << 17, 0);

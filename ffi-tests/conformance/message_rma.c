@@ -278,7 +278,7 @@ static void scatter(void)
     offer_close(&offer);
 }
 
-static void delivered(void)
+static void delivered_with(uint64_t flags)
 {
     const size_t lengths[] = {1, 5000, 1 << 20, PATTERN_MAX};
     static uint8_t target[PATTERN_MAX];
@@ -295,7 +295,7 @@ static void delivered(void)
         memset(target, 0, sizeof target);
         remote.len = piece.iov_len = lengths[i];
         piece.iov_base = (void *)(uintptr_t)pattern(i, lengths[i]);
-        CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
+        CHECK_OK(fi_writemsg(offer.pair.client.ep, &message, flags | FI_COMPLETION));
         /* The target places nothing yet. */
         for (unsigned n = 0; n < 50; n++)
             check_no_completion(offer.pair.client.cq);
@@ -304,6 +304,18 @@ static void delivered(void)
     }
     close_fid(&region->fid);
     offer_close(&offer);
+}
+
+static void delivered(void)
+{
+    delivered_with(FI_DELIVERY_COMPLETE);
+}
+
+/* As the parameter says, also where the call does not. */
+static void always_delivered(void)
+{
+    CHECK_SYS(setenv("FI_RSTREAM_DELIVERY", "1", 1));
+    delivered_with(0);
 }
 
 /* Calls with pieces, and with descriptors, which are ignored. */
@@ -977,6 +989,7 @@ static const struct test tests[] = {
     TEST(counted_writes, "fi_mr_bind: a counter counts the writes to a region"),
     TEST(scatter, "fi_writemsg, fi_readmsg: up to 4 local and 4 remote pieces, divided differently"),
     TEST(delivered, "FI_DELIVERY_COMPLETE: after the bytes of the write are in the region"),
+    TEST(always_delivered, "the same for each write with FI_RSTREAM_DELIVERY=1"),
     TEST(vectors, "fi_writev, fi_readv; any descriptor"),
     TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),
     TEST(unread_writes_with_data, "writes with data wait while 262144 are unread, and arrive when these are read"),

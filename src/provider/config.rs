@@ -32,6 +32,12 @@ static SPIN_US: Param<i32> = Param {
            endpoint's descriptor, as long as that pays; 0: never",
     default: 20,
 };
+static DELIVERY: Param<bool> = Param {
+    name: c"delivery",
+    help: "complete each write of a message endpoint when the peer's memory has it, not when TCP has it: MPICH's \
+           one-sided calls between hosts need that",
+    default: false,
+};
 static IWARP_CRC: Param<bool> = Param {
     name: c"iwarp_crc",
     help: "ask for CRC32c on every frame of the embedded iWARP device; a peer that asks gets it anyway",
@@ -72,6 +78,7 @@ pub(super) static PARAMS: &[&dyn Definition] = &[
     &SPIN_US,
     &IFACE,
     &SHM,
+    &DELIVERY,
     &IWARP_CRC,
     &IWARP_MPA_REVISION,
     &PCAP,
@@ -90,6 +97,8 @@ pub(super) struct Config {
     pub(super) interface: Option<String>,
     /// Whether memory may be shared with a peer on this host.
     pub(super) shared_memory: bool,
+    /// Whether each write completes as with `FI_DELIVERY_COMPLETE`.
+    pub(super) delivery: bool,
     iwarp: iwarp::Config,
 }
 
@@ -123,6 +132,7 @@ impl Config {
             spin: Duration::from_micros(number(&SPIN_US, 0)),
             interface: Some(IFACE.get()).filter(|name| !name.is_empty()),
             shared_memory: SHM.get() && !capture(&PCAP.get()),
+            delivery: DELIVERY.get(),
             iwarp: iwarp::Config { mpa_revision, crc: IWARP_CRC.get(), ..iwarp::Config::default() },
         }
     }

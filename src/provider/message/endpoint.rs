@@ -20,6 +20,7 @@ use crate::abi::{
     constants,
 };
 use crate::provider::children::Child;
+use crate::provider::config::Config;
 use crate::provider::domain::Domain;
 use crate::provider::error::errno_of;
 use crate::provider::event_queue::Binding;
@@ -49,6 +50,8 @@ pub(super) struct Sizes {
     pub(super) rx: usize,
     pub(super) tx_flags: u64,
     pub(super) rx_flags: u64,
+    /// Flags that each write has.
+    pub(super) write_flags: u64,
 }
 
 /// The objects that are bound until the endpoint is enabled, and the references that keep others open.
@@ -161,6 +164,7 @@ impl<D: Device> Endpoint<D> {
             rx: size(info.rx_attr().map_or(0, RxAttr::size)),
             tx_flags: info.tx_attr().map_or(0, TxAttr::op_flags),
             rx_flags: info.rx_attr().map_or(0, RxAttr::op_flags),
+            write_flags: if Config::get().delivery { constants::FI_DELIVERY_COMPLETE } else { 0 },
         };
         // A passive endpoint that does not listen passes on its address.
         let bound = passive.map(|passive| passive.getname()).transpose()?;

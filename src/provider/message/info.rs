@@ -107,6 +107,7 @@ fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
     is_subset(tx.caps(), caps(limits, CAPS))
         && is_subset(tx.op_flags(), OP_FLAGS)
         && is_subset(tx.msg_order(), ORDER)
+        && is_subset(tx.comp_order(), constants::FI_ORDER_STRICT)
         && tx.inject_size() <= limits.inject
         && tx.size() <= limits.size
         && tx.iov_limit() <= limits.iovs
@@ -117,6 +118,7 @@ fn fits_rx(limits: &Limits, rx: RxAttr<'_>) -> bool {
     is_subset(rx.caps(), caps(limits, CAPS))
         && is_subset(rx.op_flags(), constants::FI_COMPLETION)
         && is_subset(rx.msg_order(), ORDER)
+        && is_subset(rx.comp_order(), constants::FI_ORDER_STRICT)
         && rx.total_buffered_recv() == 0
         && rx.size() <= limits.size
         && rx.iov_limit() <= limits.iovs
@@ -132,6 +134,8 @@ fn fits_domain(limits: &Limits, domain: DomainAttr<'_>) -> bool {
         && domain.cq_cnt() <= QUEUES
         && domain.cntr_cnt() <= QUEUES
         && domain.mr_cnt() <= REGIONS
+        && domain.resource_mgmt() <= constants::FI_RM_ENABLED
+        && domain.max_err_data() <= limits.user_data
         && domain.auth_key_size() == 0
 }
 

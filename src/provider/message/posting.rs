@@ -322,6 +322,7 @@ impl<D: Device> Endpoint<D> {
         self.check_keys(call.remote)?;
         self.engine.with(|state| {
             let flags = self.send_flags(call.flags, state.link(at)?)?;
+            let flags = flags | if kind == Kind::Write { self.sizes.write_flags } else { 0 };
             let mut operation = Operation::new(kind, call.context, flags);
             let is_inject = kind == Kind::Write && flags & constants::FI_INJECT != 0;
             if count == 1 && !is_inject {
