@@ -173,6 +173,63 @@ static void killed_after_sending(void)
     side_close(&listener);
 }
 
+/* More than the sockets hold. */
+#define UNTAKEN ((size_t)(32 << 20))
+#define UNTAKEN_SEND 100
+
+/* A peer that is killed while it has not taken all has its system reset the connection. What it had sent before still
+ * waits for receives, and the end comes behind it; only the sends end at once. Time, a further call that sends,
+ * fi_shutdown and fi_close drop what waits. */
+static void reset_spares_messages(void)
+{
+    enum { RECEIVE, WAIT, SEND, SHUTDOWN, CLOSE, WAYS };
+    static uint8_t got[KILLED_MESSAGES][KILLED_MESSAGES * KILLED_STEP];
+    uint8_t *untaken = map_pages(UNTAKEN);
+
+    for (int way = RECEIVE; way < WAYS; way++) {
+        struct side listener, server;
+        struct peer peer;
+        struct fid *eq;
+
+        victim_open(&peer, (struct role){send_messages}, &listener, &server);
+        CHECK_INT(peer_hear(&peer), 1);
+        check_no_completion(server.cq);
+        post_send(server.ep, untaken, UNTAKEN, UNTAKEN_SEND);
+        peer_kill(&peer);
+        (void)await_failed(server.cq, UNTAKEN_SEND, SENT, FI_ECANCELED);
+        eq = &server.eq->fid;
+        settle(&server, &eq, 1);
+        check_no_event(server.eq);
+        if (way == RECEIVE) {
+            int64_t cpu = cpu_ms();
+            uint64_t event;
+            uint32_t kind;
+
+            CHECK_RET(fi_eq_sread(server.eq, &kind, &event, sizeof event, 300, 0), -FI_EAGAIN);
+            check_idle("a reader of events behind a reset", cpu, 300);
+            for (unsigned i = 0; i < KILLED_MESSAGES; i++) {
+                check_no_event(server.eq);
+                post_recv(server.ep, got[i], sizeof got[i], i);
+                CHECK_INT(await_done(server.cq, i, RECEIVED).len, i * KILLED_STEP);
+                CHECK_BYTES(got[i], pattern(i, i * KILLED_STEP), i * KILLED_STEP);
+            }
+        } else if (way == SEND) {
+            CHECK_RET(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
+        } else if (way == SHUTDOWN) {
+            CHECK_OK(fi_shutdown(server.ep, 0));
+        }
+        if (way != CLOSE) {
+            (void)await_event(server.eq, FI_SHUTDOWN);
+            CHECK_RET(fi_recv(server.ep, got[0], 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
+        }
+        check_no_completion(server.cq);
+        check_no_event(server.eq);
+        side_close(&server);
+        side_close(&listener);
+    }
+    unmap_pages(untaken, UNTAKEN);
+}
+
 /* An end between two messages looks orderly: the log is what tells of a peer that was killed. */
 static void end_is_logged(void)
 {
@@ -313,6 +370,7 @@ static void closed_with_separate_queues(void)
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
+    TEST(reset_spares_messages, "what waits for receives when the connection is reset is received, or dropped by a send"),
     TEST(end_is_logged, "a peer's end of the connection, as of one that is killed between two messages, stands in the log"),
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),

@@ -421,6 +421,12 @@ impl Machine {
         self.transmitter.terminate(terminate, &about, wire);
     }
 
+    /// Ends the output: completes what is outstanding but for the receives, which what has arrived may still take.
+    pub fn end_output(&mut self, sink: &mut impl Sink) {
+        self.transmitter.flush(None, sink);
+        self.reads.clear();
+    }
+
     /// Ends the input and flushes the receives. Waiting output is still sent.
     pub fn end_input(&mut self, sink: &mut impl Sink) {
         self.receiver.flush(CompletionStatus::Flushed, sink);

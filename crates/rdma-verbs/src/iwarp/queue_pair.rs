@@ -32,7 +32,7 @@ use crate::{
     Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
     Token, WaitSet,
 };
-use ending::End;
+use ending::{End, Failure};
 use entries::{Entries, Queue};
 
 /// Maximum number of receive calls of one `drive`, so that a peer that sends without pause does not hold the
@@ -56,6 +56,9 @@ pub(super) struct QueuePair {
     unread: bool,
     /// Whether a call that looked for the end of the input could not get there: a message waits for a receive.
     missed_end: bool,
+    /// Of a socket that has failed while a message waited for a receive, until all that arrived before is taken. The
+    /// socket is in no poll set meanwhile.
+    failed: Option<Failure>,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
     /// Set once it is final; until then the socket is asked.
@@ -86,6 +89,7 @@ impl QueuePair {
             bulk: false,
             unread: false,
             missed_end: false,
+            failed: None,
             opened: None,
             ended: None,
             local: None,
@@ -110,6 +114,9 @@ impl QueuePair {
         if self.opened.is_some() && self.socket.is_none() {
             // There is no socket that could report it.
             return Some(Instant::now());
+        }
+        if let Some(failure) = &self.failed {
+            return Some(failure.deadline);
         }
         match &self.phase {
             Phase::Connecting(connecting) => Some(connecting.deadline()),
@@ -174,6 +181,7 @@ impl QueuePair {
                 self.finish(End::Fault(fault), sink, sets);
                 self.notify_end();
             }
+            Ok(()) if self.failed.is_some() => self.receive_rest(sink, sets),
             Ok(()) if self.send_output(sink, sets) => self.notify_end(),
             Ok(()) if self.missed_end && !self.machine.is_stalled() => {
                 // The set reported the end once: request another report.
@@ -203,6 +211,7 @@ impl QueuePair {
         sets: PollSets<'_>,
     ) -> Result<()> {
         let refused = |state| Error::BadState { state, what: "send" };
+        self.give_up_rest(ready, sets);
         if !matches!(self.phase, Phase::Open) {
             return Err(refused(self.state()));
         }
@@ -233,7 +242,9 @@ impl QueuePair {
         sink: &mut impl Sink,
         sets: PollSets<'_>,
     ) -> bool {
-        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else { return false };
+        let (Phase::Open, None, Some(wire)) = (&self.phase, &self.failed, &mut self.socket) else {
+            return false;
+        };
         let is_sent = {
             let mut port = Port { wire, sink, scratch: &mut Scratch::take() };
             self.machine.send_at_once(request, &mut port)
@@ -300,7 +311,9 @@ impl QueuePair {
             } else {
                 self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
             }
-            if self.has_vanished() {
+            if self.failed.as_ref().is_some_and(Failure::is_over) {
+                self.give_up_rest(sink, sets);
+            } else if self.has_vanished() {
                 self.finish(End::System(Errno::TIMEDOUT), sink, sets);
             }
             self.ended.as_ref()?;
@@ -339,15 +352,24 @@ impl QueuePair {
     /// Receives what arrived and sends what waits. Returns whether that ended the connection.
     fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
         let end = match self.phase {
+            Phase::Open | Phase::Closing { .. } if self.failed.is_some() && self.machine.is_stalled() => {
+                return false;
+            }
             Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
             Phase::Draining => None,
             Phase::Idle | Phase::Connecting(_) | Phase::Over => return false,
         };
-        if let Some(end) = end {
-            self.finish(end, sink, sets);
-            return true;
+        match end {
+            Some(End::System(errno)) if self.machine.is_stalled() => {
+                self.keep_rest(errno, sink, sets);
+                false
+            }
+            Some(end) => {
+                self.finish(end, sink, sets);
+                true
+            }
+            None => self.send_output(sink, sets),
         }
-        self.send_output(sink, sets)
     }
 
     /// Sends what waits. Returns whether that ended the connection.
@@ -399,6 +421,7 @@ impl QueuePair {
         let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
         let wanted = match self.phase {
+            _ if self.failed.is_some() => return false,
             Phase::Open | Phase::Closing { .. } => match (self.machine.is_stalled(), output) {
                 (false, false) => Interest::Read,
                 (false, true) => Interest::ReadWrite,

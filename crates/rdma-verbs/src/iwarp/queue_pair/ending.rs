@@ -1,10 +1,12 @@
 //! Ends the connection of a queue pair, on behalf of either side, in order or not.
 
+use std::time::{Duration, Instant};
+
 use rustix::io::Errno;
 
 use super::super::machine::{Fault, Sink};
 use super::super::membership::PollSets;
-use super::{Phase, QueuePair};
+use super::{Phase, QueuePair, THOROUGH_ROUNDS};
 use crate::{BreakReason, Cause, ConnectionEvent};
 use iwarp_wire::rdmap::Terminate;
 
@@ -16,10 +18,32 @@ pub(super) enum End {
     Fault(Fault),
 }
 
+/// For how long what arrived before the socket failed waits for the next receive.
+const REST_WAITS: Duration = Duration::from_secs(2);
+
+/// The failure of a socket behind which input waits for receives.
+pub(super) struct Failure {
+    errno: Errno,
+    /// When that input is dropped, unless a receive takes some of it before.
+    pub(super) deadline: Instant,
+}
+
+impl Failure {
+    fn now(errno: Errno) -> Self {
+        Self { errno, deadline: Instant::now() + REST_WAITS }
+    }
+
+    /// Whether its input is to be dropped.
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
 impl QueuePair {
     /// Begins an orderly end: nothing more can be posted, and the output ends when everything is sent.
     pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         match self.phase {
+            Phase::Open if self.failed.is_some() => self.give_up_rest(sink, sets),
             Phase::Open => {
                 self.phase = Phase::Closing { output_ended: false };
                 self.machine.close(sink);
@@ -78,10 +102,43 @@ impl QueuePair {
         }
     }
 
+    /// Handles the failure of the socket while a message waits for a receive: it and what came behind it are still
+    /// taken when there is one. Only the output ends.
+    pub(super) fn keep_rest(&mut self, errno: Errno, sink: &mut impl Sink, sets: PollSets<'_>) {
+        self.failed = Some(Failure::now(errno));
+        self.machine.end_output(sink);
+        // It would report the failure without end.
+        self.remove_from_sets(sets);
+        // Whoever waits for events has a deadline from now on.
+        self.notify_hang_up();
+    }
+
+    /// Takes the rest of what arrived before the socket failed, as far as there are receives, and then ends the
+    /// connection.
+    pub(super) fn receive_rest(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
+        while !self.machine.is_stalled() {
+            let end = self.receive(THOROUGH_ROUNDS, true, sink);
+            let has_more = end.is_none() && self.unread;
+            if !has_more && !self.machine.is_stalled() {
+                return self.give_up_rest(sink, sets);
+            }
+        }
+        self.failed = self.failed.take().map(|failure| Failure::now(failure.errno));
+    }
+
+    /// Drops what still waits for receives after the socket failed, and ends the connection.
+    pub(super) fn give_up_rest(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
+        if let Some(Failure { errno, .. }) = self.failed {
+            self.finish(End::System(errno), sink, sets);
+            self.notify_end();
+        }
+    }
+
     /// Handles the end of the input: decides on the event, and drains or flushes the output
     /// [RFC 5040 5.4-6, 7-1, 7.1-1] [RFC 5041 3-7, 6.2.1-4, 6.2.2-1, 7.1-7, 7.1-16].
     pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: PollSets<'_>) {
         let Some(socket) = &mut self.socket else { return };
+        self.failed = None;
         let (event, fault) = match end {
             End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
             End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
