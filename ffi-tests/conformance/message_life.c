@@ -174,6 +174,9 @@ static void fabric_of_network(void)
 
 static void filters(void)
 {
+    /* FI_ORDER_STRICT and FI_ORDER_DATA, which later headers call deprecated. */
+    const uint64_t strict = 0x1ff, data = 1 << 16;
+
     ASK(caps, FI_MSG | FI_TAGGED, -FI_ENODATA);
     ASK(caps, FI_MSG | FI_ATOMIC, -FI_ENODATA);
     ASK(caps, FI_MSG | FI_MULTI_RECV, -FI_ENODATA);
@@ -190,9 +193,9 @@ static void filters(void)
     ASK(tx_attr->inject_size, MESSAGE_INJECT, 0);
     ASK(tx_attr->inject_size, MESSAGE_INJECT + 1, -FI_ENODATA);
     ASK(tx_attr->iov_limit, MESSAGE_IOVS + 1, -FI_ENODATA);
-    ASK(tx_attr->comp_order, FI_ORDER_STRICT, 0);
-    ASK(tx_attr->comp_order, FI_ORDER_STRICT | FI_ORDER_DATA, -FI_ENODATA);
-    ASK(rx_attr->comp_order, FI_ORDER_DATA, -FI_ENODATA);
+    ASK(tx_attr->comp_order, strict, 0);
+    ASK(tx_attr->comp_order, strict | data, -FI_ENODATA);
+    ASK(rx_attr->comp_order, data, -FI_ENODATA);
     ASK(domain_attr->resource_mgmt, FI_RM_ENABLED, 0);
     ASK(domain_attr->resource_mgmt, (enum fi_resource_mgmt)(FI_RM_ENABLED + 1), -FI_ENODATA);
     ASK(domain_attr->max_err_data, 201, -FI_ENODATA);
