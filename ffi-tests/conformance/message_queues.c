@@ -766,15 +766,29 @@ static void handle(int number)
     handled = 1;
 }
 
-/* Again and again, for a signal that comes before the call does not end it. */
+static atomic_bool answered;
+
+/* Until the call has returned, for a signal that comes before it does not end it. */
 static void *interrupt(void *argument)
 {
-    for (int i = 0; i < 5; i++) {
+    while (!answered) {
         sleep_ms(20);
         CHECK_OK(pthread_kill(*(const pthread_t *)argument, SIGUSR1));
     }
     return NULL;
 }
+
+/* This call, during which signals come, is ended by one. */
+#define CHECK_INTERRUPTED(call)                                                                     \
+    do {                                                                                            \
+        pthread_t self_ = pthread_self(), thread_;                                                  \
+                                                                                                    \
+        answered = false;                                                                           \
+        CHECK_OK(pthread_create(&thread_, NULL, interrupt, &self_));                                \
+        CHECK_RET(call, -FI_EINTR);                                                                 \
+        answered = true;                                                                            \
+        CHECK_OK(pthread_join(thread_, NULL));                                                      \
+    } while (0)
 
 /* A program that is told by a signal to stop waiting can do so. */
 static void signals_end_waits(void)
@@ -783,13 +797,11 @@ static void signals_end_waits(void)
         .prepare = bind_counters,
         .cq = {.wait_obj = FI_WAIT_FD, .wait_cond = FI_CQ_COND_THRESHOLD},
     };
-    pthread_t self = pthread_self();
     struct sigaction action = {.sa_handler = handle};
     struct fi_cq_data_entry entries[2];
     struct fi_eq_cm_entry event;
     struct fid_cntr *counter;
     struct pair pair;
-    pthread_t thread;
     uint32_t kind;
 
     counted_sides = 0;
@@ -797,17 +809,10 @@ static void signals_end_waits(void)
     counter = counters[1][RECEIVES];
     CHECK_OK(sigaction(SIGUSR1, &action, NULL));
     for (int limit = -1; limit <= PATIENCE_MS; limit += PATIENCE_MS + 1) {
-        for (int threshold = 1; threshold <= 2; threshold++) {
-            CHECK_OK(pthread_create(&thread, NULL, interrupt, &self));
-            CHECK_RET(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)threshold, limit), -FI_EINTR);
-            CHECK_OK(pthread_join(thread, NULL));
-        }
-        CHECK_OK(pthread_create(&thread, NULL, interrupt, &self));
-        CHECK_RET(fi_eq_sread(pair.server.eq, &kind, &event, sizeof event, limit, 0), -FI_EINTR);
-        CHECK_OK(pthread_join(thread, NULL));
-        CHECK_OK(pthread_create(&thread, NULL, interrupt, &self));
-        CHECK_RET(fi_cntr_wait(counter, 1, limit), -FI_EINTR);
-        CHECK_OK(pthread_join(thread, NULL));
+        CHECK_INTERRUPTED(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)1, limit));
+        CHECK_INTERRUPTED(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)2, limit));
+        CHECK_INTERRUPTED(fi_eq_sread(pair.server.eq, &kind, &event, sizeof event, limit, 0));
+        CHECK_INTERRUPTED(fi_cntr_wait(counter, 1, limit));
     }
     CHECK(handled);
     close_counted(&pair);
