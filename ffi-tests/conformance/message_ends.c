@@ -301,6 +301,62 @@ static void killed_half_way(void)
     side_close(&listener);
 }
 
+/* A reset while messages wait for shared receives: the next ones are for them, and one that a message took which was
+ * cut serves the next connection. */
+static void reset_spares_shared(void)
+{
+    static const struct role roles[] = {{send_messages}, {send_much}};
+    static uint8_t got[KILLED_MESSAGES][KILLED_MESSAGES * KILLED_STEP];
+    uint8_t *untaken = map_pages(UNTAKEN), *long_one = map_pages(HALF_LENGTH);
+
+    for (unsigned cut = 0; cut < 2; cut++) {
+        struct side listener, client;
+        struct fid_ep *shared, *victim, *next;
+        struct event request;
+        struct peer peer;
+        struct fid *eq;
+
+        peer_start(&peer, connect_and_act, (void *)(uintptr_t)&roles[cut]);
+        message_listen(&listener, NULL);
+        message_queue(&listener, NULL);
+        CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+        request = victim_request(&peer, &listener);
+        victim = message_accept_shared(&listener, &request, shared, NULL);
+        (void)await_event(listener.eq, FI_CONNECTED);
+        CHECK_INT(peer_hear(&peer), 1);
+        check_no_completion(listener.cq);
+        post_send(victim, untaken, UNTAKEN, UNTAKEN_SEND);
+        peer_kill(&peer);
+        (void)await_failed(listener.cq, UNTAKEN_SEND, SENT, FI_ECANCELED);
+        eq = &listener.eq->fid;
+        settle(&listener, &eq, 1);
+        check_no_event(listener.eq);
+        for (unsigned i = 0; !cut && i < KILLED_MESSAGES; i++) {
+            post_recv(shared, got[i], sizeof got[i], i);
+            CHECK_INT(await_done(listener.cq, i, RECEIVED).len, i * KILLED_STEP);
+            CHECK_BYTES(got[i], pattern(i, i * KILLED_STEP), i * KILLED_STEP);
+        }
+        if (cut)
+            post_recv(shared, long_one, HALF_LENGTH, 1);
+        CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &victim->fid);
+        if (!cut)
+            post_recv(shared, long_one, HALF_LENGTH, 1);
+        check_no_completion(listener.cq);
+        next = message_shared(&listener, &client, shared, NULL);
+        CHECK_OK(fi_inject(client.ep, "next", 4, FI_ADDR_UNSPEC));
+        CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, 4);
+        CHECK_BYTES(long_one, "next", 4);
+        check_no_event(listener.eq);
+        close_fid(&victim->fid);
+        close_fid(&next->fid);
+        close_fid(&shared->fid);
+        side_close(&client);
+        side_close(&listener);
+    }
+    unmap_pages(long_one, HALF_LENGTH);
+    unmap_pages(untaken, UNTAKEN);
+}
+
 /* ---- separate queues ---------------------------------------------------------------------- */
 
 /* Each queue has the ends of its own direction, in the order of the calls, as soon as fi_close has returned. */
@@ -370,8 +426,9 @@ static void closed_with_separate_queues(void)
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
-    TEST(reset_spares_messages, "what waits for receives when the connection is reset is received, or dropped by a send"),
+    TEST(reset_spares_messages, "what waits for receives when the connection is reset is received, or dropped in the end"),
     TEST(end_is_logged, "a peer's end of the connection, as of one that is killed between two messages, stands in the log"),
+    TEST(reset_spares_shared, "the same with shared receives; one that a cut message took serves the next connection"),
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),
 };

@@ -768,7 +768,7 @@ static void handle(int number)
 
 static atomic_bool answered;
 
-/* Until the call has returned, for a signal that comes before it does not end it. */
+/* Sends signals until the call has returned: one that comes before the call begins does not end it. */
 static void *interrupt(void *argument)
 {
     while (!answered) {
@@ -778,7 +778,7 @@ static void *interrupt(void *argument)
     return NULL;
 }
 
-/* This call, during which signals come, is ended by one. */
+/* Makes a call while signals come, and checks that one of them ends it. */
 #define CHECK_INTERRUPTED(call)                                                                     \
     do {                                                                                            \
         pthread_t self_ = pthread_self(), thread_;                                                  \

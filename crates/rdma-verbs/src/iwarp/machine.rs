@@ -421,7 +421,7 @@ impl Machine {
         self.transmitter.terminate(terminate, &about, wire);
     }
 
-    /// Ends the output: completes what is outstanding but for the receives, which what has arrived may still take.
+    /// Completes all that is outstanding except the receives: what has arrived may still take those.
     pub fn end_output(&mut self, sink: &mut impl Sink) {
         self.transmitter.flush(None, sink);
         self.reads.clear();

@@ -56,9 +56,6 @@ pub(super) struct QueuePair {
     unread: bool,
     /// Whether a call that looked for the end of the input could not get there: a message waits for a receive.
     missed_end: bool,
-    /// Of a socket that has failed while a message waited for a receive, until all that arrived before is taken. The
-    /// socket is in no poll set meanwhile.
-    failed: Option<Failure>,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
     /// Set once it is final; until then the socket is asked.
@@ -72,7 +69,11 @@ enum Phase {
     Idle,
     Connecting(Box<Connecting>),
     Open,
-    Closing { output_ended: bool },
+    Closing {
+        output_ended: bool,
+    },
+    /// The socket has failed while a message waits for a receive. What arrived before is still taken.
+    Failed(Failure),
     Draining,
     Over,
 }
@@ -89,7 +90,6 @@ impl QueuePair {
             bulk: false,
             unread: false,
             missed_end: false,
-            failed: None,
             opened: None,
             ended: None,
             local: None,
@@ -115,11 +115,9 @@ impl QueuePair {
             // There is no socket that could report it.
             return Some(Instant::now());
         }
-        if let Some(failure) = &self.failed {
-            return Some(failure.deadline);
-        }
         match &self.phase {
             Phase::Connecting(connecting) => Some(connecting.deadline()),
+            Phase::Failed(failure) => Some(failure.deadline),
             Phase::Open | Phase::Closing { .. } => self.liveness.as_ref().map(Liveness::next),
             Phase::Idle | Phase::Draining | Phase::Over => None,
         }
@@ -141,7 +139,7 @@ impl QueuePair {
         sets: PollSets<'_>,
     ) -> Result<()> {
         match self.phase {
-            Phase::Idle | Phase::Connecting(_) | Phase::Open => {
+            Phase::Idle | Phase::Connecting(_) | Phase::Open | Phase::Failed(_) => {
                 let entries = Entries {
                     qp: self.number,
                     queue: if self.machine.is_for_messages() { Queue::MessageRecv } else { Queue::Recv },
@@ -181,7 +179,7 @@ impl QueuePair {
                 self.finish(End::Fault(fault), sink, sets);
                 self.notify_end();
             }
-            Ok(()) if self.failed.is_some() => self.receive_rest(sink, sets),
+            Ok(()) if matches!(self.phase, Phase::Failed(_)) => self.receive_rest(sink, sets),
             Ok(()) if self.send_output(sink, sets) => self.notify_end(),
             Ok(()) if self.missed_end && !self.machine.is_stalled() => {
                 // The set reported the end once: request another report.
@@ -211,8 +209,8 @@ impl QueuePair {
         sets: PollSets<'_>,
     ) -> Result<()> {
         let refused = |state| Error::BadState { state, what: "send" };
-        self.give_up_rest(ready, sets);
         if !matches!(self.phase, Phase::Open) {
+            self.give_up_rest(ready, sets);
             return Err(refused(self.state()));
         }
         let entries = Entries {
@@ -242,9 +240,7 @@ impl QueuePair {
         sink: &mut impl Sink,
         sets: PollSets<'_>,
     ) -> bool {
-        let (Phase::Open, None, Some(wire)) = (&self.phase, &self.failed, &mut self.socket) else {
-            return false;
-        };
+        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else { return false };
         let is_sent = {
             let mut port = Port { wire, sink, scratch: &mut Scratch::take() };
             self.machine.send_at_once(request, &mut port)
@@ -311,7 +307,7 @@ impl QueuePair {
             } else {
                 self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
             }
-            if self.failed.as_ref().is_some_and(Failure::is_over) {
+            if matches!(&self.phase, Phase::Failed(failure) if failure.is_over()) {
                 self.give_up_rest(sink, sets);
             } else if self.has_vanished() {
                 self.finish(End::System(Errno::TIMEDOUT), sink, sets);
@@ -352,12 +348,9 @@ impl QueuePair {
     /// Receives what arrived and sends what waits. Returns whether that ended the connection.
     fn drive_for(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
         let end = match self.phase {
-            Phase::Open | Phase::Closing { .. } if self.failed.is_some() && self.machine.is_stalled() => {
-                return false;
-            }
             Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
             Phase::Draining => None,
-            Phase::Idle | Phase::Connecting(_) | Phase::Over => return false,
+            Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => return false,
         };
         match end {
             Some(End::System(errno)) if self.machine.is_stalled() => {
@@ -409,7 +402,7 @@ impl QueuePair {
         match self.phase {
             Phase::Idle => "idle",
             Phase::Connecting(_) => "connecting",
-            Phase::Open => "connected",
+            Phase::Open | Phase::Failed(_) => "connected",
             Phase::Closing { .. } => "disconnecting",
             Phase::Draining | Phase::Over => "over",
         }
@@ -421,7 +414,6 @@ impl QueuePair {
         let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
         let wanted = match self.phase {
-            _ if self.failed.is_some() => return false,
             Phase::Open | Phase::Closing { .. } => match (self.machine.is_stalled(), output) {
                 (false, false) => Interest::Read,
                 (false, true) => Interest::ReadWrite,
@@ -430,7 +422,7 @@ impl QueuePair {
                 (true, true) => Interest::Write,
             },
             Phase::Draining => Interest::Write,
-            Phase::Idle | Phase::Connecting(_) | Phase::Over => return false,
+            Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => return false,
         };
         self.membership.set_interest(socket.as_fd(), wanted, sets) && output
     }

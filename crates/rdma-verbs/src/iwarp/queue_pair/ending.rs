@@ -21,7 +21,7 @@ pub(super) enum End {
 /// For how long what arrived before the socket failed waits for the next receive.
 const REST_WAITS: Duration = Duration::from_secs(2);
 
-/// The failure of a socket behind which input waits for receives.
+/// The failure of a socket whose last input waits for receives.
 pub(super) struct Failure {
     errno: Errno,
     /// When that input is dropped, unless a receive takes some of it before.
@@ -43,7 +43,7 @@ impl QueuePair {
     /// Begins an orderly end: nothing more can be posted, and the output ends when everything is sent.
     pub(in super::super) fn disconnect(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         match self.phase {
-            Phase::Open if self.failed.is_some() => self.give_up_rest(sink, sets),
+            Phase::Failed(_) => self.give_up_rest(sink, sets),
             Phase::Open => {
                 self.phase = Phase::Closing { output_ended: false };
                 self.machine.close(sink);
@@ -65,14 +65,15 @@ impl QueuePair {
     pub(in super::super) fn abort(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         self.remove_from_sets(sets);
         self.set_event_interest(None);
-        let was_established = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Draining);
+        let is_unreported = matches!(self.phase, Phase::Open | Phase::Closing { .. } | Phase::Failed(_));
+        let was_established = is_unreported || matches!(self.phase, Phase::Draining);
         let Some(mut socket) = self.socket.take() else { return };
         if was_established {
             self.machine.terminate(Terminate::LOCAL_CATASTROPHIC, &mut socket);
             self.machine.flush(None, sink);
         }
         // If an end was reported or waits to be reported, it remains the only one.
-        if matches!(self.phase, Phase::Open | Phase::Closing { .. }) {
+        if is_unreported {
             self.ended = Some(ConnectionEvent::Broken(BreakReason::Aborted));
         }
         socket.reset();
@@ -105,7 +106,7 @@ impl QueuePair {
     /// Handles the failure of the socket while a message waits for a receive: it and what came behind it are still
     /// taken when there is one. Only the output ends.
     pub(super) fn keep_rest(&mut self, errno: Errno, sink: &mut impl Sink, sets: PollSets<'_>) {
-        self.failed = Some(Failure::now(errno));
+        self.phase = Phase::Failed(Failure::now(errno));
         self.machine.end_output(sink);
         // It would report the failure without end.
         self.remove_from_sets(sets);
@@ -123,12 +124,14 @@ impl QueuePair {
                 return self.give_up_rest(sink, sets);
             }
         }
-        self.failed = self.failed.take().map(|failure| Failure::now(failure.errno));
+        if let Phase::Failed(failure) = &mut self.phase {
+            *failure = Failure::now(failure.errno);
+        }
     }
 
     /// Drops what still waits for receives after the socket failed, and ends the connection.
     pub(super) fn give_up_rest(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
-        if let Some(Failure { errno, .. }) = self.failed {
+        if let Phase::Failed(Failure { errno, .. }) = self.phase {
             self.finish(End::System(errno), sink, sets);
             self.notify_end();
         }
@@ -138,7 +141,6 @@ impl QueuePair {
     /// [RFC 5040 5.4-6, 7-1, 7.1-1] [RFC 5041 3-7, 6.2.1-4, 6.2.2-1, 7.1-7, 7.1-16].
     pub(super) fn finish(&mut self, end: End, sink: &mut impl Sink, sets: PollSets<'_>) {
         let Some(socket) = &mut self.socket else { return };
-        self.failed = None;
         let (event, fault) = match end {
             End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
             End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
