@@ -205,8 +205,8 @@ static void reset_spares_messages(void)
             uint64_t event;
             uint32_t kind;
 
-            CHECK_RET(fi_eq_sread(server.eq, &kind, &event, sizeof event, 300, 0), -FI_EAGAIN);
-            check_idle("a reader of events behind a reset", cpu, 300);
+            CHECK_RET(fi_eq_sread(server.eq, &kind, &event, sizeof event, 600, 0), -FI_EAGAIN);
+            check_idle("a reader of events behind a reset", cpu, 600);
             for (unsigned i = 0; i < KILLED_MESSAGES; i++) {
                 check_no_event(server.eq);
                 post_recv(server.ep, got[i], sizeof got[i], i);
