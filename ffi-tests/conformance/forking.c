@@ -252,8 +252,7 @@ static void living_child_listener(void)
     leave_behind();
     started = now_ms();
     fi_freeinfo(request.info);
-    close_fid(&listener.pep->fid);
-    listener.pep = NULL;
+    side_close(&listener);
     CHECK_INT(await_error(client.eq, NULL, 0).err, FI_ECONNRESET);
     CHECK_BETWEEN(now_ms() - started, 0, 5000);
     side_close(&client);
@@ -268,7 +267,6 @@ static void living_child_listener(void)
     CHECK_OK(fi_listen(again.pep));
     side_close(&again);
     side_close(&client);
-    side_close(&listener);
     fi_freeinfo(hints);
 }
 

@@ -882,6 +882,27 @@ static void shuts_down(void)
     shutdown_from(false);
 }
 
+/* A server of one connection closes its passive endpoint before it opens the endpoint. */
+static void accepts_after_listener(void)
+{
+    struct side listener, client, server;
+    struct event request;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    close_fid(&listener.pep->fid);
+    listener.pep = NULL;
+    message_server(&listener, &server, &request, NULL);
+    message_accept(&client, &server);
+    message_transfer(&client, &server, 100);
+    side_close(&server);
+    side_close(&client);
+    side_close(&listener);
+}
+
 /* More than the connection takes at once. The flags make no difference. */
 static void shuts_down_behind_much(void)
 {
@@ -1337,6 +1358,7 @@ static const struct test tests[] = {
     TEST(connection_data, "connection data of 0 to 200 bytes, exact"),
     TEST(rejected, "fi_reject with data: FI_ECONNREFUSED with the data"),
     TEST(nobody_listens, "nobody listens: FI_ECONNREFUSED"),
+    TEST(accepts_after_listener, "a request that was read is accepted after its passive endpoint is closed"),
     TEST(other_kind, "streams and messages are refused by each other's listeners"),
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
     TEST(shuts_down_behind_much, "fi_shutdown with 64 MiB to send, and with any flags: all of it arrives"),

@@ -362,20 +362,78 @@ static void endpoint_gives_up(void)
     side_close(&listener);
 }
 
+/* A request whose event nobody has read. */
 static void listener_gives_up(void)
 {
     struct side listener, client;
-    struct event request;
+    struct fi_eq_cm_entry entry;
+    uint32_t event;
 
     side_listen(&listener, IPV4, NULL);
     start_connect(&client, fid_port(&listener.pep->fid));
-    request = await_event(listener.eq, FI_CONNREQ);
+    while (fi_eq_read(listener.eq, &event, &entry, 1, 0) != -FI_ETOOSMALL)
+        drive();
     close_fid(&listener.pep->fid);
     listener.pep = NULL;
     CHECK(failure(&client) != FI_ETIMEDOUT);
-    /* No object refers to the request any more. */
-    CHECK_RET(fi_endpoint(listener.domain, request.info, &listener.ep, NULL), -FI_EINVAL);
-    fi_freeinfo(request.info);
+    check_no_event(listener.eq);
+    side_close(&client);
+    side_close(&listener);
+}
+
+/* Begins to connect, and closes the passive endpoint once the request is read. */
+static struct fi_info *orphaned_request(struct side *listener, struct side *client)
+{
+    struct event request;
+
+    side_listen(listener, IPV4, NULL);
+    start_connect(client, fid_port(&listener->pep->fid));
+    request = await_event(listener->eq, FI_CONNREQ);
+    close_fid(&listener->pep->fid);
+    listener->pep = NULL;
+    return request.info;
+}
+
+static void listener_leaves_requests(void)
+{
+    struct side listener, client, server;
+    struct event request = {.kind = FI_CONNREQ, .info = orphaned_request(&listener, &client)};
+
+    accept_request(&listener, &server, &request, NULL, 0);
+    await_event(client.eq, FI_CONNECTED);
+    await_event(server.eq, FI_CONNECTED);
+    transfer(client.ep, server.ep, 1000);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
+static void fabric_gives_up(void)
+{
+    struct side listener, client;
+    struct fi_info *request = orphaned_request(&listener, &client);
+
+    side_close(&listener);
+    CHECK(failure(&client) != FI_ETIMEDOUT);
+    fi_freeinfo(request);
+    side_close(&client);
+}
+
+static void listener_gives_up_old(void)
+{
+    struct side listener, client;
+    struct fi_info *request;
+
+    set_time_out();
+    request = orphaned_request(&listener, &client);
+    CHECK_INT(failure(&client), FI_ETIMEDOUT);
+    /* The request arrived after its peer's time had begun. */
+    sleep_ms(TIMEOUT_MS);
+    CHECK_OK(fi_passive_ep(listener.fabric, listener.info, &listener.pep, NULL));
+    close_fid(&listener.pep->fid);
+    listener.pep = NULL;
+    CHECK_RET(fi_endpoint(listener.domain, request, &listener.ep, NULL), -FI_EINVAL);
+    fi_freeinfo(request);
     side_close(&client);
     side_close(&listener);
 }
@@ -442,7 +500,10 @@ static const struct test tests[] = {
     TEST(unanswered, "a listener that does not answer: FI_RSTREAM_CONNECT_TIMEOUT_MS, FI_ETIMEDOUT"),
     TEST(unanswered_can_close, "fi_close while the listener does not answer"),
     TEST(endpoint_gives_up, "closing an endpoint that has not accepted its request gives the request up"),
-    TEST(listener_gives_up, "closing a passive endpoint gives up its requests that were not answered"),
+    TEST(listener_gives_up, "closing a passive endpoint gives up its requests that were not read"),
+    TEST(listener_leaves_requests, "but not those that were read: they can be accepted afterwards"),
+    TEST(fabric_gives_up, "closing the fabric gives these up"),
+    TEST(listener_gives_up_old, "closing a passive endpoint gives up those for which FI_RSTREAM_CONNECT_TIMEOUT_MS is over"),
     TEST(listener_leaves_to_endpoint, "but not those for which there is an endpoint"),
     TEST(peer_has_left, "a peer that has left: fi_reject and fi_accept answer 0, and one error entry follows the latter"),
 };

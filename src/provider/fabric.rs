@@ -1,6 +1,9 @@
 //! The fabric: devices of one kind, chosen by name, and the event queues of their endpoints.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::abi::{
     AnyFid, EqAttr, Errno, FabricOps, Fid, InfoRef, NewDomain, NewEventQueue, NewPassiveEndpoint, Result,
@@ -15,18 +18,21 @@ use super::event_queue::EventQueue;
 use super::message::completion_queue::CompletionQueue;
 use super::message::counter::Counter;
 use super::passive_endpoint::PassiveEndpoint;
+use super::request::Requests;
 
 /// An open fabric.
 pub(super) struct Fabric<D: Device> {
     /// Opens the device of a domain, by the domain's name.
     open: fn(&str) -> Result<D>,
     children: Children,
+    /// Connection requests that the application knows, of passive endpoints that are closed.
+    pub(super) orphans: Mutex<Requests<D>>,
 }
 
 impl<D: Device> Fabric<D> {
     /// A fabric whose devices `open` opens by the names of their domains.
     pub(super) fn new(open: fn(&str) -> Result<D>) -> Arc<Self> {
-        Arc::new(Self { open, children: Children::default() })
+        Arc::new(Self { open, children: Children::default(), orphans: Mutex::default() })
     }
 
     /// The device of the domain that an info names.
@@ -43,7 +49,9 @@ impl<D: Device> Fabric<D> {
 
 impl<D: Device> Fid for Fabric<D> {
     fn close(&self) -> Result<()> {
-        self.children.require_none()
+        self.children.require_none()?;
+        self.orphans.lock().abandon_after(Duration::ZERO);
+        Ok(())
     }
 }
 
@@ -53,7 +61,7 @@ impl<D: Device> FabricOps for Fabric<D> {
     }
 
     fn passive_ep(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewPassiveEndpoint> {
-        Ok(NewPassiveEndpoint::passive_endpoint(PassiveEndpoint::open(self, info)?))
+        Ok(NewPassiveEndpoint::passive_endpoint(PassiveEndpoint::open(Arc::clone(self), info)?))
     }
 
     fn eq_open(self: &Arc<Self>, attr: EqAttr) -> Result<NewEventQueue> {

@@ -31,6 +31,7 @@ const KEPT: usize = 1024;
 
 /// An open passive endpoint.
 pub(super) struct PassiveEndpoint<D: Device> {
+    fabric: Arc<Fabric<D>>,
     device: D,
     /// The info that it was opened with, from which those of connection requests are made.
     info: Info,
@@ -50,7 +51,7 @@ struct Inner<D: Device> {
 
 impl<D: Device> PassiveEndpoint<D> {
     /// Opens a passive endpoint as `info` describes it; without an address in it, on all of IPv4.
-    pub(super) fn open(fabric: &Fabric<D>, info: InfoRef<'_>) -> Result<Arc<Self>> {
+    pub(super) fn open(fabric: Arc<Fabric<D>>, info: InfoRef<'_>) -> Result<Arc<Self>> {
         let device = fabric.device(info)?;
         let sizes = if message::info::is_of_messages(info) {
             Sizes::DEFAULT
@@ -71,6 +72,7 @@ impl<D: Device> PassiveEndpoint<D> {
                 requests: Requests::default(),
                 membership,
             }),
+            fabric,
             device,
         }))
     }
@@ -159,11 +161,15 @@ impl<D: Device> Fid for PassiveEndpoint<D> {
     fn close(&self) -> Result<()> {
         let mut inner = self.inner.lock();
         inner.listener = None;
-        inner.membership = None;
-        inner.binding = None;
+        for event in inner.binding.take().iter().flat_map(Binding::take_unread) {
+            if let Event::ConnReq { info, .. } = event {
+                let request = info.as_ref().handle().and_then(|handle| handle.downcast::<Request<D>>());
+                request.inspect(|request| request.abandon());
+            }
+        }
         let requests = std::mem::take(&mut inner.requests);
-        drop(inner);
-        requests.abandon();
+        self.fabric.orphans.lock().adopt(requests, Config::get().connect.timeout);
+        inner.membership = None;
         Ok(())
     }
 

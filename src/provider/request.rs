@@ -1,10 +1,12 @@
 //! A connection request, which `FI_CONNREQ` reports and the application accepts or rejects.
 //!
 //! It belongs to its passive endpoint, and from `fi_endpoint` on to the endpoint that was opened for it. When
-//! the owner is closed, the request is abandoned.
+//! the owner is closed, the request is abandoned. But one whose event the application has read may still be
+//! accepted after its passive endpoint is closed: it belongs to the fabric then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -17,6 +19,7 @@ pub(super) struct Request<D: Device> {
     pending: Mutex<Option<Pending<D>>>,
     /// Whether an endpoint was opened for it.
     claimed: AtomicBool,
+    arrived: Instant,
     peer: PeerEndpoint,
 }
 
@@ -40,7 +43,7 @@ impl<D: Device> Request<D> {
     /// A request of a peer.
     pub(super) fn new(request: D::Request, peer: PeerEndpoint) -> Arc<Self> {
         let pending = Mutex::new(Some(Pending { request, handle: None }));
-        Arc::new(Self { pending, claimed: AtomicBool::new(false), peer })
+        Arc::new(Self { pending, claimed: AtomicBool::new(false), arrived: Instant::now(), peer })
     }
 
     /// Creates the handle of the request, which is valid until the request is accepted, rejected or
@@ -65,9 +68,14 @@ impl<D: Device> Request<D> {
         matches!(self.peer, PeerEndpoint::Messages)
     }
 
-    /// Passes it from the passive endpoint to the endpoint that is opened for it.
+    /// Passes it to the endpoint that is opened for it.
     pub(super) fn claim(&self) {
         self.claimed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is pending and has no endpoint.
+    fn is_unclaimed(&self) -> bool {
+        !self.claimed.load(Ordering::Relaxed) && self.is_pending()
     }
 
     /// Removes the connection, to accept or reject it. `None` if that has happened before.
@@ -95,7 +103,7 @@ impl<D: Device> Request<D> {
     }
 }
 
-/// The pending requests of a passive endpoint.
+/// The pending requests of a passive endpoint, or those that closed ones have left to the fabric.
 pub(super) struct Requests<D: Device>(Vec<Weak<Request<D>>>);
 
 impl<D: Device> Default for Requests<D> {
@@ -114,11 +122,19 @@ impl<D: Device> Requests<D> {
         self.0.push(Arc::downgrade(request));
     }
 
-    /// Abandons all requests that have no endpoint.
-    pub(super) fn abandon(self) {
+    /// Takes over the requests of a passive endpoint that is closed. Abandons those that have waited for `longest`,
+    /// after which their peers have given up.
+    pub(super) fn adopt(&mut self, orphans: Self, longest: Duration) {
+        self.0.extend(orphans.0);
+        self.abandon_after(longest);
+        self.0.retain(|request| request.upgrade().is_some_and(|request| request.is_unclaimed()));
+    }
+
+    /// Abandons the requests that have no endpoint and have waited for `least`.
+    pub(super) fn abandon_after(&self, least: Duration) {
         let requests = self.0.iter().filter_map(Weak::upgrade);
         requests
-            .filter(|request| !request.claimed.load(Ordering::Relaxed))
+            .filter(|request| request.is_unclaimed() && request.arrived.elapsed() >= least)
             .for_each(|request| request.abandon());
     }
 
