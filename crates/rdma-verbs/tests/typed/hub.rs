@@ -15,7 +15,7 @@ use rdma_verbs::{Access, BreakReason, ConnectError, iwarp};
 
 use super::support::{LIMIT, Random, any_port, poll, settle, simulated, until};
 
-const SEEDS: u64 = 1_500;
+const SEEDS: u64 = if cfg!(debug_assertions) { 150 } else { 1_500 };
 const MESSAGES: u64 = 30;
 
 /// Small enough that every limit is reached.
