@@ -2,6 +2,12 @@
 #include "message.h"
 
 #include <pthread.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { CONNECTIONS = 130, FEW = 20, MUCH_COUNT = 20, MUCH_LENGTH = 4 << 20 };
 
 static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
 
@@ -228,8 +234,342 @@ static void unread_without_peer(void)
     pair_close(&pair);
 }
 
+/* Connections of two domains. Each has completion queues of its own on one side, which sleep on their
+ * descriptors. */
+struct connections {
+    struct side listener, clients, servers;
+    size_t count;
+    struct fid_ep *client[CONNECTIONS], *server[CONNECTIONS];
+    struct fid_cq *queue[CONNECTIONS];
+    /* Of messages received, for the first few. */
+    struct fid_cntr *counter[FEW];
+};
+
+static struct fid_ep *connection_end(struct side *side, struct fi_info *info, struct fid_cq *queue)
+{
+    struct fid_ep *ep;
+
+    CHECK_OK(fi_endpoint(side->domain, info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &side->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &queue->fid, FI_TRANSMIT | FI_RECV));
+    return ep;
+}
+
+static void connections_open(struct connections *open, size_t count)
+{
+    struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD};
+    struct event request;
+
+    memset(open, 0, sizeof *open);
+    open->count = count;
+    message_listen(&open->listener, NULL);
+    message_client(&open->clients, &open->listener, NULL);
+    message_queue(&open->clients, NULL);
+    for (size_t i = 0; i < count; i++) {
+        open->client[i] = connection_end(&open->clients, open->clients.info, open->clients.cq);
+        CHECK_OK(fi_connect(open->client[i], open->clients.info->dest_addr, NULL, 0));
+        request = await_event(open->listener.eq, FI_CONNREQ);
+        if (i == 0)
+            side_share(&open->servers, &open->listener, request.info);
+        CHECK_OK(fi_cq_open(open->servers.domain, &attr, &open->queue[i], NULL));
+        open->server[i] = connection_end(&open->servers, request.info, open->queue[i]);
+        if (i < FEW) {
+            CHECK_OK(fi_cntr_open(open->servers.domain, NULL, &open->counter[i], NULL));
+            CHECK_OK(fi_ep_bind(open->server[i], &open->counter[i]->fid, FI_RECV));
+        }
+        CHECK_OK(fi_accept(open->server[i], NULL, 0));
+        (void)await_event(open->clients.eq, FI_CONNECTED);
+        (void)await_event(open->listener.eq, FI_CONNECTED);
+        if (i > 0)
+            fi_freeinfo(request.info);
+    }
+}
+
+static void connections_close(struct connections *open)
+{
+    for (size_t i = 0; i < open->count; i++) {
+        close_fid(&open->client[i]->fid);
+        close_fid(&open->server[i]->fid);
+        close_fid(&open->queue[i]->fid);
+        if (i < FEW)
+            close_fid(&open->counter[i]->fid);
+    }
+    side_close(&open->servers);
+    side_close(&open->clients);
+    side_close(&open->listener);
+}
+
+/* The kernel would take only 100 descriptors that hold one common set. */
+static void many_descriptors(void)
+{
+    static struct connections open;
+    static uint8_t got[CONNECTIONS];
+    const size_t chosen[] = {0, CONNECTIONS / 2, CONNECTIONS - 1};
+    int epoll = CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
+    struct epoll_event events[4];
+
+    connections_open(&open, CONNECTIONS);
+    for (size_t i = 0; i < CONNECTIONS; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = i};
+        struct fid *fids[1] = {&open.queue[i]->fid};
+
+        post_recv(open.server[i], &got[i], 1, i);
+        settle(&open.servers, fids, 1);
+        CHECK_SYS(epoll_ctl(epoll, EPOLL_CTL_ADD, wait_fd(fids[0]), &event));
+    }
+    for (size_t i = 0; i < sizeof chosen / sizeof *chosen; i++) {
+        CHECK_INT(epoll_wait(epoll, events, 4, 20), 0);
+        CHECK_OK(fi_inject(open.client[chosen[i]], "x", 1, FI_ADDR_UNSPEC));
+        CHECK_INT(epoll_wait(epoll, events, 4, PATIENCE_MS), 1);
+        CHECK_INT(events[0].data.u64, chosen[i]);
+        (void)await_done(open.queue[chosen[i]], chosen[i], RECEIVED);
+        CHECK_INT(got[chosen[i]], 'x');
+    }
+    CHECK_SYS(close(epoll));
+    connections_close(&open);
+}
+
+/* A thread that sleeps in a call until a message arrives. */
+struct waiter {
+    struct connections *open;
+    size_t at;
+    pthread_t thread;
+    _Atomic bool done;
+};
+
+static void *wait_for_message(void *argument)
+{
+    struct waiter *waiter = argument;
+    struct fi_cq_data_entry entry;
+
+    if (waiter->at % 2 == 0)
+        CHECK_RET(fi_cq_sread(waiter->open->queue[waiter->at], &entry, 1, NULL, -1), 1);
+    else
+        CHECK_OK(fi_cntr_wait(waiter->open->counter[waiter->at], 1, -1));
+    waiter->done = true;
+    return NULL;
+}
+
+/* Each arrival wakes the thread that drives for all, and the one that it is for, which may be the same. */
+static void waiters_wake(void)
+{
+    enum { ROUNDS = 20 };
+    static struct connections open;
+    static uint8_t got[FEW];
+    struct waiter waiters[FEW];
+    struct rusage before, after;
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        size_t order[FEW];
+
+        connections_open(&open, FEW);
+        for (size_t i = 0; i < FEW; i++) {
+            waiters[i] = (struct waiter){.open = &open, .at = i};
+            post_recv(open.server[i], &got[i], 1, i);
+            CHECK_OK(pthread_create(&waiters[i].thread, NULL, wait_for_message, &waiters[i]));
+            order[i] = i;
+        }
+        for (size_t i = FEW - 1; i > 0; i--) {
+            size_t other = (size_t)rand() % (i + 1), kept = order[i];
+
+            order[i] = order[other];
+            order[other] = kept;
+        }
+        sleep_ms(20);
+        CHECK_SYS(getrusage(RUSAGE_SELF, &before));
+        for (size_t i = 0; i < FEW; i++) {
+            int64_t end = now_ms() + PATIENCE_MS;
+
+            CHECK_OK(fi_inject(open.client[order[i]], "x", 1, FI_ADDR_UNSPEC));
+            while (!waiters[order[i]].done) {
+                CHECK(now_ms() < end);
+                sleep_ms(1);
+            }
+            CHECK_OK(pthread_join(waiters[order[i]].thread, NULL));
+        }
+        CHECK_SYS(getrusage(RUSAGE_SELF, &after));
+        note("round %u: %ld switches of threads for %d messages", round, after.ru_nvcsw - before.ru_nvcsw, FEW);
+        /* Two for each, those of this thread, and some for locks. */
+        CHECK_BETWEEN(after.ru_nvcsw - before.ru_nvcsw, 0, 5 * FEW);
+        connections_close(&open);
+    }
+}
+
+struct sleeper {
+    struct fid_fabric *fabric;
+    struct fid_cq *queue;
+    bool reads;
+};
+
+/* Ends after a signal. */
+static void *sleep_on_queue(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    struct fid *fids[1] = {&sleeper->queue->fid};
+    struct fi_cq_data_entry entry;
+
+    if (sleeper->reads) {
+        CHECK_RET(fi_cq_sread(sleeper->queue, &entry, 1, NULL, -1), -FI_EAGAIN);
+        return NULL;
+    }
+    while (fi_trywait(sleeper->fabric, fids, 1) == 0) {
+        CHECK(readable(wait_fd(fids[0]), PATIENCE_MS));
+        CHECK_RET(fi_cq_read(sleeper->queue, &entry, 1), -FI_EAGAIN);
+    }
+    return NULL;
+}
+
+/* More than TCP takes at once is injected, then endpoint and queue are closed. A thread that sleeps on another queue
+ * of the domain sends the rest. */
+static void sleeper_sends_rest(bool reads)
+{
+    enum { LENGTH = 4096, MOST = 8000 };
+    static const struct message_settings deep = {.cq = {.wait_obj = FI_WAIT_FD}, .tx_size = MOST};
+    struct sleeper sleeper = {.reads = reads};
+    struct pair pair;
+    static uint8_t got[LENGTH];
+    pthread_t thread;
+    unsigned sent = 0;
+
+    messages_open(&pair, &deep);
+    sleeper.fabric = pair.client.fabric;
+    CHECK_OK(fi_cq_open(pair.client.domain, &(struct fi_cq_attr){.wait_obj = FI_WAIT_FD}, &sleeper.queue, NULL));
+    while (sent < MOST && fi_inject(pair.client.ep, pattern(sent, LENGTH), LENGTH, FI_ADDR_UNSPEC) == 0)
+        sent++;
+    CHECK_BETWEEN(sent, 500, MOST - 1);
+    close_fid(&pair.client.ep->fid);
+    close_fid(&pair.client.cq->fid);
+    pair.client.ep = NULL;
+    pair.client.cq = NULL;
+    CHECK_OK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper));
+    sleep_ms(50);
+    for (unsigned i = 0; i < sent; i++) {
+        post_recv(pair.server.ep, got, LENGTH, i);
+        CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, LENGTH);
+        CHECK_BYTES(got, pattern(i, LENGTH), LENGTH);
+    }
+    CHECK_OK(fi_cq_signal(sleeper.queue));
+    CHECK_OK(pthread_join(thread, NULL));
+    close_fid(&sleeper.queue->fid);
+    pair_close(&pair);
+}
+
+static void sleepers_send_rest(void)
+{
+    sleeper_sends_rest(false);
+    sleeper_sends_rest(true);
+}
+
+/* The peer writes more than TCP takes to an endpoint whose queue has no wait object. A thread that sleeps on the
+ * descriptor of another queue, which was opened before or after the endpoint, receives it. */
+static void sleeper_receives(bool first)
+{
+    enum { LENGTH = 32 << 20 };
+    struct fi_cq_attr attr = {.wait_obj = FI_WAIT_FD};
+    uint8_t *here = map_pages(LENGTH), *there = map_pages(LENGTH);
+    const int64_t end = now_ms() + PATIENCE_MS;
+    struct sleeper sleeper = {0};
+    struct fi_cq_data_entry entry;
+    struct side listener;
+    struct event request;
+    struct fid_mr *region;
+    struct pair pair;
+    pthread_t thread;
+
+    memset(here, 7, LENGTH);
+    message_listen(&listener, NULL);
+    message_client(&pair.client, &listener, NULL);
+    message_endpoint(&pair.client, NULL);
+    CHECK_OK(fi_connect(pair.client.ep, pair.client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    side_share(&pair.server, &listener, request.info);
+    if (first)
+        CHECK_OK(fi_cq_open(pair.server.domain, &attr, &sleeper.queue, NULL));
+    message_endpoint(&pair.server, NULL);
+    if (!first) {
+        CHECK_OK(fi_enable(pair.server.ep));
+        CHECK_OK(fi_cq_open(pair.server.domain, &attr, &sleeper.queue, NULL));
+    }
+    message_accept(&pair.client, &pair.server);
+    region = message_region(&pair.server, there, LENGTH, 1);
+    sleeper.fabric = pair.server.fabric;
+    CHECK_OK(pthread_create(&thread, NULL, sleep_on_queue, &sleeper));
+    sleep_ms(50);
+    CHECK_OK(fi_write(pair.client.ep, here, LENGTH, NULL, 0, 0, fi_mr_key(region), CONTEXT(1)));
+    /* Nothing else drives the server meanwhile. */
+    while (fi_cq_read(pair.client.cq, &entry, 1) == -FI_EAGAIN)
+        CHECK(now_ms() < end);
+    CHECK_INT(entry.flags, WRITTEN);
+    CHECK_OK(fi_cq_signal(sleeper.queue));
+    CHECK_OK(pthread_join(thread, NULL));
+    close_fid(&sleeper.queue->fid);
+    close_fid(&region->fid);
+    side_close(&pair.server);
+    side_close(&pair.client);
+    side_close(&listener);
+    unmap_pages(there, LENGTH);
+    unmap_pages(here, LENGTH);
+}
+
+static void sleepers_receive(void)
+{
+    sleeper_receives(true);
+    sleeper_receives(false);
+}
+
+/* Much data, to a reader that sleeps edge-triggered after fi_trywait has let it. */
+static void *send_much(void *argument)
+{
+    struct pair *pair = argument;
+    struct fi_cq_data_entry entry;
+
+    for (unsigned i = 0; i < MUCH_COUNT; i++)
+        post_send(pair->client.ep, pattern(i, MUCH_LENGTH), MUCH_LENGTH, i);
+    for (unsigned i = 0; i < MUCH_COUNT; i++)
+        CHECK_RET(fi_cq_sread(pair->client.cq, &entry, 1, NULL, PATIENCE_MS), 1);
+    return NULL;
+}
+
+static void sleeps_edge_triggered(void)
+{
+    static uint8_t got[MUCH_COUNT][MUCH_LENGTH];
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int epoll = CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
+    struct fi_cq_data_entry entry;
+    struct fid *fids[1];
+    struct pair pair;
+    pthread_t sender;
+    unsigned done = 0;
+
+    messages_open(&pair, &waiting);
+    fids[0] = &pair.server.cq->fid;
+    for (unsigned i = 0; i < MUCH_COUNT; i++)
+        post_recv(pair.server.ep, got[i], MUCH_LENGTH, i);
+    CHECK_SYS(epoll_ctl(epoll, EPOLL_CTL_ADD, wait_fd(fids[0]), &event));
+    CHECK_OK(pthread_create(&sender, NULL, send_much, &pair));
+    while (done < MUCH_COUNT) {
+        ssize_t count = fi_cq_read(pair.server.cq, &entry, 1);
+
+        if (count == 1) {
+            CHECK_INT((uintptr_t)entry.op_context, done);
+            CHECK_BYTES(got[done], pattern(done, MUCH_LENGTH), MUCH_LENGTH);
+            done++;
+        } else if (fi_trywait(pair.server.fabric, fids, 1) == 0) {
+            CHECK_INT(epoll_wait(epoll, &event, 1, PATIENCE_MS), 1);
+        }
+    }
+    CHECK_OK(pthread_join(sender, NULL));
+    CHECK_SYS(close(epoll));
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(reader_wakes_others, "fi_cq_read of one queue takes no wake-up from a sleeper on another"),
+    TEST(many_descriptors, "130 queues of a domain in one epoll set: an arrival wakes whom it is for, and nobody else"),
+    TEST(waiters_wake, "of 20 threads in fi_cq_sread and fi_cntr_wait, an arrival wakes whom it is for, and one more at most"),
+    TEST(sleeps_edge_triggered, "fi_trywait lets a reader sleep edge-triggered only if it will be woken"),
+    TEST(sleepers_send_rest, "a sleeper on another queue sends what closed endpoints have left"),
+    TEST(sleepers_receive, "a sleeper on another queue receives for endpoints whose queue has no wait object"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),
     TEST(counter_descriptor, "the descriptor of a counter wakes for each change, whoever drives the domain"),
     TEST(stalled_without_peer, "a message that waits for a receive, and whose sender has left: readers sleep, and the end comes behind it"),

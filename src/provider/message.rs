@@ -11,6 +11,7 @@
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
 //! | `statistics` | what an endpoint counts |
+//! | `leader` | who drives the endpoints while threads sleep within calls |
 //! | `waiter` | threads that wait for several entries or for a counter |
 //! | `completion_queue`, `counter` | where completions are reported |
 //! | `region` | registered memory |
@@ -22,6 +23,7 @@ pub(super) mod counter;
 pub(super) mod endpoint;
 pub(super) mod engine;
 pub(super) mod info;
+mod leader;
 pub(super) mod limits;
 mod operation;
 mod posting;

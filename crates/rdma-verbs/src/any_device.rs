@@ -384,6 +384,18 @@ impl CompletionQueue for AnyCq {
     fn arm_for_others(&mut self) {
         each!(self, Self, cq => cq.arm_for_others());
     }
+
+    fn watch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> Result<bool> {
+        each!(self, Self, cq => cq.watch(qp, wait))
+    }
+
+    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) {
+        each!(self, Self, cq => cq.unwatch(qp, wait));
+    }
+
+    fn take_waiting(&mut self, out: &mut [Completion]) -> usize {
+        each!(self, Self, cq => cq.take_waiting(out))
+    }
 }
 
 impl Listener for AnyListener {

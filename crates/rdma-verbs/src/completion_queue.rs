@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Completion, Connections, MessageQueues, QueuePairs, Result, WaitSet};
+use crate::{Completion, Connections, MessageQueues, QpId, QueuePairs, Result, WaitSet};
 
 /// A completion queue and the queue pairs that report to it, with their connections.
 pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
@@ -17,6 +17,27 @@ pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
     /// from another thread, which sleeps. Only one set can be attached: a later call replaces the earlier
     /// set.
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
+
+    /// From now on `wait` is readable when the connection of this queue pair has something to do for
+    /// [`CompletionQueue::poll`], whatever others have. Completions that other calls leave in the queue make it not
+    /// readable: [`CompletionQueue::take_waiting`] takes these. Returns `false`, and does nothing, if the device has
+    /// one descriptor for all queue pairs.
+    fn watch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> Result<bool> {
+        let _ = (qp, wait);
+        Ok(false)
+    }
+
+    /// Ends [`CompletionQueue::watch`].
+    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) {
+        let _ = (qp, wait);
+    }
+
+    /// Fills `out` with completions that wait already, without input or output, and returns their number. A device
+    /// whose attached set shows these returns 0.
+    fn take_waiting(&mut self, out: &mut [Completion]) -> usize {
+        let _ = out;
+        0
+    }
 
     /// Requests a wake-up by the attached set. Call it when `poll` has returned 0 and the caller is about to
     /// sleep. Returns whether a completion may have arrived in between: then poll once more first. A device

@@ -14,6 +14,7 @@ use super::operation::{self, Entry};
 use super::waiter::Goal;
 use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno, Fid, Result, constants};
 use crate::provider::children::Child;
+use crate::provider::error::errno_of;
 use crate::provider::wait;
 use rdma_verbs::{Device, Signal, WaitSet};
 
@@ -26,10 +27,13 @@ pub(super) struct Queue {
     entries: VecDeque<Entry>,
     /// Whether a read that waits is to end without entries.
     is_signaled: bool,
-    /// Number of reads that wait.
+    /// Number of reads that wait, and where they sleep.
     readers: usize,
-    /// Wakes readers; `None`: the queue has no wait object.
+    pub(super) reader_set: Option<ReaderSet>,
+    /// Makes the wait object readable; `None`: the queue has none.
     ready_signal: Option<Signal>,
+    /// Whether the wait object holds the engine's set.
+    pub(super) is_nested: bool,
     /// Number of uses by endpoints.
     pub(super) users: usize,
     /// Number of entries for writes of peers, and from how many on further ones wait.
@@ -37,6 +41,19 @@ pub(super) struct Queue {
     most_writes: usize,
     /// Whether such writes of some endpoints wait.
     holds_writes: bool,
+}
+
+/// The set on which reads of a queue sleep. Its signal is on while there is something to read.
+pub(super) struct ReaderSet {
+    signal: Signal,
+    /// Its index among the sleepers of the engine.
+    pub(super) at: usize,
+}
+
+/// A read that waits.
+struct Waiting {
+    /// Where it sleeps; `None`: as a waiter for several entries, because fewer keep the signals of the queue on.
+    set: Option<Arc<WaitSet>>,
 }
 
 impl Queue {
@@ -60,13 +77,19 @@ impl Queue {
         passes
     }
 
+    /// The wait object, if the queue has one.
+    pub(super) fn wait_set(&self) -> Option<&Arc<WaitSet>> {
+        self.ready_signal.as_ref().map(Signal::wait_set)
+    }
+
     fn is_ready(&self) -> bool {
         self.is_signaled || !self.entries.is_empty()
     }
 
-    /// Switches the signal for readers on if there is something to read, and off otherwise.
+    /// Switches the signals on if there is something to read, and off otherwise.
     pub(super) fn notify(&self) {
-        if let Some(signal) = &self.ready_signal {
+        let reader_signal = self.reader_set.as_ref().map(|set| &set.signal);
+        for signal in self.ready_signal.iter().chain(reader_signal) {
             signal.set(self.is_ready());
         }
     }
@@ -102,7 +125,8 @@ pub(in super::super) struct CompletionQueue<D: Device> {
     pub(super) engine: Arc<Engine<D>>,
     /// Its index in the engine.
     pub(super) at: usize,
-    /// Readable when the queue has to be read. It holds the engine's set and the signal of the queue.
+    /// Readable when the queue has to be read, which drives the engine. It holds the signal of the queue, and what
+    /// [`Engine::watch`] adds for each endpoint.
     wait: Option<Arc<WaitSet>>,
     membership: Mutex<Option<Child>>,
 }
@@ -118,12 +142,14 @@ impl<D: Device> CompletionQueue<D> {
         }
         let wait = match attributes.wait_obj {
             constants::FI_WAIT_NONE => None,
-            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => Some(engine.nested_set()?),
+            constants::FI_WAIT_UNSPEC | constants::FI_WAIT_FD => {
+                Some(Arc::new(WaitSet::new().map_err(errno_of)?))
+            }
             _ => return Err(Errno::ENOSYS),
         };
         let ready_signal = wait.as_ref().map(|wait| wait.signal(wait.token()));
         let most_writes = Limits::unread_writes(attributes.size);
-        let at = engine.lock().queues.insert(Queue { ready_signal, most_writes, ..Queue::default() });
+        let at = engine.add_queue(Queue { ready_signal, most_writes, ..Queue::default() })?;
         Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
     }
 
@@ -143,6 +169,71 @@ impl<D: Device> CompletionQueue<D> {
             queue.is_signaled &= queue.readers > 0;
             is_ready
         })
+    }
+
+    /// Reads as soon as the wait for so many entries is over. `waiting` is set when it begins.
+    fn read_or_wait(
+        &self,
+        out: &mut CompletionsOut<'_>,
+        threshold: usize,
+        give_up: Option<Instant>,
+        waiting: &mut Option<Waiting>,
+    ) -> Result<()> {
+        let mut ready = Vec::new();
+        loop {
+            let is_late = wait::is_over(give_up);
+            let outcome = self.engine.with(|state| {
+                let is_busy = self.is_ready_before_sleep(state);
+                let queue = &mut state.queues[self.at];
+                if queue.ends_wait(threshold) || is_late {
+                    queue.is_signaled = false;
+                    return state.take(self.at, out).map(|()| None);
+                }
+                if waiting.is_none() {
+                    *waiting = Some(self.begin_wait(state, threshold)?);
+                }
+                Ok(Some(is_busy))
+            });
+            match (outcome?, &*waiting) {
+                (None, _) => return Ok(()),
+                (Some(_), Some(Waiting { set: None })) => {
+                    let goal = Goal::Entries { queue: self.at, number: threshold };
+                    self.engine.wait_for(goal, give_up)?;
+                }
+                (Some(false), Some(Waiting { set: Some(set) })) => {
+                    ready.clear();
+                    wait::sleep(set, give_up, &mut ready)?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A read begins to wait.
+    fn begin_wait(&self, state: &mut State<D>, threshold: usize) -> Result<Waiting> {
+        let mut set = None;
+        if threshold <= 1 {
+            let readers = match state.queues[self.at].reader_set.take() {
+                Some(known) => known,
+                None => {
+                    let (set, at) = self.engine.sleeper_set(state)?;
+                    ReaderSet { signal: set.signal(set.token()), at }
+                }
+            };
+            state.sleepers.begin(readers.at);
+            set = Some(Arc::clone(readers.signal.wait_set()));
+            state.queues[self.at].reader_set = Some(readers);
+        }
+        state.queues[self.at].readers += 1;
+        Ok(Waiting { set })
+    }
+
+    fn end_wait(&self, state: &mut State<D>, waiting: &Waiting) {
+        let queue = &mut state.queues[self.at];
+        queue.readers -= 1;
+        if let (Some(readers), Some(_)) = (&queue.reader_set, &waiting.set) {
+            state.sleepers.end(readers.at);
+        }
     }
 
     /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did, or
@@ -173,38 +264,16 @@ impl<D: Device> CqOps for CompletionQueue<D> {
     }
 
     fn sread(&self, out: &mut CompletionsOut<'_>, threshold: usize, timeout: Option<Duration>) -> Result<()> {
-        let set = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
-        let give_up = timeout.map(|timeout| Instant::now() + timeout);
-        let (mut ready, mut waits) = (Vec::new(), false);
-        loop {
-            let is_late = wait::is_over(give_up);
-            let outcome = self.engine.with(|state| {
-                let is_busy = self.is_ready_before_sleep(state);
-                let queue = &mut state.queues[self.at];
-                let is_over = queue.ends_wait(threshold) || is_late;
-                queue.is_signaled &= !is_over;
-                queue.readers = queue.readers + usize::from(!is_over) - usize::from(waits);
-                waits = !is_over;
-                if is_over { Ok(state.take(self.at, out)) } else { Err(is_busy) }
-            });
-            let slept = match outcome {
-                Ok(outcome) => return outcome,
-                // Entries below the threshold keep the queue's signal on.
-                Err(_) if threshold > 1 => {
-                    let goal = Goal::Entries { queue: self.at, number: threshold };
-                    self.engine.wait_for(goal, give_up).map(drop)
-                }
-                Err(true) => Ok(()),
-                Err(false) => {
-                    ready.clear();
-                    wait::sleep(set, give_up, &mut ready)
-                }
-            };
-            if let Err(error) = slept {
-                self.engine.lock().queues[self.at].readers -= 1;
-                return Err(error);
-            }
+        if self.wait.is_none() {
+            return Err(Errno::ENOSYS);
         }
+        let give_up = timeout.map(|timeout| Instant::now() + timeout);
+        let mut waiting = None;
+        let outcome = self.read_or_wait(out, threshold, give_up, &mut waiting);
+        if let Some(waiting) = waiting {
+            self.end_wait(&mut self.engine.lock(), &waiting);
+        }
+        outcome
     }
 
     fn readerr(&self) -> Result<CompletionError> {
@@ -242,7 +311,7 @@ impl<D: Device> Fid for CompletionQueue<D> {
         if state.queues.get(self.at).is_some_and(|queue| queue.users > 0) {
             return Err(Errno::EBUSY);
         }
-        state.queues.try_remove(self.at);
+        state.remove_queue(self.at);
         drop(state);
         *self.membership.lock() = None;
         Ok(())

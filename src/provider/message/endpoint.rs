@@ -27,7 +27,7 @@ use crate::provider::event_queue::Binding;
 use crate::provider::passive_endpoint::PassiveEndpoint;
 use crate::provider::request::Request;
 use rdma_verbs::process::Maker;
-use rdma_verbs::{Device, MessageQueues as _, QpCapabilities, QpId, RecvQueue};
+use rdma_verbs::{Device, MessageQueues as _, QpCapabilities, QpId, QueuePairs as _, RecvQueue};
 
 /// An open message endpoint.
 pub(in super::super) struct Endpoint<D: Device> {
@@ -221,6 +221,10 @@ impl<D: Device> Endpoint<D> {
         let link = self.engine.with(|state| {
             let srq = shared.map(|at| state.shared[at].srq);
             let (qp, _) = state.cq.create_message_qp(self.engine.pd(), wanted, srq).map_err(errno_of)?;
+            if let Err(error) = self.engine.watch(state, qp, [tx.at, rx.at]) {
+                state.cq.destroy_qp(qp);
+                return Err(error);
+            }
             // Checked above.
             let binding = setup.binding.take().ok_or(Errno::ENOEQ)?;
             let counters = std::mem::take(&mut setup.counters);

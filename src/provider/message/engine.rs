@@ -13,6 +13,7 @@ use slab::Slab;
 
 use super::completion_queue::Queue;
 use super::endpoint::Link;
+use super::leader::Sleepers;
 use super::limits::Limits;
 use super::operation::{Kind, Operation, Operations, remote_write};
 use super::waiter::Waiter;
@@ -43,8 +44,8 @@ pub(in super::super) struct Engine<D: Device> {
     pub(super) limits: Limits,
     pd: D::Pd,
     state: Mutex<State<D>>,
-    /// Readable when the device has something to do. It is attached to the device when a caller first may
-    /// sleep.
+    /// Readable when the device has something to do, for any of its queue pairs. It is attached to the device when
+    /// a caller first may sleep for all of them.
     wait: Arc<WaitSet>,
 }
 
@@ -58,15 +59,21 @@ pub(in super::super) struct State<D: Device> {
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
     attached: bool,
-    sleepers: Sleepers,
+    /// Whether callers may sleep.
+    notifies: bool,
+    /// Whether there are or were endpoints none of whose completion queues has a wait object.
+    has_unwatched: bool,
+    /// Threads that sleep within calls.
+    pub(super) sleepers: Sleepers,
+    armed: Armed,
     /// Room for the completions of one poll, kept because making it anew costs a tenth of a short message.
     batch: Box<[Completion; BATCH]>,
 }
 
-/// The threads that may sleep until the device has something to do. A thread that makes a call does not sleep
+/// The threads that have requested a wake-up by the device. A thread that makes a call does not sleep
 /// meanwhile, and arms before it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sleepers {
+enum Armed {
     None,
     /// The thread with this number, see [`this_thread`].
     One(usize),
@@ -111,6 +118,7 @@ pub(super) fn shared_id_of(context: usize, operation: usize) -> u64 {
 impl<D: Device> Engine<D> {
     pub(in super::super) fn new(device: &D) -> Result<Self> {
         let limits = Limits::of(&device.attributes(), D::LOCAL_KEYS).ok_or(Errno::EINVAL)?;
+        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
         let state = State {
             cq: device.create_cq(ANY_DEPTH).map_err(errno_of)?,
             links: Slab::new(),
@@ -120,10 +128,12 @@ impl<D: Device> Engine<D> {
             waiters: Slab::new(),
             lingering: Vec::new(),
             attached: false,
-            sleepers: Sleepers::None,
+            notifies: false,
+            has_unwatched: false,
+            sleepers: Sleepers::new(Arc::clone(&wait)),
+            armed: Armed::None,
             batch: Box::new([Completion::EMPTY; BATCH]),
         };
-        let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
         Ok(Self { limits, pd: device.alloc_pd().map_err(errno_of)?, state: Mutex::new(state), wait })
     }
 
@@ -141,25 +151,86 @@ impl<D: Device> Engine<D> {
     pub(super) fn with<R>(&self, call: impl FnOnce(&mut State<D>) -> R) -> R {
         let mut state = self.state.lock();
         let outcome = call(&mut state);
-        // Who may sleep has attached the device.
-        if state.attached {
+        if state.notifies {
             state.notify();
         }
         outcome
     }
 
-    /// A set that is readable when the device has something to do. Its user adds a signal of its own.
+    /// A set that is readable when the device has something to do, for whatever endpoint. Its user adds a signal of
+    /// its own.
     pub(super) fn nested_set(&self) -> Result<Arc<WaitSet>> {
         let wait = Arc::new(WaitSet::new().map_err(errno_of)?);
+        self.nest(&mut self.state.lock(), &wait)?;
+        Ok(wait)
+    }
+
+    /// Makes `wait` readable as well when the device has something to do.
+    fn nest(&self, state: &mut State<D>, wait: &WaitSet) -> Result<()> {
         wait.add(self.wait.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
-        let mut state = self.state.lock();
+        self.attach(state)
+    }
+
+    /// Makes the engine's set show when the device has something to do.
+    fn attach(&self, state: &mut State<D>) -> Result<()> {
         if !state.attached {
             state.cq.attach(Arc::clone(&self.wait)).map_err(errno_of)?;
-            state.attached = true;
+            (state.attached, state.notifies) = (true, true);
             state.drain();
             state.notify();
         }
-        Ok(wait)
+        Ok(())
+    }
+
+    /// Makes the wait objects of the completion queues with these indexes readable when there is something to do for
+    /// this queue pair; on a device with one descriptor for all, for any. If none of them has one, whoever sleeps on
+    /// another queue drives it.
+    pub(super) fn watch(&self, state: &mut State<D>, qp: QpId, queues: [usize; 2]) -> Result<()> {
+        let distinct = if queues[0] == queues[1] { &queues[..1] } else { &queues[..] };
+        let mut has_wait_object = false;
+        for &at in distinct {
+            let Some(wait) = state.queues[at].wait_set().cloned() else { continue };
+            has_wait_object = true;
+            if !state.cq.watch(qp, &wait).map_err(errno_of)? {
+                self.nest_queue(state, at)?;
+            }
+        }
+        if !has_wait_object && !state.has_unwatched {
+            state.has_unwatched = true;
+            let queues: Vec<_> = state.queues.iter().map(|(at, _)| at).collect();
+            queues.into_iter().try_for_each(|at| self.nest_queue(state, at))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the wait object of a completion queue, if it has one, readable when there is something to do for any queue
+    /// pair.
+    fn nest_queue(&self, state: &mut State<D>, at: usize) -> Result<()> {
+        let Some(wait) = state.queues[at].wait_set().cloned() else { return Ok(()) };
+        if !state.queues[at].is_nested {
+            self.nest(state, &wait)?;
+            state.queues[at].is_nested = true;
+        }
+        Ok(())
+    }
+
+    /// A set for threads that sleep within calls, and its index among the sleepers.
+    pub(super) fn sleeper_set(&self, state: &mut State<D>) -> Result<(Arc<WaitSet>, usize)> {
+        self.attach(state)?;
+        let set = Arc::new(WaitSet::new().map_err(errno_of)?);
+        let at = state.sleepers.add(Arc::clone(&set)).map_err(errno_of)?;
+        Ok((set, at))
+    }
+
+    /// Adds a completion queue. Returns its index.
+    pub(super) fn add_queue(&self, queue: Queue) -> Result<usize> {
+        let mut state = self.state.lock();
+        state.notifies |= queue.wait_set().is_some();
+        let at = state.queues.insert(queue);
+        if state.has_unwatched {
+            self.nest_queue(&mut state, at).inspect_err(|_| drop(state.queues.remove(at)))?;
+        }
+        Ok(at)
     }
 }
 
@@ -170,10 +241,7 @@ impl<D: Device> State<D> {
         let mut count = BATCH;
         for _ in 0..BATCHES {
             count = self.cq.poll(&mut *self.batch);
-            for at in 0..count {
-                let completion = self.batch[at];
-                self.deliver(&completion);
-            }
+            self.deliver_batch(count);
             if count < BATCH {
                 break;
             }
@@ -181,7 +249,7 @@ impl<D: Device> State<D> {
         if !self.lingering.is_empty() {
             self.destroy_flushed();
         }
-        if self.sleepers != Sleepers::None {
+        if self.armed != Armed::None {
             self.leave_wake_up();
         }
         count > 0
@@ -190,7 +258,7 @@ impl<D: Device> State<D> {
     /// Leaves others that sleep the wake-up that this thread may have taken by polls.
     #[cold]
     fn leave_wake_up(&mut self) {
-        if self.sleepers != Sleepers::One(this_thread()) {
+        if self.armed != Armed::One(this_thread()) {
             self.cq.arm_for_others();
         }
     }
@@ -208,11 +276,11 @@ impl<D: Device> State<D> {
     /// caller may stay awake for those, while threads sleep that wait for others of them. Arming has taken
     /// the wake-up from these threads, so everything is reported here.
     pub(super) fn arm(&mut self) -> bool {
-        let this = Sleepers::One(this_thread());
-        self.sleepers = match self.sleepers {
-            Sleepers::None => this,
+        let this = Armed::One(this_thread());
+        self.armed = match self.armed {
+            Armed::None => this,
             before if before == this => this,
-            _ => Sleepers::Several,
+            _ => Armed::Several,
         };
         let may_have_more = self.cq.arm().unwrap_or(true);
         if may_have_more {
@@ -221,13 +289,47 @@ impl<D: Device> State<D> {
         may_have_more
     }
 
-    /// Updates the signals of completion queues and of threads that wait.
+    /// Removes a completion queue that no endpoint uses. Another one's wait object shows from now on what there is to
+    /// do for closed endpoints that had this one.
+    pub(super) fn remove_queue(&mut self, at: usize) {
+        let Some(queue) = self.queues.try_remove(at) else { return };
+        if let Some(readers) = &queue.reader_set {
+            self.sleepers.remove(readers.at);
+        }
+        let Some(wait) = queue.wait_set() else { return };
+        let other = self.queues.iter().find_map(|(_, queue)| queue.wait_set());
+        for one in &self.lingering {
+            self.cq.unwatch(one.qp, wait);
+            if let Some(Err(error)) = other.map(|other| self.cq.watch(one.qp, other)) {
+                log::warn!(target: "cq", "output of a closed endpoint is not watched: {error}");
+            }
+        }
+    }
+
+    /// Reports completions that calls left in the device, and updates the signals of completion queues and of
+    /// threads that wait.
     fn notify(&mut self) {
+        loop {
+            let count = self.cq.take_waiting(&mut *self.batch);
+            self.deliver_batch(count);
+            if count < BATCH {
+                break;
+            }
+        }
         for (_, queue) in &mut self.queues {
             queue.notify();
         }
         for (_, waiter) in &self.waiters {
             waiter.notify(&self.queues);
+        }
+    }
+
+    /// Reports the first `count` completions of the batch.
+    #[inline]
+    fn deliver_batch(&mut self, count: usize) {
+        for at in 0..count {
+            let completion = self.batch[at];
+            self.deliver(&completion);
         }
     }
 

@@ -10,7 +10,7 @@ use slab::Slab;
 use super::completion_queue::Queue;
 use super::counter::Count;
 use super::engine::Engine;
-use crate::abi::Result;
+use crate::abi::{Errno, Result};
 use crate::provider::wait;
 use rdma_verbs::{Device, Signal, WaitSet};
 
@@ -66,11 +66,17 @@ impl Waiter {
 impl<D: Device> Engine<D> {
     /// Drives the engine and sleeps until the goal is reached. Returns whether it was reached in time.
     pub(super) fn wait_for(&self, goal: Goal, give_up: Option<Instant>) -> Result<bool> {
-        let set = self.nested_set()?;
-        let signal = set.signal(set.token());
-        let at = self.with(|state| state.waiters.insert(Waiter { goal, signal }));
+        let (set, at, sleeper) = self.with(|state| {
+            let (set, sleeper) = self.sleeper_set(state)?;
+            state.sleepers.begin(sleeper);
+            let signal = set.signal(set.token());
+            Ok::<_, Errno>((set, state.waiters.insert(Waiter { goal, signal }), sleeper))
+        })?;
         let outcome = self.sleep(at, &set, give_up);
-        self.lock().waiters.remove(at);
+        let mut state = self.lock();
+        state.waiters.remove(at);
+        state.sleepers.end(sleeper);
+        state.sleepers.remove(sleeper);
         outcome
     }
 

@@ -2,10 +2,11 @@
 //! poll the completion queue, and the one that reports connection events.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use crate::{EventTarget, Interest, QpId, Result, Token, WaitSet};
 
-/// The wait sets that report when to poll a completion queue.
+/// The wait sets that report when to poll a completion queue, for all its queue pairs.
 #[derive(Clone, Copy)]
 pub(super) struct PollSets<'s> {
     /// The set that the user attached.
@@ -26,6 +27,8 @@ impl<'s> PollSets<'s> {
 /// The memberships of one queue pair's socket. The caller passes the same socket to every call.
 pub(super) struct Membership {
     number: QpId,
+    /// Further poll sets, of this queue pair alone.
+    watching: Vec<EventTarget>,
     /// The interest in the poll sets; `None`: the socket is in none of them.
     interest: Option<Interest>,
     /// The event target and the interest there, as long as a connection event may come.
@@ -34,7 +37,7 @@ pub(super) struct Membership {
 
 impl Membership {
     pub(super) fn new(number: QpId) -> Self {
-        Self { number, interest: None, target: None }
+        Self { number, watching: Vec::new(), interest: None, target: None }
     }
 
     /// From now on `target` reports connection events, at first when the socket has the state `interest`.
@@ -83,9 +86,15 @@ impl Membership {
         changes
     }
 
+    /// The poll sets, each with the token that stands for this queue pair there.
+    fn poll_sets<'s>(&'s self, sets: PollSets<'s>) -> impl Iterator<Item = (&'s WaitSet, Token)> {
+        let watching = self.watching.iter().map(|target| (&*target.wait, target.token));
+        sets.each(self.number).chain(watching)
+    }
+
     #[cold]
     fn change(&mut self, socket: BorrowedFd<'_>, wanted: Interest, sets: PollSets<'_>) {
-        for (set, token) in sets.each(self.number) {
+        for (set, token) in self.poll_sets(sets) {
             let outcome = match self.interest {
                 None => set.add(socket, token, wanted),
                 Some(_) => set.modify(socket, token, wanted),
@@ -100,10 +109,29 @@ impl Membership {
     /// Removes the socket from the poll sets.
     pub(super) fn remove(&mut self, socket: BorrowedFd<'_>, sets: PollSets<'_>) {
         if self.interest.take().is_some() {
-            for (set, _) in sets.each(self.number) {
+            for (set, _) in self.poll_sets(sets) {
                 // It cannot fail: `interest` says that the socket is there.
                 let _ = set.remove(socket);
             }
+        }
+    }
+
+    /// Adds the socket, if there is one, to a poll set of this queue pair alone.
+    pub(super) fn watch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) -> Result<()> {
+        let target = EventTarget::new(wait);
+        socket.map_or(Ok(()), |socket| self.add_to(socket, wait, target.token))?;
+        self.watching.push(target);
+        Ok(())
+    }
+
+    /// Ends that.
+    pub(super) fn unwatch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) {
+        let before = self.watching.len();
+        self.watching.retain(|target| !Arc::ptr_eq(&target.wait, wait));
+        if before != self.watching.len()
+            && let Some(socket) = socket
+        {
+            self.remove_from(socket, wait);
         }
     }
 

@@ -43,6 +43,8 @@ pub struct CompletionQueue {
     notification: Notification,
     /// Whether the last poll left input in a socket, or output that a socket may take.
     unfinished: bool,
+    /// Whether queue pairs are or were in wait sets of their own.
+    watched: bool,
     own_set: Option<WaitSet>,
     found: Vec<Token>,
 }
@@ -86,6 +88,7 @@ impl CompletionQueue {
             attached: None,
             notification: Notification::default(),
             unfinished: false,
+            watched: false,
             own_set: None,
             found: Vec::new(),
         }
@@ -359,13 +362,29 @@ impl verbs::CompletionQueue for CompletionQueue {
         Ok(())
     }
 
+    fn watch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> Result<bool> {
+        self.watched = true;
+        self.with(qp, |pair, _, _| pair.watch(wait))?.map(|()| true)
+    }
+
+    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) {
+        let _ = self.with(qp, |pair, _, _| pair.unwatch(wait));
+    }
+
+    fn take_waiting(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.take_ready(out);
+        self.notification.update(self.unfinished || !self.ready.is_empty());
+        count
+    }
+
     fn arm(&mut self) -> Result<bool> {
         // If completions wait, the poll that follows signals those that it leaves.
         self.notification.arm();
         if self.unfinished {
             self.notification.notify_again();
         }
-        Ok(!self.ready.is_empty())
+        // A set of one queue pair has no signal for what is unfinished.
+        Ok(!self.ready.is_empty() || self.watched && self.unfinished)
     }
 
     fn arm_for_others(&mut self) {

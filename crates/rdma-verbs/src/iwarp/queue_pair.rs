@@ -18,6 +18,7 @@ mod input;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -343,6 +344,15 @@ impl QueuePair {
         if let Some(socket) = &self.socket {
             self.membership.remove_from(socket, set);
         }
+    }
+
+    /// See [`verbs::CompletionQueue::watch`](crate::CompletionQueue::watch).
+    pub(super) fn watch(&mut self, wait: &Arc<WaitSet>) -> Result<()> {
+        self.membership.watch(self.socket.as_ref(), wait)
+    }
+
+    pub(super) fn unwatch(&mut self, wait: &Arc<WaitSet>) {
+        self.membership.unwatch(self.socket.as_ref(), wait);
     }
 
     /// Receives what arrived and sends what waits. Returns whether that ended the connection.

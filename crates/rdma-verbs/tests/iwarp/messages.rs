@@ -1,6 +1,7 @@
 //! Queue pairs for messages, over real sockets.
 
 use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::support::*;
@@ -372,6 +373,38 @@ fn connections_share_receives_in_the_order_of_their_messages() {
         hub.end.destroy(qp);
     }
     hub.end.cq.destroy_srq(hub.srq).unwrap();
+}
+
+#[test]
+fn the_set_of_a_queue_pair_is_readable_for_this_one() {
+    let mut hub = Hub::new(2);
+    let sets = [(); 2].map(|()| Arc::new(WaitSet::new().unwrap()));
+    for (qp, set) in hub.qps.clone().into_iter().zip(&sets) {
+        assert!(hub.end.cq.watch(qp, set).unwrap());
+    }
+    settle(&mut hub.end);
+    assert!(!is_ready(&sets[0]) && !is_ready(&sets[1]));
+    let lent = Lent::blank(10);
+    hub.recv(1, lent.part(0, 5));
+    hub.peers[1].send(1, b"first");
+    assert!(sets[1].wait(Some(QUIET), &mut Vec::new()).unwrap());
+    assert!(!is_ready(&sets[0]));
+    hub.end.poll();
+    assert_eq!(hub.end.completions.pop_back().unwrap().qp, hub.qps[1]);
+    assert!(!is_ready(&sets[1]));
+    // What a post completes is in the queue, and shows in no set.
+    hub.peers[1].send(2, b"later");
+    settle(&mut hub.end);
+    hub.recv(2, lent.part(5, 5));
+    assert!(!is_ready(&sets[1]));
+    let mut waiting = [Completion::EMPTY; 2];
+    assert_eq!(hub.end.cq.take_waiting(&mut waiting), 1);
+    assert_eq!((waiting[0].qp, summary(&waiting[0])), (hub.qps[1], (2, Recv, Success, 5)));
+    assert_eq!(hub.end.cq.take_waiting(&mut waiting), 0);
+    // It does not when it is no longer watched.
+    hub.end.cq.unwatch(hub.qps[1], &sets[1]);
+    hub.peers[1].send(3, b"x");
+    assert!(!sets[1].wait(Some(QUIET), &mut Vec::new()).unwrap());
 }
 
 /// However its connection ends, a shared receive that was half filled serves another message, at once.
