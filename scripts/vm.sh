@@ -68,7 +68,7 @@ share() { # share TAG FOLDER OPTIONS
 arguments=(
     -machine q35 -accel "tcg,thread=multi" -cpu "max,-erms" -smp "$processors" -m "$memory"
     -nodefaults -no-user-config -display none -no-reboot
-    -kernel "$vm/vmlinuz" -initrd "$vm/initrd.gz"
+    -kernel "$vm/vmlinux" -initrd "$vm/initrd.gz"
     -append "console=ttyS0 quiet panic=-1 no_timer_check vm.run=$run vm.scripts=$here/vm"
     -serial "file:$run/console"
     -add-fd "fd=3,set=1" -chardev "file,id=out,path=/dev/fdset/1,append=on"
