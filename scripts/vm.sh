@@ -65,11 +65,17 @@ share() { # share TAG FOLDER OPTIONS
 
 # no_timer_check: on a busy machine the first ticks may be too late for the kernel, which then gives up.
 # Without erms: processors that have it copy by an instruction that the emulation does byte by byte.
+# tsc=reliable: the emulation's processors have one clock, but the kernel does not trust those of a processor that
+# does not say so, and then each look at the time is an access to the emulated HPET.
+kernel=(
+    console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable
+    "vm.run=$run" "vm.scripts=$here/vm"
+)
 arguments=(
     -machine q35 -accel "tcg,thread=multi" -cpu "max,-erms" -smp "$processors" -m "$memory"
     -nodefaults -no-user-config -display none -no-reboot
     -kernel "$vm/vmlinux" -initrd "$vm/initrd.gz"
-    -append "console=ttyS0 quiet panic=-1 no_timer_check vm.run=$run vm.scripts=$here/vm"
+    -append "${kernel[*]}"
     -serial "file:$run/console"
     -add-fd "fd=3,set=1" -chardev "file,id=out,path=/dev/fdset/1,append=on"
     -add-fd "fd=4,set=2" -chardev "file,id=err,path=/dev/fdset/2,append=on"
