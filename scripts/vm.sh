@@ -67,8 +67,10 @@ share() { # share TAG FOLDER OPTIONS
 # Without erms: processors that have it copy by an instruction that the emulation does byte by byte.
 # tsc=reliable: the emulation's processors have one clock, but the kernel does not trust those of a processor that
 # does not say so, and then each look at the time is an access to the emulated HPET.
+# maxcpus: guest.sh starts the other processors. Until then they would mostly wait for each other's locks, and an
+# emulated processor that waits takes all of a real one.
 kernel=(
-    console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable
+    console=ttyS0 quiet panic=-1 no_timer_check tsc=reliable maxcpus=1
     "vm.run=$run" "vm.scripts=$here/vm"
 )
 arguments=(

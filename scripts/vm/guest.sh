@@ -35,6 +35,10 @@ mount --bind "$vm/root/lib/modules" /lib/modules
 echo vm >/proc/sys/kernel/hostname
 # Of rdma-core's drivers those of the devices that are here: each process that looks for devices loads all of them.
 find /etc/libibverbs.d -name '*.driver' ! -name siw.driver ! -name rxe.driver -delete
+# The processors that wait since the start, see vm.sh. siw and rxe have threads and queues for each that runs.
+for processor in /sys/devices/system/cpu/cpu[1-9]*/online; do
+    echo 1 >"$processor"
+done
 ulimit -l unlimited
 ulimit -n 65536
 
