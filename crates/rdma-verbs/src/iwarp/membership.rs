@@ -124,7 +124,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Ends that.
+    /// Ends [`Membership::watch`].
     pub(super) fn unwatch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) {
         let before = self.watching.len();
         self.watching.retain(|target| !Arc::ptr_eq(&target.wait, wait));
