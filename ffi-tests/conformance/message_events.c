@@ -482,9 +482,71 @@ static void towards_each_other(void)
         side_close(&hosts[i].listener);
 }
 
+/* A server that reads no events after fi_accept: its queue alone makes progress. */
+static void unread_connected(void)
+{
+    static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
+
+    for (unsigned way = 0; way < 3; way++) {
+        struct side listener, client, server;
+        struct fi_cq_data_entry entry;
+        struct event request, event;
+        struct fid *fids[1];
+        int64_t end;
+        uint8_t got[4];
+
+        note("way %u", way);
+        message_listen(&listener, NULL);
+        message_client(&client, &listener, NULL);
+        message_endpoint(&client, NULL);
+        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        request = await_event(listener.eq, FI_CONNREQ);
+        message_server(&listener, &server, &request, &waiting);
+        CHECK_OK(fi_enable(server.ep));
+        post_recv(server.ep, got, sizeof got, 1);
+        CHECK_OK(fi_accept(server.ep, NULL, 0));
+        end = now_ms() + PATIENCE_MS;
+        while (!read_event(client.eq, &event))
+            CHECK(now_ms() < end);
+        CHECK_INT(event.kind, FI_CONNECTED);
+        fids[0] = &server.cq->fid;
+        if (way == 0)
+            CHECK_OK(fi_trywait(server.fabric, fids, 1));
+        CHECK_OK(fi_inject(client.ep, "text", 4, FI_ADDR_UNSPEC));
+        if (way == 0)
+            CHECK(readable(wait_fd(fids[0]), PATIENCE_MS));
+        if (way == 1) {
+            CHECK_RET(fi_cq_sread(server.cq, &entry, 1, NULL, PATIENCE_MS), 1);
+        } else {
+            while (fi_cq_read(server.cq, &entry, 1) == -FI_EAGAIN)
+                CHECK(now_ms() < end);
+        }
+        CHECK_INT(entry.flags, RECEIVED);
+        CHECK_BYTES(got, "text", 4);
+        post_recv(client.ep, got, sizeof got, 2);
+        while (way == 2 && fi_inject(server.ep, "back", 4, FI_ADDR_UNSPEC) == -FI_EAGAIN)
+            CHECK(now_ms() < end);
+        /* The event is there for whoever reads it. */
+        CHECK(readable(wait_fd(&listener.eq->fid), PATIENCE_MS));
+        CHECK(await_event(listener.eq, FI_CONNECTED).fid == &server.ep->fid);
+        if (way != 2)
+            CHECK_OK(fi_inject(server.ep, "back", 4, FI_ADDR_UNSPEC));
+        (void)await_done(client.cq, 2, RECEIVED);
+        CHECK_BYTES(got, "back", 4);
+        message_transfer(&server, &client, 1000);
+        close_fid(&client.ep->fid);
+        client.ep = NULL;
+        (void)await_event(listener.eq, FI_SHUTDOWN);
+        side_close(&server);
+        side_close(&client);
+        side_close(&listener);
+    }
+}
+
 static const struct test tests[] = {
     TEST(sleepers_are_told, "FI_CONNREQ, FI_CONNECTED and FI_SHUTDOWN wake the event queue's descriptor"),
     TEST(sleepers_are_told_of_failures, "so do FI_ECONNREFUSED, EPROTO and FI_ECONNRESET of an attempt"),
+    TEST(unread_connected, "messages go both ways although the passive side does not read FI_CONNECTED, which stays"),
     TEST(silent_listener, "FI_ETIMEDOUT after FI_RSTREAM_CONNECT_TIMEOUT_MS, for a sleeper too"),
     TEST(waiters_are_told, "all of these end fi_eq_sread"),
     TEST(silent_listener_waited_for, "FI_ETIMEDOUT ends fi_eq_sread"),

@@ -85,7 +85,12 @@ impl<D: Device> Endpoint<D> {
         requests: &mut [SendRequest<'_>],
         more: bool,
     ) -> Result<()> {
-        let link = state.link(at)?;
+        let mut link = state.link(at)?;
+        if link.phase == Phase::Connecting {
+            // Whoever reads no events is connected as well.
+            self.advance(state, at);
+            link = state.link(at)?;
+        }
         link.may_post()?;
         let is_silent = operation.is_injected && !link.counters.is_of_sends();
         if link.sends >= self.sizes.tx {

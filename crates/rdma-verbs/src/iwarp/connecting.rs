@@ -55,6 +55,11 @@ impl Connecting {
         Self { deadline: later(Instant::now(), timeout), timeout, keepalive, role, output, sent: 0 }
     }
 
+    /// Whether it is that of the passive side.
+    pub(super) fn is_passive(&self) -> bool {
+        matches!(self.role, Role::Passive(_))
+    }
+
     /// The time at which it fails if it is not finished.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline

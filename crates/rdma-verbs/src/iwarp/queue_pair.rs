@@ -360,7 +360,8 @@ impl QueuePair {
         let end = match self.phase {
             Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
             Phase::Draining => None,
-            Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => return false,
+            Phase::Connecting(_) => return self.drive_handshake(rounds, sink, sets),
+            Phase::Idle | Phase::Failed(_) | Phase::Over => return false,
         };
         match end {
             Some(End::System(errno)) if self.machine.is_stalled() => {

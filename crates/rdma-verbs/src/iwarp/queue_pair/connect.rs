@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::super::connecting::{Connecting, Outcome};
 use super::super::liveness::Liveness;
-use super::super::machine::Agreement;
+use super::super::machine::{Agreement, Sink};
 use super::super::membership::PollSets;
 use super::super::socket::Socket;
 use super::{Phase, QueuePair};
@@ -27,7 +27,7 @@ impl QueuePair {
         let refused = refused.map(|errno| connecting.error(errno));
         self.open(socket, connecting);
         match refused {
-            Some(error) => self.fail(error),
+            Some(error) => self.fail(error, sets),
             // A connection to a nearby peer may be established already.
             None => self.advance(sets),
         }
@@ -46,11 +46,12 @@ impl QueuePair {
     ) -> Result<()> {
         (self.local, self.peer) = (Some(local), Some(peer));
         let Some(socket) = socket else {
-            self.fail(ConnectError::Closed);
+            self.fail(ConnectError::Closed, sets);
             return Ok(());
         };
         self.open(socket, connecting);
         self.advance(sets);
+        self.watch_handshake(sets);
         self.set_event_target(target)
     }
 
@@ -86,9 +87,42 @@ impl QueuePair {
                 let keepalive = connecting.keepalive();
                 return self.establish(&agreement, private_data, keepalive, sets);
             }
-            Err(error) => return self.fail(error),
+            Err(error) => return self.fail(error, sets),
         };
         self.set_event_interest(Some(wanted));
+    }
+
+    /// Has the poll sets report the handshake of the passive side for messages, which ends with the peer's first
+    /// message: a consumer may wait for that without polling events.
+    fn watch_handshake(&mut self, sets: PollSets<'_>) {
+        if let (Phase::Connecting(connecting), Some(socket)) = (&self.phase, &self.socket)
+            && self.machine.is_for_messages()
+        {
+            self.membership.set_interest(socket.as_fd(), connecting.interest(), sets);
+        }
+    }
+
+    /// Ends that handshake, and receives what has arrived behind it. The event of the connection stays for
+    /// [`QueuePair::poll_event`]. Returns whether that ended the connection.
+    #[cold]
+    pub(super) fn drive_handshake(
+        &mut self,
+        rounds: usize,
+        sink: &mut impl Sink,
+        sets: PollSets<'_>,
+    ) -> bool {
+        if !matches!(&self.phase, Phase::Connecting(connecting) if connecting.is_passive())
+            || !self.machine.is_for_messages()
+        {
+            return false;
+        }
+        self.advance(sets);
+        self.watch_handshake(sets);
+        if self.opened.is_some() {
+            // The input that shows it is about to be taken.
+            self.set_event_interest(Some(Interest::ReadWrite));
+        }
+        matches!(self.phase, Phase::Open) && self.drive_for(rounds, false, sink, sets)
     }
 
     /// Applies the outcome of the handshake: full operation begins [RFC 5044 7.1.2-11].
@@ -101,7 +135,7 @@ impl QueuePair {
     ) {
         let Some(socket) = &mut self.socket else { return };
         if let Err(errno) = socket.tune(keepalive) {
-            return self.fail(ConnectError::System(errno.raw_os_error()));
+            return self.fail(ConnectError::System(errno.raw_os_error()), sets);
         }
         self.local = self.local.or_else(|| socket.local_address());
         self.peer = self.peer.or_else(|| socket.peer_address());
@@ -113,7 +147,8 @@ impl QueuePair {
         self.send_output(&mut none, sets);
     }
 
-    fn fail(&mut self, error: ConnectError) {
+    fn fail(&mut self, error: ConnectError, sets: PollSets<'_>) {
+        self.remove_from_sets(sets);
         if let Some(socket) = &self.socket {
             socket.end();
         }
