@@ -389,8 +389,8 @@ impl CompletionQueue for AnyCq {
         each!(self, Self, cq => cq.watch(qp, wait))
     }
 
-    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) {
-        each!(self, Self, cq => cq.unwatch(qp, wait));
+    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> bool {
+        each!(self, Self, cq => cq.unwatch(qp, wait))
     }
 
     fn take_waiting(&mut self, out: &mut [Completion]) -> usize {

@@ -27,9 +27,10 @@ pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
         Ok(false)
     }
 
-    /// Ends [`CompletionQueue::watch`].
-    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) {
+    /// Ends [`CompletionQueue::watch`]. Returns whether the queue pair was watched there.
+    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> bool {
         let _ = (qp, wait);
+        false
     }
 
     /// Fills `out` with completions that wait already, without input or output, and returns their number. A device

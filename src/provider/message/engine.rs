@@ -186,9 +186,8 @@ impl<D: Device> Engine<D> {
     /// this queue pair; on a device with one descriptor for all, for any. If none of them has one, whoever sleeps on
     /// another queue drives it.
     pub(super) fn watch(&self, state: &mut State<D>, qp: QpId, queues: [usize; 2]) -> Result<()> {
-        let distinct = if queues[0] == queues[1] { &queues[..1] } else { &queues[..] };
         let mut has_wait_object = false;
-        for &at in distinct {
+        for at in queues {
             let Some(wait) = state.queues[at].wait_set().cloned() else { continue };
             has_wait_object = true;
             if !state.cq.watch(qp, &wait).map_err(errno_of)? {
@@ -299,8 +298,9 @@ impl<D: Device> State<D> {
         let Some(wait) = queue.wait_set() else { return };
         let other = self.queues.iter().find_map(|(_, queue)| queue.wait_set());
         for one in &self.lingering {
-            self.cq.unwatch(one.qp, wait);
-            if let Some(Err(error)) = other.map(|other| self.cq.watch(one.qp, other)) {
+            if self.cq.unwatch(one.qp, wait)
+                && let Some(Err(error)) = other.map(|other| self.cq.watch(one.qp, other))
+            {
                 log::warn!(target: "cq", "output of a closed endpoint is not watched: {error}");
             }
         }

@@ -118,21 +118,27 @@ impl Membership {
 
     /// Adds the socket, if there is one, to a poll set of this queue pair alone.
     pub(super) fn watch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) -> Result<()> {
+        if self.is_watched(wait) {
+            return Ok(());
+        }
         let target = EventTarget::new(wait);
         socket.map_or(Ok(()), |socket| self.add_to(socket, wait, target.token))?;
         self.watching.push(target);
         Ok(())
     }
 
-    /// Ends [`Membership::watch`].
-    pub(super) fn unwatch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) {
-        let before = self.watching.len();
+    /// Ends [`Membership::watch`]. Returns whether the set was one of these.
+    pub(super) fn unwatch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) -> bool {
+        let was_watched = self.is_watched(wait);
         self.watching.retain(|target| !Arc::ptr_eq(&target.wait, wait));
-        if before != self.watching.len()
-            && let Some(socket) = socket
-        {
+        if let Some(socket) = socket.filter(|_| was_watched) {
             self.remove_from(socket, wait);
         }
+        was_watched
+    }
+
+    fn is_watched(&self, wait: &Arc<WaitSet>) -> bool {
+        self.watching.iter().any(|target| Arc::ptr_eq(&target.wait, wait))
     }
 
     /// Adds the socket to `set`, which becomes one of the poll sets.

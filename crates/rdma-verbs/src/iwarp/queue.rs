@@ -367,8 +367,8 @@ impl verbs::CompletionQueue for CompletionQueue {
         self.with(qp, |pair, _, _| pair.watch(wait))?.map(|()| true)
     }
 
-    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) {
-        let _ = self.with(qp, |pair, _, _| pair.unwatch(wait));
+    fn unwatch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> bool {
+        self.with(qp, |pair, _, _| pair.unwatch(wait)).unwrap_or(false)
     }
 
     fn take_waiting(&mut self, out: &mut [Completion]) -> usize {

@@ -351,8 +351,8 @@ impl QueuePair {
         self.membership.watch(self.socket.as_ref(), wait)
     }
 
-    pub(super) fn unwatch(&mut self, wait: &Arc<WaitSet>) {
-        self.membership.unwatch(self.socket.as_ref(), wait);
+    pub(super) fn unwatch(&mut self, wait: &Arc<WaitSet>) -> bool {
+        self.membership.unwatch(self.socket.as_ref(), wait)
     }
 
     /// Receives what arrived and sends what waits. Returns whether that ended the connection.
