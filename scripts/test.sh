@@ -261,7 +261,6 @@ provider_and_programs() {
 builds() {
     step lints lints
     step documentation documentation
-    step packages packages
     step conformance-table conformance_table
     step rust rust_tests
     step shell shell
@@ -306,6 +305,7 @@ waits() {
     step sockets-c-example sockets_c_example
     step sockets-programs sockets_programs
     step contract-built-2.1 conformance_built2
+    step packages packages
     step_unless "$(left_out)" dependencies dependencies
     step_unless "$(leaves_out_bare)" bare bare
 }
