@@ -32,6 +32,8 @@ pub(super) struct Queue {
     pub(super) reader_set: Option<ReaderSet>,
     /// Makes the wait object readable; `None`: the queue has none.
     ready_signal: Option<Signal>,
+    /// Whether the application has the descriptor of the wait object.
+    is_exposed: bool,
     /// Whether the wait object holds the engine's set.
     pub(super) is_nested: bool,
     /// Number of uses by endpoints.
@@ -86,11 +88,14 @@ impl Queue {
         self.is_signaled || !self.entries.is_empty()
     }
 
-    /// Switches the signals on if there is something to read, and off otherwise.
+    /// Switches the signals on if there is something to read, and off otherwise. Those that nobody looks at stay off:
+    /// each change is a system call.
     pub(super) fn notify(&self) {
-        let reader_signal = self.reader_set.as_ref().map(|set| &set.signal);
-        for signal in self.ready_signal.iter().chain(reader_signal) {
-            signal.set(self.is_ready());
+        if let Some(signal) = &self.ready_signal {
+            signal.set(self.is_exposed && self.is_ready());
+        }
+        if let Some(readers) = &self.reader_set {
+            readers.signal.set(self.readers > 0 && self.is_ready());
         }
     }
 
@@ -321,7 +326,10 @@ impl<D: Device> Fid for CompletionQueue<D> {
         let wait = self.wait.as_ref().ok_or(Errno::ENOSYS)?;
         wait::control(command, || {
             // The device signals only what arrives after this point.
-            self.engine.with(|state| self.is_ready_before_sleep(state));
+            self.engine.with(|state| {
+                state.queues[self.at].is_exposed = true;
+                self.is_ready_before_sleep(state)
+            });
             Ok(wait.as_fd().as_raw_fd())
         })
     }
