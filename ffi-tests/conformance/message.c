@@ -89,6 +89,15 @@ void message_server(struct side *listener, struct side *server, const struct eve
     message_endpoint(server, settings);
 }
 
+struct event message_request(struct side *listener, struct side *client, const struct message_settings *settings)
+{
+    message_listen(listener, settings);
+    message_client(client, listener, settings);
+    message_endpoint(client, settings);
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+    return await_event(listener->eq, FI_CONNREQ);
+}
+
 struct fid_ep *message_shared(struct side *listener, struct side *client, struct fid_ep *shared,
                               const struct message_settings *settings)
 {
@@ -134,11 +143,7 @@ void messages_open(struct pair *pair, const struct message_settings *settings)
     struct event request;
 
     memset(pair, 0, sizeof *pair);
-    message_listen(&pair->listener, settings);
-    message_client(&pair->client, &pair->listener, settings);
-    message_endpoint(&pair->client, settings);
-    CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
-    request = await_event(pair->listener.eq, FI_CONNREQ);
+    request = message_request(&pair->listener, &pair->client, settings);
     message_server(&pair->listener, &pair->server, &request, settings);
     message_accept(&pair->client, &pair->server);
 }

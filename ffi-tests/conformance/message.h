@@ -54,6 +54,8 @@ void message_client_to(struct side *side, unsigned port, const struct message_se
 /* Opens the completion queue of a side, and its endpoint, bound to it and to the event queue. */
 void message_queue(struct side *side, const struct message_settings *settings);
 void message_endpoint(struct side *side, const struct message_settings *settings);
+/* Opens a side that listens, and one that connects to it. Returns the connection request. */
+struct event message_request(struct side *listener, struct side *client, const struct message_settings *settings);
 /* Opens an endpoint in `server` for this connection request. `server` shares the listener's objects. */
 void message_server(struct side *listener, struct side *server, const struct event *request,
                     const struct message_settings *settings);

@@ -496,11 +496,7 @@ static void unread_connected(void)
         uint8_t got[4];
 
         note("way %u", way);
-        message_listen(&listener, NULL);
-        message_client(&client, &listener, NULL);
-        message_endpoint(&client, NULL);
-        CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
-        request = await_event(listener.eq, FI_CONNREQ);
+        request = message_request(&listener, &client, NULL);
         message_server(&listener, &server, &request, &waiting);
         CHECK_OK(fi_enable(server.ep));
         post_recv(server.ep, got, sizeof got, 1);

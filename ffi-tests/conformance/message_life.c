@@ -351,11 +351,7 @@ static void accepting_needs_queues(void)
     struct side listener, client, server;
     struct event request;
 
-    message_listen(&listener, NULL);
-    message_client(&client, &listener, NULL);
-    message_endpoint(&client, NULL);
-    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
-    request = await_event(listener.eq, FI_CONNREQ);
+    request = message_request(&listener, &client, NULL);
     side_share(&server, &listener, request.info);
     message_queue(&server, NULL);
     CHECK_OK(fi_endpoint(server.domain, server.info, &server.ep, NULL));
@@ -888,11 +884,7 @@ static void accepts_after_listener(void)
     struct side listener, client, server;
     struct event request;
 
-    message_listen(&listener, NULL);
-    message_client(&client, &listener, NULL);
-    message_endpoint(&client, NULL);
-    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
-    request = await_event(listener.eq, FI_CONNREQ);
+    request = message_request(&listener, &client, NULL);
     close_fid(&listener.pep->fid);
     listener.pep = NULL;
     message_server(&listener, &server, &request, NULL);

@@ -395,6 +395,86 @@ static void waiters_wake(void)
     }
 }
 
+/* Threads that sleep for moments in turn, and so begin and end to drive for the others. */
+struct passer {
+    struct connections *open;
+    unsigned seed;
+    pthread_t thread;
+};
+
+static _Atomic bool passing;
+static _Atomic unsigned arrived[FEW];
+
+static void *pass_by(void *argument)
+{
+    struct passer *passer = argument;
+    struct fi_cq_data_entry entry;
+    struct fid_cq *queue;
+
+    CHECK_OK(fi_cq_open(passer->open->servers.domain, &(struct fi_cq_attr){.wait_obj = FI_WAIT_FD}, &queue, NULL));
+    while (passing) {
+        int ms = rand_r(&passer->seed) % 4;
+
+        if (rand_r(&passer->seed) % 2)
+            CHECK_RET(fi_cq_sread(queue, &entry, 1, NULL, ms), -FI_EAGAIN);
+        else
+            CHECK_RET(fi_cntr_wait(passer->open->counter[0], UINT64_MAX, ms), -FI_ETIMEDOUT);
+    }
+    close_fid(&queue->fid);
+    return NULL;
+}
+
+static void *count_messages(void *argument)
+{
+    struct waiter *waiter = argument;
+    struct fi_cq_data_entry entry;
+    ssize_t got;
+
+    while ((got = fi_cq_sread(waiter->open->queue[waiter->at], &entry, 1, NULL, -1)) == 1)
+        arrived[waiter->at]++;
+    CHECK_RET(got, -FI_EAGAIN);
+    return NULL;
+}
+
+static void leaders_change(void)
+{
+    enum { MESSAGES = 3000, PASSERS = 4 };
+    static struct connections open;
+    static uint8_t got;
+    struct passer passers[PASSERS];
+    struct waiter waiters[FEW];
+    unsigned sent[FEW] = {0};
+
+    connections_open(&open, FEW);
+    passing = true;
+    for (unsigned i = 0; i < PASSERS; i++) {
+        passers[i] = (struct passer){.open = &open, .seed = i};
+        CHECK_OK(pthread_create(&passers[i].thread, NULL, pass_by, &passers[i]));
+    }
+    for (size_t i = 0; i < FEW; i++) {
+        waiters[i] = (struct waiter){.open = &open, .at = i};
+        CHECK_OK(pthread_create(&waiters[i].thread, NULL, count_messages, &waiters[i]));
+    }
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        const size_t at = (size_t)rand() % FEW;
+        const int64_t end = now_ms() + PATIENCE_MS;
+
+        post_recv(open.server[at], &got, 1, i);
+        CHECK_OK(fi_inject(open.client[at], "x", 1, FI_ADDR_UNSPEC));
+        sent[at]++;
+        while (arrived[at] != sent[at])
+            CHECK(now_ms() < end);
+    }
+    passing = false;
+    for (unsigned i = 0; i < PASSERS; i++)
+        CHECK_OK(pthread_join(passers[i].thread, NULL));
+    for (size_t i = 0; i < FEW; i++) {
+        CHECK_OK(fi_cq_signal(open.queue[i]));
+        CHECK_OK(pthread_join(waiters[i].thread, NULL));
+    }
+    connections_close(&open);
+}
+
 struct sleeper {
     struct fid_fabric *fabric;
     struct fid_cq *queue;
@@ -417,6 +497,32 @@ static void *sleep_on_queue(void *argument)
         CHECK_RET(fi_cq_read(sleeper->queue, &entry, 1), -FI_EAGAIN);
     }
     return NULL;
+}
+
+/* The first thread is woken by the device, and the second one by the first. */
+static void closed_while_read(void)
+{
+    struct sleeper first = {.reads = true}, second = {.reads = true};
+    pthread_t threads[2];
+    struct pair pair;
+
+    messages_open(&pair, &waiting);
+    for (unsigned i = 0; i < 2; i++) {
+        struct sleeper *sleeper = i == 0 ? &first : &second;
+
+        CHECK_OK(fi_cq_open(pair.server.domain, &(struct fi_cq_attr){.wait_obj = FI_WAIT_FD}, &sleeper->queue, NULL));
+        CHECK_OK(pthread_create(&threads[i], NULL, sleep_on_queue, sleeper));
+        sleep_ms(20);
+        CHECK_RET(fi_close(&sleeper->queue->fid), -FI_EBUSY);
+    }
+    CHECK_OK(fi_cq_signal(first.queue));
+    CHECK_OK(pthread_join(threads[0], NULL));
+    close_fid(&first.queue->fid);
+    messages_pass(&pair);
+    CHECK_OK(fi_cq_signal(second.queue));
+    CHECK_OK(pthread_join(threads[1], NULL));
+    close_fid(&second.queue->fid);
+    pair_close(&pair);
 }
 
 /* More than TCP takes at once is injected, then endpoint and queue are closed. A thread that sleeps on another queue
@@ -477,11 +583,7 @@ static void sleeper_receives(bool first)
     pthread_t thread;
 
     memset(here, 7, LENGTH);
-    message_listen(&listener, NULL);
-    message_client(&pair.client, &listener, NULL);
-    message_endpoint(&pair.client, NULL);
-    CHECK_OK(fi_connect(pair.client.ep, pair.client.info->dest_addr, NULL, 0));
-    request = await_event(listener.eq, FI_CONNREQ);
+    request = message_request(&listener, &pair.client, NULL);
     side_share(&pair.server, &listener, request.info);
     if (first)
         CHECK_OK(fi_cq_open(pair.server.domain, &attr, &sleeper.queue, NULL));
@@ -567,7 +669,9 @@ static const struct test tests[] = {
     TEST(reader_wakes_others, "fi_cq_read of one queue takes no wake-up from a sleeper on another"),
     TEST(many_descriptors, "130 queues of a domain in one epoll set: an arrival wakes whom it is for, and nobody else"),
     TEST(waiters_wake, "of 20 threads in fi_cq_sread and fi_cntr_wait, an arrival wakes whom it is for, and one more at most"),
+    TEST(leaders_change, "20 threads in fi_cq_sread while others come and go: each arrival wakes the one that it is for"),
     TEST(sleeps_edge_triggered, "fi_trywait lets a reader sleep edge-triggered only if it will be woken"),
+    TEST(closed_while_read, "fi_close of a queue while a thread waits in fi_cq_sread: -FI_EBUSY"),
     TEST(sleepers_send_rest, "a sleeper on another queue sends what closed endpoints have left"),
     TEST(sleepers_receive, "a sleeper on another queue receives for endpoints whose queue has no wait object"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),

@@ -394,18 +394,26 @@ static struct fi_info *orphaned_request(struct side *listener, struct side *clie
     return request.info;
 }
 
+/* Accepts without a passive endpoint, transfers, and closes everything. */
+static void accept_orphan(struct side *listener, struct side *client, struct side *server)
+{
+    CHECK(listener->pep == NULL);
+    CHECK_OK(fi_accept(server->ep, NULL, 0));
+    await_event(client->eq, FI_CONNECTED);
+    await_event(server->eq, FI_CONNECTED);
+    transfer(client->ep, server->ep, 1000);
+    side_close(client);
+    side_close(server);
+    side_close(listener);
+}
+
 static void listener_leaves_requests(void)
 {
     struct side listener, client, server;
     struct event request = {.kind = FI_CONNREQ, .info = orphaned_request(&listener, &client)};
 
-    accept_request(&listener, &server, &request, NULL, 0);
-    await_event(client.eq, FI_CONNECTED);
-    await_event(server.eq, FI_CONNECTED);
-    transfer(client.ep, server.ep, 1000);
-    side_close(&client);
-    side_close(&server);
-    side_close(&listener);
+    side_for_request(&listener, &server, &request);
+    accept_orphan(&listener, &client, &server);
 }
 
 static void fabric_gives_up(void)
@@ -449,13 +457,7 @@ static void listener_leaves_to_endpoint(void)
     side_for_request(&listener, &server, &request);
     close_fid(&listener.pep->fid);
     listener.pep = NULL;
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    await_event(client.eq, FI_CONNECTED);
-    await_event(server.eq, FI_CONNECTED);
-    transfer(client.ep, server.ep, 1000);
-    side_close(&client);
-    side_close(&server);
-    side_close(&listener);
+    accept_orphan(&listener, &client, &server);
 }
 
 static void peer_has_left(void)

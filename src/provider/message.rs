@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `limits`, `info` | what a device's endpoints can do, and what discovery says of it |
 //! | `engine` | the device's completion queue, and whose completion is whose |
+//! | `engine/watching` | what makes wait objects readable |
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
 //! | `statistics` | what an endpoint counts |

@@ -313,7 +313,7 @@ impl<D: Device> Fid for CompletionQueue<D> {
 
     fn close(&self) -> Result<()> {
         let mut state = self.engine.lock();
-        if state.queues.get(self.at).is_some_and(|queue| queue.users > 0) {
+        if state.queues.get(self.at).is_some_and(|queue| queue.users > 0 || queue.readers > 0) {
             return Err(Errno::EBUSY);
         }
         state.remove_queue(self.at);

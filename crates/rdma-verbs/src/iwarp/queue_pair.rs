@@ -424,7 +424,7 @@ impl QueuePair {
     fn update_interest(&mut self, sets: PollSets<'_>) -> bool {
         let Some(socket) = &self.socket else { return false };
         let output = self.machine.wants_wire();
-        let wanted = match self.phase {
+        let wanted = match &self.phase {
             Phase::Open | Phase::Closing { .. } => match (self.machine.is_stalled(), output) {
                 (false, false) => Interest::Read,
                 (false, true) => Interest::ReadWrite,
@@ -433,6 +433,7 @@ impl QueuePair {
                 (true, true) => Interest::Write,
             },
             Phase::Draining => Interest::Write,
+            Phase::Connecting(connecting) if self.polls_handshake() => connecting.interest(),
             Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => return false,
         };
         self.membership.set_interest(socket.as_fd(), wanted, sets) && output

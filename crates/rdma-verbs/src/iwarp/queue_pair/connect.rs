@@ -51,7 +51,7 @@ impl QueuePair {
         };
         self.open(socket, connecting);
         self.advance(sets);
-        self.watch_handshake(sets);
+        self.update_interest(sets);
         self.set_event_target(target)
     }
 
@@ -92,18 +92,15 @@ impl QueuePair {
         self.set_event_interest(Some(wanted));
     }
 
-    /// Has the poll sets report the handshake of the passive side for messages, which ends with the peer's first
-    /// message: a consumer may wait for that without polling events.
-    fn watch_handshake(&mut self, sets: PollSets<'_>) {
-        if let (Phase::Connecting(connecting), Some(socket)) = (&self.phase, &self.socket)
-            && self.machine.is_for_messages()
-        {
-            self.membership.set_interest(socket.as_fd(), connecting.interest(), sets);
-        }
+    /// Whether polls drive the handshake: that of a passive side for messages ends with the peer's first message, for
+    /// which a consumer may wait without polling events.
+    pub(super) fn polls_handshake(&self) -> bool {
+        self.machine.is_for_messages()
+            && matches!(&self.phase, Phase::Connecting(connecting) if connecting.is_passive())
     }
 
-    /// Ends that handshake, and receives what has arrived behind it. The event of the connection stays for
-    /// [`QueuePair::poll_event`]. Returns whether that ended the connection.
+    /// Drives the handshake, if polls do, and receives what has arrived behind it. The event of the
+    /// connection stays for [`QueuePair::poll_event`]. Returns whether that ended the connection.
     #[cold]
     pub(super) fn drive_handshake(
         &mut self,
@@ -111,13 +108,11 @@ impl QueuePair {
         sink: &mut impl Sink,
         sets: PollSets<'_>,
     ) -> bool {
-        if !matches!(&self.phase, Phase::Connecting(connecting) if connecting.is_passive())
-            || !self.machine.is_for_messages()
-        {
+        if !self.polls_handshake() {
             return false;
         }
         self.advance(sets);
-        self.watch_handshake(sets);
+        self.update_interest(sets);
         if self.opened.is_some() {
             // The input that shows it is about to be taken.
             self.set_event_interest(Some(Interest::ReadWrite));
