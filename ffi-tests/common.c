@@ -289,6 +289,11 @@ bool on_rdma_device(void)
     return getenv("TEST_IPV4") != NULL;
 }
 
+size_t share_of(size_t whole)
+{
+    return on_rdma_device() ? whole / 4 : whole;
+}
+
 void needs_embedded_device(void)
 {
     if (on_rdma_device())

@@ -257,6 +257,9 @@ void needs_embedded_device(void);
 /* Skips the test unless the device is an RDMA device. */
 void needs_rdma_device(void);
 bool on_rdma_device(void);
+/* How much to do of what is long: all of it, or a quarter on an RDMA device, because a machine that has one for the
+ * tests is emulated. */
+size_t share_of(size_t whole);
 /* Causes a fault of the RDMA device, with the name that scripts/vm/fault.sh gives it. mend() or the end of
  * the process repairs the device. */
 void fault(const char *what);

@@ -75,7 +75,7 @@ static void any_call(void)
 
 /* Threads that share both directions of a stream. Each sender sends records, which no call divides. */
 #define SHARERS 3
-#define RECORDS 20000
+#define RECORDS_MAX 20000
 
 struct record {
     uint64_t sender, number;
@@ -83,9 +83,11 @@ struct record {
 
 struct shared {
     struct fid_ep *ep;
+    /* How many records each sender sends. */
+    size_t records;
     atomic_uint sender, left;
     /* How often each record was received. */
-    atomic_uchar received[SHARERS][RECORDS];
+    atomic_uchar received[SHARERS][RECORDS_MAX];
 };
 
 /* Sends in bursts, so that a thread is alone at times. */
@@ -95,7 +97,7 @@ static void *send_records(void *argument)
     struct record record = {.sender = atomic_fetch_add(&shared->sender, 1)};
     struct dice dice = {record.sender};
 
-    for (uint64_t rest = 0; record.number < RECORDS; record.number++) {
+    for (uint64_t rest = 0; record.number < shared->records; record.number++) {
         if (rest-- == 0) {
             rest = throw_below(&dice, 1000);
             sleep_ms((int)throw_below(&dice, 2));
@@ -123,7 +125,7 @@ static void *receive_records(void *argument)
         CHECK_INT(got % (ssize_t)sizeof *records, 0);
         for (size_t i = 0; i < (size_t)got / sizeof *records; i++) {
             CHECK_BETWEEN(records[i].sender, 0, SHARERS - 1);
-            CHECK_BETWEEN(records[i].number, next[records[i].sender], RECORDS - 1);
+            CHECK_BETWEEN(records[i].number, next[records[i].sender], shared->records - 1);
             next[records[i].sender] = records[i].number + 1;
             CHECK_INT(atomic_fetch_add(&shared->received[records[i].sender][records[i].number], 1), 0);
             shared->left--;
@@ -166,7 +168,8 @@ static void several_in_each_direction(void)
     }
     for (unsigned end = 0; end < 2; end++) {
         shared[end].ep = end ? pair.server.ep : pair.client.ep;
-        shared[end].left = SHARERS * RECORDS;
+        shared[end].records = share_of(RECORDS_MAX);
+        shared[end].left = SHARERS * (unsigned)shared[end].records;
         for (unsigned i = 0; i < 2 * SHARERS; i++)
             CHECK_INT(pthread_create(&threads[end][i], NULL, i % 2 ? send_records : receive_records, &shared[end]), 0);
         CHECK_INT(pthread_create(&threads[end][2 * SHARERS], NULL, ask_at_times, &shared[end]), 0);
@@ -180,8 +183,10 @@ static void several_in_each_direction(void)
 /* Many connections, made and closed at the same time, each by its own thread. */
 static void *connect_repeatedly(void *argument)
 {
+    const size_t times = share_of(20);
+
     (void)argument;
-    for (unsigned i = 0; i < 20; i++) {
+    for (size_t i = 0; i < times; i++) {
         struct pair pair;
 
         pair_open(&pair, i % 2 ? IPV4 : IPV6, NULL);

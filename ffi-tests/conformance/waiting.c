@@ -337,9 +337,9 @@ static void sleeping_stream(size_t ring, uint32_t protocol, uint64_t length)
 static void no_lost_wake_up(void)
 {
     no_keepalive();
-    sleeping_stream(4096, FI_PROTO_RSTREAM, 20 << 20);
-    sleeping_stream(32768, FI_PROTO_IWARP, 20 << 20);
-    sleeping_stream(97, FI_PROTO_RSTREAM, 1 << 20);
+    sleeping_stream(4096, FI_PROTO_RSTREAM, share_of(20 << 20));
+    sleeping_stream(32768, FI_PROTO_IWARP, share_of(20 << 20));
+    sleeping_stream(97, FI_PROTO_RSTREAM, share_of(1 << 20));
 }
 
 static void plain_epoll_loop(void)
@@ -683,6 +683,7 @@ static void edges_meet(size_t ring, int busy_ms, bool back)
     pthread_t threads[2];
 
     note("rings of %zu bytes, %d ms from each wake-up to the calls, %s", ring, busy_ms, back ? "both ways" : "one way");
+    still_moving();
     pair_open(&pair, IPV4, &settings);
     ends[0] = (struct edge){.ep = pair.client.ep, .output = total, .input = back ? total : 0,
                             .longest = 65537, .peer = &ends[1]};
@@ -698,10 +699,11 @@ static void edges_meet(size_t ring, int busy_ms, bool back)
 static void edge_triggered(void)
 {
     static const size_t rings[] = {32768, 4 << 20, 16 << 20, 64 << 20};
+    const size_t longest = share_of(64 << 20);
 
     /* Without a spin, which could find bytes that no wake-up reports. */
     CHECK_SYS(setenv("FI_RSTREAM_SPIN_US", "0", 1));
-    for (unsigned i = 0; i < sizeof rings / sizeof rings[0]; i++)
+    for (unsigned i = 0; i < sizeof rings / sizeof rings[0] && rings[i] <= longest; i++)
         for (unsigned way = 0; way < 2; way++) {
             edges_meet(rings[i], 0, way == 1);
             edges_meet(rings[i], 20, way == 1);
@@ -745,15 +747,19 @@ static void half_closed_sleeps(void)
 
 /* Sends until the endpoint takes no more bytes, with or without FI_MORE, and sleeps edge-triggered. A peer
  * in another thread reads. */
-#define EDGES_BYTES ((size_t)600 << 10)
+static size_t edges_bytes(void)
+{
+    return share_of(600 << 10);
+}
 
 static void *read_all(void *argument)
 {
     struct side *side = argument;
+    const size_t length = edges_bytes();
     static uint8_t buffer[4096];
     size_t got = 0;
 
-    while (got < EDGES_BYTES) {
+    while (got < length) {
         ssize_t more = recv_once(side->ep, buffer, sizeof buffer);
 
         if (more == -FI_EAGAIN)
@@ -766,7 +772,7 @@ static void *read_all(void *argument)
 
 static void edges_after_the_end(void)
 {
-    const size_t rings[] = {64, 4096, 32 << 10, 64 << 10};
+    const size_t rings[] = {64, 4096, 32 << 10, 64 << 10}, length = edges_bytes();
 
     for (size_t i = 0; i < 2 * sizeof rings / sizeof rings[0]; i++) {
         const struct settings client = {.recv_ring = rings[i / 2], .rx_size = i % 2 ? 4 : 0};
@@ -780,8 +786,8 @@ static void edges_after_the_end(void)
         pair_open_half(&pair, &client);
         CHECK_SYS(epoll_ctl(set, EPOLL_CTL_ADD, wait_fd(&pair.server.ep->fid), &event));
         CHECK_INT(pthread_create(&thread, NULL, read_all, &pair.client), 0);
-        while (sent < EDGES_BYTES) {
-            struct iovec part = {(void *)pattern(sent, 1000), EDGES_BYTES - sent < 1000 ? EDGES_BYTES - sent : 1000};
+        while (sent < length) {
+            struct iovec part = {(void *)pattern(sent, 1000), length - sent < 1000 ? length - sent : 1000};
             struct fi_msg message = {.msg_iov = &part, .iov_count = 1, .addr = FI_ADDR_UNSPEC};
             ssize_t taken = fi_sendmsg(pair.server.ep, &message, sent % 3 ? FI_MORE : 0);
 

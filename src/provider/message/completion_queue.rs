@@ -54,7 +54,8 @@ pub(super) struct ReaderSet {
 
 /// A read that waits.
 struct Waiting {
-    /// Where it sleeps; `None`: as a waiter for several entries, because fewer keep the signals of the queue on.
+    /// Where it sleeps. `None`: it waits for several entries, and the signals of the queue are on from the first one, so
+    /// [`Engine::wait_for`] has a set for it.
     set: Option<Arc<WaitSet>>,
 }
 

@@ -1,6 +1,6 @@
-//! The threads that sleep within calls until the device has something to do. It wakes one of them, the leader, which
-//! drives all endpoints, and wakes each other one by a signal when that one's operation is done. So an arrival
-//! wakes two threads at most, however many sleep.
+//! The threads that sleep within calls until the device has something to do. The device wakes one of them, the leader.
+//! The leader drives all endpoints. If an operation of another thread is done, it wakes that thread by a signal.
+//! So an arrival wakes two threads at most, however many sleep.
 //!
 //! Each of them sleeps on a set of its own, or on one for all readers of a completion queue. The device's set is in all
 //! of these, but only the leader's reports it.
@@ -12,7 +12,7 @@ use slab::Slab;
 
 use rdma_verbs::{Interest, Result, Token, WaitSet};
 
-/// What the sets of other threads than the leader report of the device's set: it has no errors.
+/// The interest that the other sets have in the device's set. They would report its errors, and a set has none.
 const NOTHING: Interest = Interest::Failure;
 
 /// The sets on which threads sleep within calls.
@@ -71,7 +71,7 @@ impl Sleepers {
         }
     }
 
-    /// Makes the device's set reported there. A thread that sleeps there already is woken if it is readable.
+    /// Has this set report the device's. If that is readable, a thread that sleeps on this set already is woken.
     fn lead(&mut self, at: usize) {
         if self.leader == Some(at) {
             return;
