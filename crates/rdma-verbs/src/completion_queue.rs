@@ -19,9 +19,9 @@ pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()>;
 
     /// From now on `wait` is readable when the connection of this queue pair has something to do for
-    /// [`CompletionQueue::poll`], whatever others have. Completions that other calls leave in the queue do not
-    /// make it readable: [`CompletionQueue::take_waiting`] takes these. Returns `false`, and does nothing, if the device has
-    /// one descriptor for all queue pairs.
+    /// [`CompletionQueue::poll`], whatever others have. Also from now on, completions that other calls leave in the
+    /// queue make no set readable, not the attached one either: call [`CompletionQueue::take_waiting`] after these.
+    /// Returns `false`, and does nothing, if the device has one descriptor for all queue pairs.
     fn watch(&mut self, qp: QpId, wait: &Arc<WaitSet>) -> Result<bool> {
         let _ = (qp, wait);
         Ok(false)

@@ -5,7 +5,7 @@
 //! completions, and a poll may leave some in the queue; no socket is readable for those. So after the
 //! consumer has armed the queue, the first call that leaves completions in the queue signals the attached
 //! set. The signal is switched off when they have been polled. A consumer that never sleeps pays nothing for
-//! it.
+//! it, and one that takes completions after each call has no signal for them.
 //!
 //! A socket with input left in it, or with room for output, keeps the set readable, but an edge-triggered consumer gets no new event.
 //! So a consumer that arms the queue in this state is signaled at once.

@@ -123,7 +123,14 @@ impl CompletionQueue {
         if !self.shared.is_empty() {
             self.serve_waiting();
         }
-        self.notification.update(self.unfinished || !self.ready.is_empty());
+        self.notify();
+    }
+
+    /// Updates the signal. Where queue pairs have wait sets of their own the consumer takes completions after each
+    /// call, so these need none.
+    #[inline]
+    fn notify(&mut self) {
+        self.notification.update(self.unfinished || !self.watched && !self.ready.is_empty());
     }
 
     /// Moves waiting completions to `out`.
@@ -373,7 +380,7 @@ impl verbs::CompletionQueue for CompletionQueue {
 
     fn take_waiting(&mut self, out: &mut [Completion]) -> usize {
         let count = self.take_ready(out);
-        self.notification.update(self.unfinished || !self.ready.is_empty());
+        self.notify();
         count
     }
 

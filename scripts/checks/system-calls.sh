@@ -1,0 +1,38 @@
+# Counted system calls of short messages for which both sides sleep, so that another one is seen on any machine.
+
+system_calls_file=docs/system-calls.txt
+# The pauses of the program, and asking for the time: outside valgrind that is no system call.
+not_of_the_message='clock_|nanosleep|gettimeofday'
+
+# system_calls_in WAY COUNT SHM: all of a run of the program system_calls
+system_calls_in() {
+    local log=$logs/system-calls-$1-$2
+    # Without the time for which streams look for bytes before their callers sleep.
+    FI_RSTREAM_SPIN_US=0 FI_RSTREAM_SHM=$3 with_provider valgrind --tool=none --fair-sched=try --trace-syscalls=yes \
+        "$programs/gcc/system_calls" "$1" "$2" >"$log" 2>&1 || { tail "$log" >&2; return 1; }
+    # A call that blocks has a second line when it returns.
+    grep '^SYSCALL' "$log" | grep -v '\.\.\. \[async\]' | grep -cEv "\) sys_($not_of_the_message)"
+}
+
+# compare_calls NAME WAY SHM: the calls of a message there and back, in tenths
+compare_calls() {
+    local name=$1 before few many now
+    before=$(sed -n "s/^$name //p" "$system_calls_file")
+    few=$(system_calls_in "$2" 100 "$3")
+    many=$(system_calls_in "$2" 300 "$3")
+    now=$(((many - few) / 20))
+    echo "$name: $((now / 10)).$((now % 10)) system calls, ${before:?no line of $name in $system_calls_file} in $system_calls_file"
+    # A thread may have been awake a few times.
+    if ((now < before * 10 - 3 || now > before * 10 + 3)); then
+        echo "error: that differs. $logs/system-calls-$2-300 has them; with a good reason, write the new number"
+        return 1
+    fi
+    echo "1 passed, 0 failed"
+}
+
+system_calls() {
+    compare_calls stream-shm stream 1
+    compare_calls stream-iwarp stream 0
+    compare_calls fd fd 1
+    compare_calls sread sread 1
+}
