@@ -1,4 +1,4 @@
-//! Generates the Rust view of libfabric's headers, links libfabric, and writes `include/rstream.h`.
+//! Generates the Rust view of libfabric's headers, and links libfabric.
 //!
 //! The headers are those that pkg-config names, or those in the folder `LIBFABRIC_INCLUDE` (the
 //! one that has `rdma/fabric.h`), so that other versions can be tried without installing them.
@@ -45,7 +45,6 @@ fn main() {
         None => library.include_paths,
     };
     generate_bindings(&folders);
-    c_library_build::write_header("rstream", &["src/abi/header.rs"]);
     // libfabric unloads its providers when the process exits; threads of the application may still
     // be in a call of ours then, or end later and run our thread-local destructors.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");

@@ -1,7 +1,7 @@
 #ifndef RSTREAM_H
 #define RSTREAM_H
 
-/* Generated from src/abi/header.rs by the build; do not edit. */
+/* Generated from src/abi/header.rs by tools/c-headers; do not edit. */
 
 #include <rdma/fabric.h>
 #include <rdma/fi_endpoint.h>

@@ -240,6 +240,7 @@ source scripts/checks/mpi.sh
 source scripts/checks/scale.sh
 source scripts/checks/perf.sh
 source scripts/checks/instructions.sh
+source scripts/checks/system-calls.sh
 source scripts/checks/vm.sh
 source scripts/checks/rdma.sh
 source scripts/checks/fuzzing.sh
@@ -250,7 +251,7 @@ source scripts/checks/sockets-programs.sh
 # What the others use.
 provider_and_programs() {
     step formatting formatting
-    step header header
+    step release build_release
     step rust-build build_rust
     step c-build build_c
 }
@@ -262,6 +263,7 @@ builds() {
     step lints lints
     step documentation documentation
     step conformance-table conformance_table
+    step headers headers
     step rust rust_tests
     step shell shell
     step_unless "$(lacks_miri)" miri miri
@@ -281,6 +283,7 @@ waits() {
     step faults-iwarp faults_iwarp
     step valgrind valgrind_copy
     step valgrind-messages valgrind_messages
+    step system-calls system_calls
     step unloading unloading
     step easy easy_gcc
     step easy-valgrind easy_valgrind

@@ -2,7 +2,12 @@
 
 # rust_test ARGUMENT...
 rust_test() {
-    cargo test --profile checks --workspace "$@"
+    cargo test --profile checks --workspace --exclude c-headers "$@"
+}
+
+# The libraries and programs as users build them. Other steps use them.
+build_release() {
+    build cargo build --release
 }
 
 # Before other steps, which need some of it.

@@ -1,5 +1,5 @@
-//! Definitions that a C program needs to use this provider and that libfabric's headers lack. The build
-//! generates `include/rstream.h` from this file.
+//! Definitions that a C program needs to use this provider and that libfabric's headers lack.
+//! `tools/c-headers` writes `include/rstream.h` from this file.
 
 use std::ffi::c_int;
 

@@ -1,38 +1,11 @@
-//! For build scripts of libraries with a C interface: the header, and the pkg-config file.
+//! For build scripts of libraries with a C interface: the pkg-config file.
 //!
 //! As usual in build scripts, what cannot be done panics with the reason.
 
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{env, fs};
-
-/// Writes the header `include/{name}.h` from these sources, in their order, as `cbindgen.toml` says. All paths are
-/// below the package's folder.
-///
-/// The header is checked in: it is written only if it differs, and a source tree that cannot be written is built
-/// with what is there.
-pub fn write_header(name: &str, sources: &[&str]) {
-    let header = format!("include/{name}.h");
-    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("cbindgen.toml is valid");
-    let mut builder = cbindgen::Builder::new().with_config(config);
-    for source in sources {
-        builder = builder.with_src(root.join(source));
-    }
-    for read in [&["cbindgen.toml", &header], sources].concat() {
-        println!("cargo:rerun-if-changed={read}");
-    }
-    let mut text = Vec::new();
-    builder.generate().expect("the sources can be read").write(&mut text);
-    let target = root.join(&header);
-    if fs::read(&target).is_ok_and(|present| present == text) {
-        return;
-    }
-    if let Err(error) = fs::write(&target, &text) {
-        println!("cargo:warning={header} is out of date and cannot be written: {error}");
-    }
-}
 
 /// Writes `{name}.pc`, which describes this package as the library `lib{library}.so`, to the folder of the library.
 /// Its prefix is what the environment variable `prefix` names, or `/usr/local`.

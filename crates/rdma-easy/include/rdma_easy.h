@@ -11,7 +11,7 @@
  * any function at any time. A thread must not be cancelled in a call. A child of fork(2) gets -EBADF for its
  * parent's handles.
  *
- * Generated from src/ffi by the build; do not edit.
+ * Generated from src/ffi by tools/c-headers; do not edit.
  */
 
 

@@ -35,7 +35,7 @@
  * Environment variables and rules are those of rstream_sockets(7). Under rstream-run, rs_attach leaves all
  * connections to rstream-run, and the functions here call the C library's.
  *
- * Generated from src by the build; do not edit.
+ * Generated from src by tools/c-headers; do not edit.
  */
 
 
