@@ -28,6 +28,7 @@ mod leader;
 pub(super) mod limits;
 mod operation;
 mod posting;
+mod queues;
 pub(super) mod region;
 pub(super) mod shared_receive;
 mod statistics;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -21,8 +21,8 @@ pub(super) struct Count {
     /// Number of successes, except those that are counted elsewhere.
     successes: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// Regions whose writes by peers are counted as well.
-    regions: Mutex<Vec<Weak<dyn Written>>>,
+    /// Regions whose writes by peers are counted as well, if there have been any.
+    regions: OnceLock<Mutex<Vec<Weak<dyn Written>>>>,
 }
 
 /// A region that counts the writes of peers itself.
@@ -39,18 +39,21 @@ impl Count {
     /// Counts the writes to a region from now on.
     pub(super) fn watch(&self, region: Weak<dyn Written>) {
         let before = region.upgrade().map_or(0, |region| region.writes());
-        self.regions.lock().push(region);
+        self.regions.get_or_init(Mutex::default).lock().push(region);
         self.successes.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Adds the writes to a region that is closed, and no longer counts them itself.
     pub(super) fn add_writes(&self, writes: u64) {
         self.successes.fetch_add(writes, Ordering::Relaxed);
-        self.regions.lock().retain(|region| region.strong_count() > 0);
+        if let Some(regions) = self.regions.get() {
+            regions.lock().retain(|region| region.strong_count() > 0);
+        }
     }
 
     fn elsewhere(&self) -> u64 {
-        self.regions.lock().iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum()
+        let Some(regions) = self.regions.get() else { return 0 };
+        regions.lock().iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum()
     }
 
     pub(super) fn successes(&self) -> u64 {

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
-use super::completion_queue::Queue;
 use super::endpoint::Link;
 use super::leader::Sleepers;
 use super::limits::Limits;
 use super::operation::{Kind, Operation, Operations, remote_write};
+use super::queues::Queues;
 use super::waiter::Waiter;
 use crate::abi::{CompletionsOut, Errno, Result, UserContext};
 use crate::provider::error::errno_of;
@@ -55,7 +55,7 @@ pub(in super::super) struct State<D: Device> {
     pub(super) cq: D::Cq,
     pub(super) links: Slab<Link>,
     by_qp: BTreeMap<QpId, usize>,
-    pub(super) queues: Slab<Queue>,
+    pub(super) queues: Queues,
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
@@ -124,7 +124,7 @@ impl<D: Device> Engine<D> {
             cq: device.create_cq(ANY_DEPTH).map_err(errno_of)?,
             links: Slab::new(),
             by_qp: BTreeMap::new(),
-            queues: Slab::new(),
+            queues: Queues::default(),
             shared: Slab::new(),
             waiters: Slab::new(),
             lingering: Vec::new(),
@@ -224,9 +224,7 @@ impl<D: Device> State<D> {
                 break;
             }
         }
-        for (_, queue) in &mut self.queues {
-            queue.notify();
-        }
+        self.queues.notify();
         for (_, waiter) in &self.waiters {
             waiter.notify(&self.queues);
         }
@@ -314,10 +312,11 @@ impl<D: Device> State<D> {
     /// Moves entries of a completion queue to `out`, up to the first failure. Lets writes of peers pass that waited
     /// for that.
     #[inline]
-    pub(super) fn take(&mut self, queue: usize, out: &mut CompletionsOut<'_>) -> Result<()> {
-        let outcome = self.queues[queue].take(out);
-        if self.queues[queue].lets_writes_pass() {
-            self.release_writes(queue);
+    pub(super) fn take(&mut self, at: usize, out: &mut CompletionsOut<'_>) -> Result<()> {
+        let queue = &mut self.queues[at];
+        let outcome = queue.take(out);
+        if queue.lets_writes_pass() {
+            self.release_writes(at);
         }
         outcome
     }

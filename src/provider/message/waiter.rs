@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use slab::Slab;
-
-use super::completion_queue::Queue;
 use super::counter::Count;
 use super::engine::Engine;
+use super::queues::Queues;
 use crate::abi::{Errno, Result};
 use crate::provider::wait;
 use rdma_verbs::{Device, Signal, WaitSet};
@@ -25,7 +23,7 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    fn is_reached(&self, queues: &Slab<Queue>) -> bool {
+    fn is_reached(&self, queues: &Queues) -> bool {
         match self {
             Self::Entries { queue, number } => {
                 queues.get(*queue).is_none_or(|queue| queue.ends_wait(*number))
@@ -58,7 +56,7 @@ impl Waiter {
         std::mem::replace(seen, numbers) != numbers
     }
 
-    pub(super) fn notify(&self, queues: &Slab<Queue>) {
+    pub(super) fn notify(&self, queues: &Queues) {
         self.signal.set(self.goal.is_reached(queues));
     }
 }

@@ -91,7 +91,7 @@ impl<D: Device> State<D> {
     /// Removes a completion queue that no endpoint uses. Another one's wait object shows from now on what there is to
     /// do for closed endpoints that had this one.
     pub(in super::super) fn remove_queue(&mut self, at: usize) {
-        let Some(queue) = self.queues.try_remove(at) else { return };
+        let Some(queue) = self.queues.remove(at) else { return };
         if let Some(readers) = &queue.reader_set {
             self.sleepers.remove(readers.at);
         }

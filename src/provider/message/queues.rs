@@ -1,0 +1,72 @@
+//! The completion queues of a domain, and which of them calls have changed: only the signals of these are updated
+//! when a call ends.
+
+use std::ops::{Index, IndexMut};
+
+use slab::Slab;
+
+use super::completion_queue::Queue;
+
+#[derive(Default)]
+pub(super) struct Queues {
+    all: Slab<Place>,
+    /// Indexes of the queues that may have changed since their signals were updated.
+    changed: Vec<usize>,
+}
+
+struct Place {
+    queue: Queue,
+    is_listed: bool,
+}
+
+impl Queues {
+    /// Adds a queue. Returns its index.
+    pub(super) fn insert(&mut self, queue: Queue) -> usize {
+        self.all.insert(Place { queue, is_listed: false })
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Option<Queue> {
+        self.all.try_remove(at).map(|place| place.queue)
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&Queue> {
+        self.all.get(at).map(|place| &place.queue)
+    }
+
+    /// The queues with their indexes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Queue)> {
+        self.all.iter().map(|(at, place)| (at, &place.queue))
+    }
+
+    /// Updates the signals.
+    pub(super) fn notify(&mut self) {
+        while let Some(at) = self.changed.pop() {
+            if let Some(place) = self.all.get_mut(at) {
+                place.is_listed = false;
+                place.queue.notify();
+            }
+        }
+    }
+}
+
+impl Index<usize> for Queues {
+    type Output = Queue;
+
+    #[inline]
+    fn index(&self, at: usize) -> &Queue {
+        &self.all[at].queue
+    }
+}
+
+/// For changes.
+impl IndexMut<usize> for Queues {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut Queue {
+        let place = &mut self.all[at];
+        if !place.is_listed {
+            place.is_listed = true;
+            self.changed.push(at);
+        }
+        &mut place.queue
+    }
+}
