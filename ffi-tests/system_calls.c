@@ -18,85 +18,79 @@
 /* After this time, in ms, the other thread is asleep. */
 #define PAUSE_MS 5
 
-/* What an end does to send a message, and to sleep until one has arrived. */
-struct way {
-    const char *name;
-    void (*send)(struct side *side);
-    void (*await)(struct side *side);
-};
-
 /* One end, and what its thread does. */
 struct end {
     struct side *side;
     const struct way *way;
     int count;
     bool begins;
+    /* Of the endpoint of a stream, or of a completion queue. */
+    int fd;
 };
 
-static void stream_send(struct side *side)
+/* What an end does to send a message, and to sleep until one has arrived. */
+struct way {
+    const char *name;
+    bool message, by_fd;
+    void (*send)(const struct end *end);
+    void (*await)(const struct end *end);
+};
+
+static void stream_send(const struct end *end)
 {
-    send_all(side->ep, pattern(0, LENGTH), LENGTH);
+    send_all(end->side->ep, pattern(0, LENGTH), LENGTH);
 }
 
-static void stream_await(struct side *side)
+static void stream_await(const struct end *end)
 {
     uint8_t data[LENGTH];
     ssize_t got;
 
-    while ((got = recv_once(side->ep, data, sizeof data)) == -FI_EAGAIN)
-        CHECK(readable(wait_fd(&side->ep->fid), PATIENCE_MS));
+    while ((got = recv_once(end->side->ep, data, sizeof data)) == -FI_EAGAIN)
+        CHECK(readable(end->fd, PATIENCE_MS));
     CHECK_INT(got, LENGTH);
 }
 
-static void message_send(struct side *side)
+static void message_send(const struct end *end)
 {
-    post_send(side->ep, pattern(0, LENGTH), LENGTH, 0);
+    post_send(end->side->ep, pattern(0, LENGTH), LENGTH, 0);
 }
 
-/* `next` returns the next completion, and sleeps before if there is none. The receive that has ended is posted
- * again. */
-static void message_await(struct side *side, struct fi_cq_data_entry (*next)(struct side *side))
+static struct fi_cq_data_entry next_by_fd(const struct end *end)
+{
+    struct fid *fid = &end->side->cq->fid;
+    struct fi_cq_data_entry entry;
+
+    while (fi_cq_read(end->side->cq, &entry, 1) != 1)
+        if (fi_trywait(end->side->fabric, &fid, 1) == 0)
+            CHECK(readable(end->fd, PATIENCE_MS));
+    return entry;
+}
+
+static struct fi_cq_data_entry next_by_sread(const struct end *end)
+{
+    struct fi_cq_data_entry entry;
+
+    CHECK_RET(fi_cq_sread(end->side->cq, &entry, 1, NULL, PATIENCE_MS), 1);
+    return entry;
+}
+
+/* Posts the receive that has ended again. */
+static void message_await(const struct end *end)
 {
     static uint8_t data[LENGTH];
-
-    while (!(next(side).flags & FI_RECV))
-        ;
-    post_recv(side->ep, data, sizeof data, 0);
-}
-
-static struct fi_cq_data_entry next_by_fd(struct side *side)
-{
-    struct fid *fid = &side->cq->fid;
     struct fi_cq_data_entry entry;
 
-    while (fi_cq_read(side->cq, &entry, 1) != 1)
-        if (fi_trywait(side->fabric, &fid, 1) == 0)
-            CHECK(readable(wait_fd(fid), PATIENCE_MS));
-    return entry;
-}
-
-static struct fi_cq_data_entry next_by_sread(struct side *side)
-{
-    struct fi_cq_data_entry entry;
-
-    CHECK_RET(fi_cq_sread(side->cq, &entry, 1, NULL, PATIENCE_MS), 1);
-    return entry;
-}
-
-static void await_by_fd(struct side *side)
-{
-    message_await(side, next_by_fd);
-}
-
-static void await_by_sread(struct side *side)
-{
-    message_await(side, next_by_sread);
+    do
+        entry = end->way->by_fd ? next_by_fd(end) : next_by_sread(end);
+    while (!(entry.flags & FI_RECV));
+    post_recv(end->side->ep, data, sizeof data, 0);
 }
 
 static const struct way ways[] = {
-    {"stream", stream_send, stream_await},
-    {"fd", message_send, await_by_fd},
-    {"sread", message_send, await_by_sread},
+    {.name = "stream", .by_fd = true, .send = stream_send, .await = stream_await},
+    {.name = "fd", .message = true, .by_fd = true, .send = message_send, .await = message_await},
+    {.name = "sread", .message = true, .send = message_send, .await = message_await},
 };
 
 static void *exchange(void *argument)
@@ -105,11 +99,11 @@ static void *exchange(void *argument)
 
     for (int i = 0; i < end->count; i++) {
         if (!end->begins)
-            end->way->await(end->side);
+            end->way->await(end);
         sleep_ms(PAUSE_MS);
-        end->way->send(end->side);
+        end->way->send(end);
         if (end->begins)
-            end->way->await(end->side);
+            end->way->await(end);
     }
     return NULL;
 }
@@ -136,15 +130,19 @@ int main(int argc, char **argv)
         fprintf(stderr, "system_calls: stream, fd or sread, and a number of messages\n");
         return 2;
     }
-    if (way->send == message_send)
+    if (way->message)
         messages_open(&pair, &settings);
     else
         pair_open(&pair, IPV4, NULL);
-    ends[0] = (struct end){&pair.client, way, count, true};
-    ends[1] = (struct end){&pair.server, way, count, false};
-    if (way->send == message_send)
-        for (int i = 0; i < 2; i++)
-            post_recv(ends[i].side->ep, first[i], LENGTH, 0);
+    for (int i = 0; i < 2; i++) {
+        struct side *side = i == 0 ? &pair.client : &pair.server;
+
+        ends[i] = (struct end){.side = side, .way = way, .count = count, .begins = i == 0};
+        if (way->by_fd)
+            ends[i].fd = wait_fd(way->message ? &side->cq->fid : &side->ep->fid);
+        if (way->message)
+            post_recv(side->ep, first[i], LENGTH, 0);
+    }
     CHECK_INT(pthread_create(&echo, NULL, exchange, &ends[1]), 0);
     exchange(&ends[0]);
     CHECK_INT(pthread_join(echo, NULL), 0);

@@ -137,6 +137,29 @@ static void wildcard(void)
     fi_freeinfo(hints);
 }
 
+/* An address of IPv4 in one of IPv6 can be listened on, and reached in either form. */
+static void ipv4_mapped(void)
+{
+    static const char *const clients[] = {"::ffff:127.0.0.1", "127.0.0.1"};
+
+    needs_embedded_device();
+    for (unsigned i = 0; i < sizeof clients / sizeof clients[0]; i++) {
+        struct event request;
+        struct pair pair;
+
+        side_listen(&pair.listener, "::ffff:127.0.0.1", NULL);
+        side_active(&pair.client, clients[i], fid_port(&pair.listener.pep->fid), NULL);
+        CHECK_OK(fi_connect(pair.client.ep, pair.client.info->dest_addr, NULL, 0));
+        request = await_event(pair.listener.eq, FI_CONNREQ);
+        accept_request(&pair.listener, &pair.server, &request, NULL, 0);
+        await_event(pair.client.eq, FI_CONNECTED);
+        await_event(pair.server.eq, FI_CONNECTED);
+        transfer(pair.client.ep, pair.server.ep, 1000);
+        transfer(pair.server.ep, pair.client.ep, 1000);
+        pair_close(&pair);
+    }
+}
+
 /* An RDMA device reports each of its addresses, and a listener on any of them can be reached. */
 static void wildcard_of_rdma_device(void)
 {
@@ -175,6 +198,7 @@ static const struct test tests[] = {
     TEST(numeric_host, "FI_NUMERICHOST: no look-up of names"),
     TEST(hinted_addresses, "src_addr and dest_addr of the hints"),
     TEST(wildcard, "wildcard addresses"),
+    TEST(ipv4_mapped, "an IPv4-mapped address of IPv6 can be listened on, and reached in either form"),
     TEST(wildcard_of_rdma_device, "the wildcard on RDMA devices: each of their addresses"),
 };
 

@@ -242,9 +242,12 @@ impl<D: Device> CompletionQueue<D> {
         }
     }
 
-    /// Drives the engine, and requests a wake-up if nothing arrived. Returns whether something did, or
-    /// whether the device never came to rest.
+    /// If there is nothing to read, drives the engine, and requests a wake-up if nothing arrived. Returns whether there
+    /// is something to read, or whether the device never came to rest.
     fn is_ready_before_sleep(&self, state: &mut State<D>) -> bool {
+        if state.queues[self.at].is_ready() {
+            return true;
+        }
         for _ in 0..ARMS {
             let has_more = state.drive();
             if state.queues[self.at].is_ready() {

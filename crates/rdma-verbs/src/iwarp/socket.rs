@@ -261,9 +261,9 @@ pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> 
     tune(descriptor.as_fd(), keepalive).map_err(Error::io("setsockopt"))?;
     sockopt::set_socket_reuseaddr(&descriptor, true).map_err(Error::io("SO_REUSEADDR"))?;
     if address.is_ipv6() {
-        // The wildcard address serves both families, any other address only its own.
-        let only = !address.ip().is_unspecified();
-        sockopt::set_ipv6_v6only(&descriptor, only).map_err(Error::io("IPV6_V6ONLY"))?;
+        // Whatever the system's default is: the wildcard address serves both families, and an IPv4-mapped one can be
+        // bound.
+        sockopt::set_ipv6_v6only(&descriptor, false).map_err(Error::io("IPV6_V6ONLY"))?;
     }
     net::bind(&descriptor, &address).map_err(Error::io("bind"))?;
     let backlog = i32::try_from(backlog).unwrap_or(i32::MAX).max(1);
