@@ -204,6 +204,8 @@ void pair_open(struct pair *pair, const char *host, const struct settings *setti
 /* Like pair_open, with different settings for the two ends. */
 void pair_open_with(struct pair *pair, const char *host, const struct settings *client,
                     const struct settings *server);
+/* Connects the client's endpoint to the listener, which accepts. */
+void pair_join(struct pair *pair);
 void pair_close(struct pair *pair);
 /* Opens an endpoint in `server` for this connection request. `server` shares the listener's objects. */
 void side_for_request(struct side *listener, struct side *server, const struct event *request);

@@ -297,19 +297,24 @@ void accept_request(struct side *listener, struct side *server, const struct eve
     CHECK_OK(fi_accept(server->ep, data, length));
 }
 
-void pair_open_with(struct pair *pair, const char *host, const struct settings *client,
-                    const struct settings *server)
+void pair_join(struct pair *pair)
 {
     struct event request;
 
-    memset(pair, 0, sizeof *pair);
-    side_listen(&pair->listener, host, server);
-    side_active(&pair->client, host, fid_port(&pair->listener.pep->fid), client);
     CHECK_OK(fi_connect(pair->client.ep, pair->client.info->dest_addr, NULL, 0));
     request = await_event(pair->listener.eq, FI_CONNREQ);
     accept_request(&pair->listener, &pair->server, &request, NULL, 0);
     CHECK(await_event(pair->client.eq, FI_CONNECTED).fid == &pair->client.ep->fid);
     CHECK(await_event(pair->server.eq, FI_CONNECTED).fid == &pair->server.ep->fid);
+}
+
+void pair_open_with(struct pair *pair, const char *host, const struct settings *client,
+                    const struct settings *server)
+{
+    memset(pair, 0, sizeof *pair);
+    side_listen(&pair->listener, host, server);
+    side_active(&pair->client, host, fid_port(&pair->listener.pep->fid), client);
+    pair_join(pair);
 }
 
 void pair_open(struct pair *pair, const char *host, const struct settings *settings)

@@ -144,16 +144,11 @@ static void ipv4_mapped(void)
 
     needs_embedded_device();
     for (unsigned i = 0; i < sizeof clients / sizeof clients[0]; i++) {
-        struct event request;
-        struct pair pair;
+        struct pair pair = {0};
 
         side_listen(&pair.listener, "::ffff:127.0.0.1", NULL);
         side_active(&pair.client, clients[i], fid_port(&pair.listener.pep->fid), NULL);
-        CHECK_OK(fi_connect(pair.client.ep, pair.client.info->dest_addr, NULL, 0));
-        request = await_event(pair.listener.eq, FI_CONNREQ);
-        accept_request(&pair.listener, &pair.server, &request, NULL, 0);
-        await_event(pair.client.eq, FI_CONNECTED);
-        await_event(pair.server.eq, FI_CONNECTED);
+        pair_join(&pair);
         transfer(pair.client.ep, pair.server.ep, 1000);
         transfer(pair.server.ep, pair.client.ep, 1000);
         pair_close(&pair);

@@ -19,7 +19,6 @@ static void without_rstream_h(void)
 {
     struct fi_info *hints = stream_hints();
     struct pair pair = {0};
-    struct event request;
     char port[8];
 
     side_listen(&pair.listener, IPV4, NULL);
@@ -31,11 +30,7 @@ static void without_rstream_h(void)
     fi_freeinfo(hints);
     CHECK_INT(pair.client.info->ep_attr->type, FI_EP_SOCK_STREAM);
     side_endpoint(&pair.client, NULL);
-    CHECK_OK(fi_connect(pair.client.ep, pair.client.info->dest_addr, NULL, 0));
-    request = await_event(pair.listener.eq, FI_CONNREQ);
-    accept_request(&pair.listener, &pair.server, &request, NULL, 0);
-    await_event(pair.client.eq, FI_CONNECTED);
-    await_event(pair.server.eq, FI_CONNECTED);
+    pair_join(&pair);
     transfer(pair.client.ep, pair.server.ep, 100000);
     pair_close(&pair);
 }

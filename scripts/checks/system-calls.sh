@@ -4,12 +4,12 @@ system_calls_file=docs/system-calls.txt
 # The pauses of the program, and asking for the time: outside valgrind that is no system call.
 not_of_the_message='clock_|nanosleep|gettimeofday'
 
-# system_calls_in WAY COUNT SHM: all of a run of the program system_calls
+# system_calls_in NAME WAY COUNT SHM: all of a run of the program system_calls
 system_calls_in() {
-    local log=$logs/system-calls-$1-$2
+    local log=$logs/system-calls-$1-$3
     # Without the time for which streams look for bytes before their callers sleep.
-    FI_RSTREAM_SPIN_US=0 FI_RSTREAM_SHM=$3 with_provider valgrind --tool=none --fair-sched=try --trace-syscalls=yes \
-        "$programs/gcc/system_calls" "$1" "$2" >"$log" 2>&1 || { tail "$log" >&2; return 1; }
+    FI_RSTREAM_SPIN_US=0 FI_RSTREAM_SHM=$4 with_provider valgrind --tool=none --fair-sched=try --trace-syscalls=yes \
+        "$programs/gcc/system_calls" "$2" "$3" >"$log" 2>&1 || { tail "$log" >&2; return 1; }
     # A call that blocks has a second line when it returns.
     grep '^SYSCALL' "$log" | grep -v '\.\.\. \[async\]' | grep -cEv "\) sys_($not_of_the_message)"
 }
@@ -18,13 +18,13 @@ system_calls_in() {
 compare_calls() {
     local name=$1 before few many now
     before=$(sed -n "s/^$name //p" "$system_calls_file")
-    few=$(system_calls_in "$2" 100 "$3")
-    many=$(system_calls_in "$2" 300 "$3")
+    few=$(system_calls_in "$1" "$2" 100 "$3")
+    many=$(system_calls_in "$1" "$2" 300 "$3")
     now=$(((many - few) / 20))
     echo "$name: $((now / 10)).$((now % 10)) system calls, ${before:?no line of $name in $system_calls_file} in $system_calls_file"
     # A thread may have been awake a few times.
     if ((now < before * 10 - 3 || now > before * 10 + 3)); then
-        echo "error: that differs. $logs/system-calls-$2-300 has them; with a good reason, write the new number"
+        echo "error: that differs. $logs/system-calls-$1-300 has them; with a good reason, write the new number"
         return 1
     fi
     echo "1 passed, 0 failed"

@@ -15,6 +15,7 @@
 //! | `leader` | who drives the endpoints while threads sleep within calls |
 //! | `waiter` | threads that wait for several entries or for a counter |
 //! | `completion_queue`, `counter` | where completions are reported |
+//! | `queues` | the completion queues of a domain, and which of them calls have changed |
 //! | `region` | registered memory |
 //! | `shared_receive` | receives that several endpoints share |
 

@@ -1,5 +1,5 @@
 //! The threads that sleep within calls until the device has something to do. The device wakes one of them, the leader.
-//! The leader drives all endpoints. If an operation of another thread is done, it wakes that thread by a signal.
+//! The leader drives all endpoints. It wakes each other thread by a signal when that thread's operation is done.
 //! So an arrival wakes two threads at most, however many sleep.
 //!
 //! Each of them sleeps on a set of its own, or on one for all readers of a completion queue. The device's set is in all

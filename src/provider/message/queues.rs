@@ -1,5 +1,5 @@
-//! The completion queues of a domain, and which of them calls have changed: only the signals of these are updated
-//! when a call ends.
+//! The completion queues of a domain, and which of them calls have changed. When a call ends, only the signals of
+//! these are updated.
 
 use std::ops::{Index, IndexMut};
 
@@ -7,6 +7,7 @@ use slab::Slab;
 
 use super::completion_queue::Queue;
 
+/// The queues, by their indexes. Whoever takes one mutably has it listed as changed.
 #[derive(Default)]
 pub(super) struct Queues {
     all: Slab<Place>,
@@ -16,6 +17,7 @@ pub(super) struct Queues {
 
 struct Place {
     queue: Queue,
+    /// Whether its index is among the changed ones.
     is_listed: bool,
 }
 
@@ -38,7 +40,7 @@ impl Queues {
         self.all.iter().map(|(at, place)| (at, &place.queue))
     }
 
-    /// Updates the signals.
+    /// Updates the signals of the queues that have changed since the last call.
     pub(super) fn notify(&mut self) {
         while let Some(at) = self.changed.pop() {
             if let Some(place) = self.all.get_mut(at) {
@@ -58,7 +60,6 @@ impl Index<usize> for Queues {
     }
 }
 
-/// For changes.
 impl IndexMut<usize> for Queues {
     #[inline]
     fn index_mut(&mut self, at: usize) -> &mut Queue {
