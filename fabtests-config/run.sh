@@ -54,6 +54,11 @@ if [[ -n $device ]]; then
     # The programs take the embedded device if an RDMA device lacks what they ask for, unless they name the
     # fabric.
     options+=(-f "$here/$device.exclude" -C '-f ibv' -L '-f ibv')
+    # runfabtests.sh gives a server a second to listen, which the emulated machine may need for its start alone.
+    sleep() {
+        command sleep "$(($1 * 3))"
+    }
+    export -f sleep
 fi
 server=$(host 4 1) client=$(host 4 0)
 
@@ -112,7 +117,7 @@ pair() {
         0) result=pass ;;
         # ENODATA, ENOSYS
         61 | 38) result=absent ;;
-        *) result=fail; { echo "- name: $1"; cat output; } >>"$results.log" ;;
+        *) result=fail; { printf -- '- name: %s\n  result: Fail\n' "$1"; cat output; } >>"$results.log" ;;
     esac
     echo "$result $((SECONDS - start)) $1"
 }

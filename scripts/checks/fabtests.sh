@@ -35,7 +35,17 @@ fabtests_over() {
         run=(env FI_PROVIDER=rstream scripts/vm.sh -d "$3" -t 1100 -w "$logs/fabtests" "${run[@]}" -d "$3")
     "${run[@]}" "${prefix:-target/tools/fabtests-$1}" "$2" "$results"
     scripts/outcomes.sh column docs/fabtests.md "$name" >"$results.baseline"
-    scripts/outcomes.sh compare "$results.baseline" "$results"
+    scripts/outcomes.sh compare "$results.baseline" "$results" || { of_failed "$results.log"; return 1; }
+}
+
+# of_failed LOG: what the tests that failed have printed, of both sides.
+of_failed() {
+    awk '
+        /^- name:/ { name = $0 }
+        /^  result:/ { fails = $2 == "Fail"; if (fails) print name }
+        /^(- name|# -)/ { fails = 0 }
+        fails
+    ' "$1"
 }
 
 fabtests_117() {
