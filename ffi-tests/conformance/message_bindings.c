@@ -4,6 +4,8 @@
 
 #include "../dice.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -190,6 +192,50 @@ static void counters_of_regions(void)
     close_fid(&regions[0]->fid);
     CHECK_INT(fi_cntr_read(counters[0]), 1002);
     close_fid(&counters[0]->fid);
+    pair_close(&pair);
+}
+
+static atomic_bool is_over;
+
+/* Reads a counter again and again. */
+static void *read_counter(void *argument)
+{
+    uint64_t before = 0;
+
+    while (!atomic_load(&is_over)) {
+        uint64_t now = fi_cntr_read(argument);
+
+        CHECK(now >= before);
+        before = now;
+    }
+    return NULL;
+}
+
+/* The writes to a region that is closed stay counted, at each moment. */
+static void counted_past_closing(void)
+{
+    enum { TIMES = 5000, WRITES = 3 };
+    struct fid_cntr *counter;
+    struct pair pair;
+    pthread_t reader;
+
+    messages_open(&pair, NULL);
+    counter = open_counter(&pair.server);
+    atomic_store(&is_over, false);
+    CHECK_OK(pthread_create(&reader, NULL, read_counter, counter));
+    for (uint64_t i = 1; i <= TIMES; i++) {
+        struct fid_mr *region = message_region(&pair.server, there, sizeof there, i);
+
+        CHECK_OK(fi_mr_bind(region, &counter->fid, FI_REMOTE_WRITE));
+        for (unsigned j = 0; j < WRITES; j++)
+            CHECK_OK(fi_inject_write(pair.client.ep, here, 1, NO_ADDRESS, 0, i));
+        CHECK_OK(fi_cntr_wait(counter, i * WRITES, PATIENCE_MS));
+        close_fid(&region->fid);
+    }
+    atomic_store(&is_over, true);
+    CHECK_OK(pthread_join(reader, NULL));
+    CHECK_INT(fi_cntr_read(counter), TIMES * WRITES);
+    close_fid(&counter->fid);
     pair_close(&pair);
 }
 
@@ -474,6 +520,7 @@ static void truncated_with_data(void)
 static const struct test tests[] = {
     TEST(selective_one_way, "FI_SELECTIVE_COMPLETION for one direction: the other reports everything"),
     TEST(counted_accesses, "FI_REMOTE_WRITE counts writes with data; reads of peers are not counted"),
+    TEST(counted_past_closing, "a counter of regions that are closed never goes back"),
     TEST(counters_of_regions, "counters of regions: each bound to two; set, add, seterr, adderr; -FI_EBUSY while bound"),
     TEST(keys_that_meet, "a key that meets another in 32 bits: -FI_ENOKEY, until the other is closed"),
     TEST(refused_when_full, "fi_inject, fi_inject_write, and those with data: -FI_EAGAIN when full; what was taken arrives"),

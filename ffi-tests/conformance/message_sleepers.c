@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -665,6 +666,94 @@ static void sleeps_edge_triggered(void)
     pair_close(&pair);
 }
 
+/* What calls of other threads report, to one that sleeps edge-triggered. */
+static void edges_of_calls(void)
+{
+    enum { SEND, COUNT, SIGNAL, CALLS };
+
+    for (unsigned call = SEND; call < CALLS; call++) {
+        struct message_settings settings = {.cq = waiting.cq, .prepare = bind_counter};
+        struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+        int epoll = CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
+        struct fi_cq_data_entry entry;
+        struct fid *fids[1];
+        struct pair pair;
+        uint8_t got;
+
+        messages_open(&pair, &settings);
+        fids[0] = call == COUNT ? &counter->fid : &pair.server.cq->fid;
+        CHECK_SYS(epoll_ctl(epoll, EPOLL_CTL_ADD, wait_fd(fids[0]), &event));
+        for (unsigned i = 0; i < 5; i++) {
+            post_recv(pair.client.ep, &got, 1, i);
+            settle(&pair.server, fids, 1);
+            CHECK_INT(epoll_wait(epoll, &event, 1, 0), 0);
+            if (call == SEND)
+                post_send(pair.server.ep, "x", 1, i);
+            else if (call == COUNT)
+                CHECK_OK(fi_cntr_add(counter, 1));
+            else
+                CHECK_OK(fi_cq_signal(pair.server.cq));
+            CHECK_INT(epoll_wait(epoll, &event, 1, PATIENCE_MS), 1);
+            if (call == SEND)
+                (void)await_done(pair.server.cq, i, SENT);
+            else if (call == SIGNAL)
+                CHECK_RET(fi_cq_read(pair.server.cq, &entry, 1), -FI_EAGAIN);
+        }
+        CHECK_SYS(close(epoll));
+        close_fid(&pair.server.ep->fid);
+        pair.server.ep = NULL;
+        close_fid(&counter->fid);
+        pair_close(&pair);
+    }
+}
+
+static void *await_failure(void *argument)
+{
+    struct fi_cq_data_entry entry;
+
+    CHECK_RET(fi_cq_sread(argument, &entry, 1, NULL, PATIENCE_MS), -FI_EAVAIL);
+    return NULL;
+}
+
+/* A connection that ends by a fault of this side while input is left in its socket. */
+static void ended_before_input(void)
+{
+    enum { MS = 600 };
+    const size_t length = 48 << 20;
+    struct fi_cq_data_entry entry;
+    struct fi_cq_err_entry failure;
+    struct fid *fids[1];
+    struct pair pair;
+    pthread_t sender;
+    uint8_t *from = map_pages(length), *to = map_pages(length), *unreadable = map_pages(PATTERN_MAX);
+    int64_t cpu;
+
+    CHECK_SYS(mprotect(unreadable, PATTERN_MAX, PROT_NONE));
+    messages_open(&pair, &waiting);
+    fids[0] = &pair.server.cq->fid;
+    post_recv(pair.server.ep, to, length, 1);
+    post_send(pair.client.ep, from, length, 2);
+    CHECK_OK(pthread_create(&sender, NULL, await_failure, pair.client.cq));
+    sleep_ms(50);
+    for (unsigned i = 0; i < 3; i++)
+        CHECK_RET(fi_cq_read(pair.server.cq, &entry, 1), -FI_EAGAIN);
+    post_send(pair.server.ep, unreadable, PATTERN_MAX, 3);
+    for (unsigned i = 0; i < 2; i++) {
+        memset(&failure, 0, sizeof failure);
+        AWAIT(PATIENCE_MS, fi_cq_read(pair.server.cq, &entry, 1) == -FI_EAVAIL);
+        CHECK_RET(fi_cq_readerr(pair.server.cq, &failure, 0), 1);
+    }
+    CHECK_OK(pthread_join(sender, NULL));
+    cpu = cpu_ms();
+    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
+    check_idle("a reader whose connection ended before its input was taken", cpu, MS);
+    settle(&pair.server, fids, 1);
+    pair_close(&pair);
+    unmap_pages(unreadable, PATTERN_MAX);
+    unmap_pages(to, length);
+    unmap_pages(from, length);
+}
+
 static const struct test tests[] = {
     TEST(reader_wakes_others, "fi_cq_read of one queue takes no wake-up from a sleeper on another"),
     TEST(many_descriptors, "130 queues of a domain in one epoll set: an arrival wakes whom it is for, and nobody else"),
@@ -674,6 +763,8 @@ static const struct test tests[] = {
     TEST(closed_while_read, "fi_close of a queue while a thread waits in fi_cq_sread: -FI_EBUSY"),
     TEST(sleepers_send_rest, "a sleeper on another queue sends what closed endpoints have left"),
     TEST(sleepers_receive, "a sleeper on another queue receives for endpoints whose queue has no wait object"),
+    TEST(edges_of_calls, "edge-triggered: each send, count and signal by another call wakes, on the descriptor of queue and counter"),
+    TEST(ended_before_input, "a connection that ends by a fault of this side, with input left: the processor rests"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),
     TEST(counter_descriptor, "the descriptor of a counter wakes for each change, whoever drives the domain"),
     TEST(stalled_without_peer, "a message that waits for a receive, and whose sender has left: readers sleep, and the end comes behind it"),

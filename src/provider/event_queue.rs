@@ -91,7 +91,7 @@ impl EventQueue {
 
     /// For `fi_trywait`: whether an event can be read.
     pub(super) fn must_not_wait(&self) -> bool {
-        self.drive(|queue| queue.has_event())
+        self.drive(|queue| queue.has_event()) || self.wait.settle()
     }
 
     fn drive_ready<R>(&self, ready: &mut Vec<Token>, then: impl FnOnce(&mut Queue) -> R) -> R {

@@ -72,6 +72,9 @@ pub struct WaitSet {
     maker: Maker,
     /// The number of the next token.
     next: AtomicU64,
+    /// Whether members may have become unready by a change of the interest in them since the set was last looked
+    /// through. See [`WaitSet::settle`].
+    is_unsettled: AtomicBool,
     /// The lock is held while the interest in the eventfd changes.
     signals: Mutex<Signals>,
 }
@@ -102,7 +105,8 @@ impl WaitSet {
         epoll::add(&epoll, &eventfd, epoll::EventData::new_u64(SIGNAL), no_interest)
             .map_err(Error::io("epoll_ctl add"))?;
         let signals = Mutex::new(Signals { eventfd, on: Vec::new() });
-        Ok(Self { epoll, maker: Maker::this_process(), next: AtomicU64::new(0), signals })
+        let (next, is_unsettled) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ok(Self { epoll, maker: Maker::this_process(), next, is_unsettled, signals })
     }
 
     /// A new token, greater than all earlier ones of this set.
@@ -137,8 +141,10 @@ impl WaitSet {
         if self.is_inherited() {
             return Ok(());
         }
-        epoll::modify(&self.epoll, source, epoll::EventData::new_u64(token.0), interest.flags())
-            .map_err(Error::io("epoll_ctl mod"))
+        let changed =
+            epoll::modify(&self.epoll, source, epoll::EventData::new_u64(token.0), interest.flags());
+        self.is_unsettled.store(true, Ordering::Release);
+        changed.map_err(Error::io("epoll_ctl mod"))
     }
 
     /// Removes a source.
@@ -152,8 +158,22 @@ impl WaitSet {
     /// Switches the interest in the eventfd on or off.
     fn poll_eventfd(&self, eventfd: &OwnedFd, on: bool) -> Result<()> {
         let interest = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
-        epoll::modify(&self.epoll, eventfd, epoll::EventData::new_u64(SIGNAL), interest)
-            .map_err(Error::io("epoll_ctl mod"))
+        let changed = epoll::modify(&self.epoll, eventfd, epoll::EventData::new_u64(SIGNAL), interest);
+        if !on {
+            self.is_unsettled.store(true, Ordering::Release);
+        }
+        changed.map_err(Error::io("epoll_ctl mod"))
+    }
+
+    /// For a thread that is about to wait for the set edge-triggered, when nothing is ready and no signal is on: makes
+    /// sure that it is woken by the next signal, and by a source in which the interest changes. Returns whether the set
+    /// is readable.
+    ///
+    /// The kernel reports an edge when it adds a member to the set's list of ready members. A signal that is off again
+    /// stays in this list until somebody looks through it, which an edge-triggered waiter does not do by itself.
+    #[must_use]
+    pub fn settle(&self) -> bool {
+        self.is_unsettled.swap(false, Ordering::AcqRel) && self.is_readable()
     }
 
     /// Waits until a source is ready or a signal is on, at most `timeout` (`None`: without limit), and adds
@@ -298,18 +318,38 @@ mod tests {
         assert_eq!(ready(&set), []);
     }
 
-    #[test]
-    fn a_signal_that_is_set_again_is_an_edge() {
+    /// A signal, and a set in which that of the signal is edge-triggered, as token 7.
+    fn edge_triggered() -> (Signal, WaitSet) {
         let (set, outer) = (Arc::new(WaitSet::new().unwrap()), WaitSet::new().unwrap());
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&outer.epoll, &set.epoll, epoll::EventData::new_u64(7), edge).unwrap();
-        let signal = set.signal(set.token());
+        (set.signal(set.token()), outer)
+    }
+
+    #[test]
+    fn each_signal_in_a_settled_set_is_an_edge() {
+        let (signal, outer) = edge_triggered();
+        for _ in 0..3 {
+            signal.set(true);
+            assert_eq!(ready(&outer), [Token(7)]);
+            signal.set(false);
+            assert!(!signal.set.settle(), "it is off");
+        }
+        signal.set(true);
+        signal.set(false);
+        signal.set(true);
+        assert!(signal.set.settle(), "it is on");
+    }
+
+    #[test]
+    fn a_signal_that_is_set_again_is_an_edge() {
+        let (signal, outer) = edge_triggered();
         signal.set(true);
         assert_eq!(ready(&outer), [Token(7)]);
         signal.set(true);
         assert_eq!(ready(&outer), [], "it was on");
         signal.set_again();
         assert_eq!(ready(&outer), [Token(7)]);
-        assert_eq!(ready(&set), [signal.token]);
+        assert_eq!(ready(&signal.set), [signal.token]);
     }
 }

@@ -169,12 +169,13 @@ impl<D: Device> CompletionQueue<D> {
     /// the next entry. A signal is reported once, unless it is for a read that waits: whoever sleeps on the
     /// descriptor has no other call that would take it.
     pub(in super::super) fn must_not_wait(&self) -> bool {
-        self.engine.with(|state| {
+        let is_ready = self.engine.with(|state| {
             let is_ready = self.is_ready_before_sleep(state);
             let queue = &mut state.queues[self.at];
             queue.is_signaled &= queue.readers > 0;
             is_ready
-        })
+        });
+        is_ready || self.wait.as_ref().is_some_and(|wait| self.engine.settle(wait))
     }
 
     /// Reads as soon as the wait for so many entries is over. `waiting` is set when it begins.

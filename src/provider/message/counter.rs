@@ -1,6 +1,7 @@
 //! The counter (`fi_cntr`): how many operations of its endpoints succeeded and failed.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -38,26 +39,32 @@ impl Count {
 
     /// Counts the writes to a region from now on.
     pub(super) fn watch(&self, region: Weak<dyn Written>) {
+        let mut regions = self.regions.get_or_init(Mutex::default).lock();
         let before = region.upgrade().map_or(0, |region| region.writes());
-        self.regions.get_or_init(Mutex::default).lock().push(region);
         self.successes.fetch_sub(before, Ordering::Relaxed);
+        regions.push(region);
     }
 
-    /// Adds the writes to a region that is closed, and no longer counts them itself.
-    pub(super) fn add_writes(&self, writes: u64) {
-        self.successes.fetch_add(writes, Ordering::Relaxed);
-        if let Some(regions) = self.regions.get() {
-            regions.lock().retain(|region| region.strong_count() > 0);
+    /// Counts the writes to a region itself, which is to be closed.
+    pub(super) fn take_over(&self, region: &dyn Written) {
+        let Some(regions) = self.regions.get() else { return };
+        let mut regions = regions.lock();
+        let same = |other: &Weak<dyn Written>| ptr::addr_eq(other.as_ptr(), region);
+        if let Some(at) = regions.iter().position(same) {
+            regions.swap_remove(at);
+            self.successes.fetch_add(region.writes(), Ordering::Relaxed);
         }
     }
 
-    fn elsewhere(&self) -> u64 {
-        let Some(regions) = self.regions.get() else { return 0 };
-        regions.lock().iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum()
+    /// Runs `look` with the number of successes that are counted elsewhere, which none of those joins meanwhile.
+    fn beside<R>(&self, look: impl FnOnce(u64) -> R) -> R {
+        let Some(regions) = self.regions.get() else { return look(0) };
+        let regions = regions.lock();
+        look(regions.iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum())
     }
 
     pub(super) fn successes(&self) -> u64 {
-        self.successes.load(Ordering::Relaxed).wrapping_add(self.elsewhere())
+        self.beside(|elsewhere| self.successes.load(Ordering::Relaxed).wrapping_add(elsewhere))
     }
 
     /// The numbers of successes and errors.
@@ -66,7 +73,7 @@ impl Count {
     }
 
     fn set(&self, value: u64) {
-        self.successes.store(value.wrapping_sub(self.elsewhere()), Ordering::Relaxed);
+        self.beside(|elsewhere| self.successes.store(value.wrapping_sub(elsewhere), Ordering::Relaxed));
     }
 }
 
@@ -178,11 +185,12 @@ impl<D: Device> Counter<D> {
     /// For `fi_trywait`: whether the counter has changed since the last call, or may change now. Otherwise the
     /// descriptor becomes readable for the next change, whoever drives the engine.
     pub(in super::super) fn must_not_wait(&self) -> bool {
-        self.engine.with(|state| {
+        let is_busy = self.engine.with(|state| {
             let is_busy = state.drive() || state.arm();
             let sleepers = self.descriptor.as_ref().and_then(|own| state.waiters.get_mut(own.waiter));
             sleepers.is_some_and(Waiter::take_change) || is_busy
-        })
+        });
+        is_busy || self.descriptor.as_ref().is_some_and(|own| self.engine.settle(&own.wait))
     }
 }
 
@@ -224,10 +232,16 @@ impl<D: Device> CntrOps for Counter<D> {
             return Ok(());
         }
         let goal = Goal::Count { count: Arc::clone(&self.count), successes: threshold, errors };
-        match self.engine.wait_for(goal, give_up)? {
-            _ if self.count.successes() >= threshold => Ok(()),
-            true => Err(Errno::EAVAIL),
-            false => Err(Errno::ETIMEDOUT),
+        let is_reached = self.engine.wait_for(goal, give_up)?;
+        if self.count.successes() >= threshold {
+            Ok(())
+        } else if self.count.errors.load(Ordering::Relaxed) != errors {
+            Err(Errno::EAVAIL)
+        } else if is_reached {
+            // Another thread has set it to a lower number since.
+            Ok(())
+        } else {
+            Err(Errno::ETIMEDOUT)
         }
     }
 }

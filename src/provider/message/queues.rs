@@ -28,7 +28,11 @@ impl Queues {
     }
 
     pub(super) fn remove(&mut self, at: usize) -> Option<Queue> {
-        self.all.try_remove(at).map(|place| place.queue)
+        let Place { queue, is_listed } = self.all.try_remove(at)?;
+        if is_listed {
+            self.changed.retain(|&changed| changed != at);
+        }
+        Some(queue)
     }
 
     pub(super) fn get(&self, at: usize) -> Option<&Queue> {
@@ -69,5 +73,26 @@ impl IndexMut<usize> for Queues {
             self.changed.push(at);
         }
         &mut place.queue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_queues_are_not_listed() {
+        let mut queues = Queues::default();
+        let first = queues.insert(Queue::default());
+        for _ in 0..3 {
+            let at = queues.insert(Queue::default());
+            queues[at].users = 1;
+            queues[first].users = 1;
+            assert!(queues.remove(at).is_some());
+            assert!(queues.remove(at).is_none());
+        }
+        assert_eq!(queues.changed, [first]);
+        queues.notify();
+        assert!(queues.changed.is_empty());
     }
 }

@@ -110,12 +110,11 @@ impl<D: Device> Region<D> {
 
 impl<D: Device> Fid for Region<D> {
     fn close(&self) -> Result<()> {
-        // No byte of the region is placed or sent while this thread holds the lock, or afterwards.
-        let state = self.engine.lock();
-        let writes = self.writes();
-        *self.region.lock() = None;
-        drop(state);
-        self.counters.lock().drain(..).for_each(|count| count.add_writes(writes));
+        self.engine.with(|_| {
+            // No byte of the region is placed or sent while this thread holds the engine, or afterwards.
+            self.counters.lock().drain(..).for_each(|count| count.take_over(self));
+            *self.region.lock() = None;
+        });
         *self.membership.lock() = None;
         Ok(())
     }

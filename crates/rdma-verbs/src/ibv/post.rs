@@ -114,11 +114,12 @@ impl QueuePair {
     /// Breaks the connection if posting failed and not `none` of the requests were posted.
     #[inline(always)]
     fn all_or_none(&mut self, posted: Result<()>, none: bool) -> Result<()> {
-        posted.inspect_err(|error| {
-            if !none {
-                self.fail_post(error);
-            }
-        })
+        // Two comparisons while all is well, where an adapter moves the outcome.
+        let Err(error) = posted else { return Ok(()) };
+        if !none {
+            self.fail_post(&error);
+        }
+        Err(error)
     }
 
     fn check_send(&self, request: &SendRequest<'_>) -> Result<()> {

@@ -67,6 +67,11 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// [`WaitSet::settle`] for a wait object, with the engine's set that it may hold.
+    pub(in super::super) fn settle(&self, wait: &WaitSet) -> bool {
+        self.wait.settle() | wait.settle()
+    }
+
     /// A set for threads that sleep within calls, and its index among the sleepers.
     pub(in super::super) fn sleeper_set(&self, state: &mut State<D>) -> Result<(Arc<WaitSet>, usize)> {
         self.attach(state)?;
