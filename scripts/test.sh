@@ -296,6 +296,7 @@ waits() {
     step_unless "$(lacks_fabtests 1.17)" fabtests-1.17 fabtests_117
     step_unless "$(lacks_fabtests 2.6)" fabtests-2.6 fabtests_26
     step mpi-jobs mpi_jobs
+    step mpi-suites mpi_suites
     step_unless "$(lacks_networks)" mpi-bytes mpi_bytes
     step_unless "$(lacks_networks)" mpi-hosts mpi_hosts
     step_unless "$(lacks_lossy_networks)" mpi-lossy mpi_lossy
