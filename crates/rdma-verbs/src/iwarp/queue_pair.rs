@@ -322,12 +322,14 @@ impl QueuePair {
     /// Whether the last drive left input in the socket, or output that the socket may take. An edge-triggered
     /// waiter gets no event for that.
     pub(super) fn is_unfinished(&self) -> bool {
-        match self.phase {
-            Phase::Open | Phase::Closing { .. } => self.unread || self.machine.is_paused(),
-            Phase::Draining => self.machine.is_paused(),
-            // Input that the end of the connection has left in the socket is never taken.
-            Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => false,
-        }
+        let is_left = self.unread || self.machine.is_paused();
+        is_left
+            && match self.phase {
+                Phase::Open | Phase::Closing { .. } => true,
+                Phase::Draining => self.machine.is_paused(),
+                // Input that the end of the connection has left in the socket is never taken.
+                Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => false,
+            }
     }
 
     pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
