@@ -2,6 +2,7 @@
 #include "message.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -480,9 +481,10 @@ struct sleeper {
     struct fid_fabric *fabric;
     struct fid_cq *queue;
     bool reads;
+    atomic_bool is_over;
 };
 
-/* Ends after a signal. */
+/* Ends after a signal of `wake`. */
 static void *sleep_on_queue(void *argument)
 {
     struct sleeper *sleeper = argument;
@@ -493,11 +495,18 @@ static void *sleep_on_queue(void *argument)
         CHECK_RET(fi_cq_sread(sleeper->queue, &entry, 1, NULL, -1), -FI_EAGAIN);
         return NULL;
     }
-    while (fi_trywait(sleeper->fabric, fids, 1) == 0) {
-        CHECK(readable(wait_fd(fids[0]), PATIENCE_MS));
+    while (!atomic_load(&sleeper->is_over)) {
+        if (fi_trywait(sleeper->fabric, fids, 1) == 0)
+            CHECK(readable(wait_fd(fids[0]), PATIENCE_MS));
         CHECK_RET(fi_cq_read(sleeper->queue, &entry, 1), -FI_EAGAIN);
     }
     return NULL;
+}
+
+static void wake(struct sleeper *sleeper)
+{
+    atomic_store(&sleeper->is_over, true);
+    CHECK_OK(fi_cq_signal(sleeper->queue));
 }
 
 /* The first thread is woken by the device, and the second one by the first. */
@@ -516,11 +525,11 @@ static void closed_while_read(void)
         sleep_ms(20);
         CHECK_RET(fi_close(&sleeper->queue->fid), -FI_EBUSY);
     }
-    CHECK_OK(fi_cq_signal(first.queue));
+    wake(&first);
     CHECK_OK(pthread_join(threads[0], NULL));
     close_fid(&first.queue->fid);
     messages_pass(&pair);
-    CHECK_OK(fi_cq_signal(second.queue));
+    wake(&second);
     CHECK_OK(pthread_join(threads[1], NULL));
     close_fid(&second.queue->fid);
     pair_close(&pair);
@@ -555,7 +564,7 @@ static void sleeper_sends_rest(bool reads)
         CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, LENGTH);
         CHECK_BYTES(got, pattern(i, LENGTH), LENGTH);
     }
-    CHECK_OK(fi_cq_signal(sleeper.queue));
+    wake(&sleeper);
     CHECK_OK(pthread_join(thread, NULL));
     close_fid(&sleeper.queue->fid);
     pair_close(&pair);
@@ -603,7 +612,7 @@ static void sleeper_receives(bool first)
     while (fi_cq_read(pair.client.cq, &entry, 1) == -FI_EAGAIN)
         CHECK(now_ms() < end);
     CHECK_INT(entry.flags, WRITTEN);
-    CHECK_OK(fi_cq_signal(sleeper.queue));
+    wake(&sleeper);
     CHECK_OK(pthread_join(thread, NULL));
     close_fid(&sleeper.queue->fid);
     close_fid(&region->fid);
