@@ -16,7 +16,7 @@
 
 #define LENGTH 64
 /* After this time, in ms, the other thread is asleep. */
-#define PAUSE_MS 5
+#define PAUSE_MS 20
 
 /* One end, and what its thread does. */
 struct end {

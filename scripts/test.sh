@@ -237,6 +237,7 @@ source scripts/checks/sanitizers.sh
 source scripts/checks/valgrind.sh
 source scripts/checks/fabtests.sh
 source scripts/checks/mpi.sh
+source scripts/checks/mpi-suites.sh
 source scripts/checks/scale.sh
 source scripts/checks/perf.sh
 source scripts/checks/instructions.sh

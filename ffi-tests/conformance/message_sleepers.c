@@ -503,8 +503,16 @@ static void *sleep_on_queue(void *argument)
     return NULL;
 }
 
+/* The sleeper has to be asleep until then. */
 static void wake(struct sleeper *sleeper)
 {
+    enum { MS = 200 };
+    int64_t cpu;
+
+    sleep_ms(20);
+    cpu = cpu_ms();
+    sleep_ms(MS);
+    check_idle("a sleeper on a queue for which there is nothing", cpu, MS);
     atomic_store(&sleeper->is_over, true);
     CHECK_OK(fi_cq_signal(sleeper->queue));
 }
@@ -629,6 +637,24 @@ static void sleepers_receive(void)
     sleeper_receives(false);
 }
 
+/* An epoll set that has the descriptor of a queue or counter, edge-triggered. */
+static int edges_of(struct fid *fid)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int epoll = CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
+
+    CHECK_SYS(epoll_ctl(epoll, EPOLL_CTL_ADD, wait_fd(fid), &event));
+    return epoll;
+}
+
+/* How many events there are within this time. */
+static int edges_within(int epoll, int ms)
+{
+    struct epoll_event event;
+
+    return CHECK_SYS(epoll_wait(epoll, &event, 1, ms));
+}
+
 /* Much data, to a reader that sleeps edge-triggered after fi_trywait has let it. */
 static void *send_much(void *argument)
 {
@@ -645,19 +671,18 @@ static void *send_much(void *argument)
 static void sleeps_edge_triggered(void)
 {
     static uint8_t got[MUCH_COUNT][MUCH_LENGTH];
-    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    int epoll = CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
     struct fi_cq_data_entry entry;
     struct fid *fids[1];
     struct pair pair;
     pthread_t sender;
     unsigned done = 0;
+    int epoll;
 
     messages_open(&pair, &waiting);
     fids[0] = &pair.server.cq->fid;
     for (unsigned i = 0; i < MUCH_COUNT; i++)
         post_recv(pair.server.ep, got[i], MUCH_LENGTH, i);
-    CHECK_SYS(epoll_ctl(epoll, EPOLL_CTL_ADD, wait_fd(fids[0]), &event));
+    epoll = edges_of(fids[0]);
     CHECK_OK(pthread_create(&sender, NULL, send_much, &pair));
     while (done < MUCH_COUNT) {
         ssize_t count = fi_cq_read(pair.server.cq, &entry, 1);
@@ -667,7 +692,7 @@ static void sleeps_edge_triggered(void)
             CHECK_BYTES(got[done], pattern(done, MUCH_LENGTH), MUCH_LENGTH);
             done++;
         } else if (fi_trywait(pair.server.fabric, fids, 1) == 0) {
-            CHECK_INT(epoll_wait(epoll, &event, 1, PATIENCE_MS), 1);
+            CHECK_INT(edges_within(epoll, PATIENCE_MS), 1);
         }
     }
     CHECK_OK(pthread_join(sender, NULL));
@@ -682,27 +707,26 @@ static void edges_of_calls(void)
 
     for (unsigned call = SEND; call < CALLS; call++) {
         struct message_settings settings = {.cq = waiting.cq, .prepare = bind_counter};
-        struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-        int epoll = CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
         struct fi_cq_data_entry entry;
         struct fid *fids[1];
         struct pair pair;
         uint8_t got;
+        int epoll;
 
         messages_open(&pair, &settings);
         fids[0] = call == COUNT ? &counter->fid : &pair.server.cq->fid;
-        CHECK_SYS(epoll_ctl(epoll, EPOLL_CTL_ADD, wait_fd(fids[0]), &event));
+        epoll = edges_of(fids[0]);
         for (unsigned i = 0; i < 5; i++) {
             post_recv(pair.client.ep, &got, 1, i);
             settle(&pair.server, fids, 1);
-            CHECK_INT(epoll_wait(epoll, &event, 1, 0), 0);
+            CHECK_INT(edges_within(epoll, 0), 0);
             if (call == SEND)
                 post_send(pair.server.ep, "x", 1, i);
             else if (call == COUNT)
                 CHECK_OK(fi_cntr_add(counter, 1));
             else
                 CHECK_OK(fi_cq_signal(pair.server.cq));
-            CHECK_INT(epoll_wait(epoll, &event, 1, PATIENCE_MS), 1);
+            CHECK_INT(edges_within(epoll, PATIENCE_MS), 1);
             if (call == SEND)
                 (void)await_done(pair.server.cq, i, SENT);
             else if (call == SIGNAL)

@@ -22,8 +22,8 @@ compare_calls() {
     many=$(system_calls_in "$1" "$2" 300 "$3")
     now=$(((many - few) / 20))
     echo "$name: $((now / 10)).$((now % 10)) system calls, ${before:?no line of $name in $system_calls_file} in $system_calls_file"
-    # A thread may have been awake a few times. One call more is seen nevertheless.
-    if ((now < before * 10 - 5 || now > before * 10 + 5)); then
+    # A thread may have been awake a few times.
+    if ((now < before * 10 - 3 || now > before * 10 + 3)); then
         echo "error: that differs. $logs/system-calls-$1-300 has them; with a good reason, write the new number"
         return 1
     fi

@@ -72,8 +72,7 @@ pub struct WaitSet {
     maker: Maker,
     /// The number of the next token.
     next: AtomicU64,
-    /// Whether members may have become unready by a change of the interest in them since the set was last looked
-    /// through. See [`WaitSet::settle`].
+    /// Whether the interest in a member has changed since the last [`WaitSet::settle`].
     is_unsettled: AtomicBool,
     /// The lock is held while the interest in the eventfd changes.
     signals: Mutex<Signals>,
@@ -165,12 +164,12 @@ impl WaitSet {
         changed.map_err(Error::io("epoll_ctl mod"))
     }
 
-    /// For a thread that is about to wait for the set edge-triggered, when nothing is ready and no signal is on: makes
-    /// sure that it is woken by the next signal, and by a source in which the interest changes. Returns whether the set
-    /// is readable.
+    /// Prepares the set for a thread that will wait for it edge-triggered. After that the next signal is an edge, and so
+    /// is a change of the interest in a source that is ready. Returns whether the set may be readable already; then the
+    /// thread must not wait.
     ///
-    /// The kernel reports an edge when it adds a member to the set's list of ready members. A signal that is off again
-    /// stays in this list until somebody looks through it, which an edge-triggered waiter does not do by itself.
+    /// The kernel reports an edge when it adds a member to the set's list of ready members. A member that is no longer
+    /// ready stays in the list until a poll of the set removes it. An edge-triggered wait does not poll the set.
     #[must_use]
     pub fn settle(&self) -> bool {
         self.is_unsettled.swap(false, Ordering::AcqRel) && self.is_readable()

@@ -19,7 +19,7 @@ use rdma_verbs::{Device, WaitSet};
 /// The numbers of a counter.
 #[derive(Default)]
 pub(super) struct Count {
-    /// Number of successes, except those that are counted elsewhere.
+    /// Number of successes, except the writes that regions count.
     successes: AtomicU64,
     pub(super) errors: AtomicU64,
     /// Regions whose writes by peers are counted as well, if there have been any.
@@ -45,7 +45,7 @@ impl Count {
         regions.push(region);
     }
 
-    /// Counts the writes to a region itself, which is to be closed.
+    /// Takes over the count of a region that is to be closed.
     pub(super) fn take_over(&self, region: &dyn Written) {
         let Some(regions) = self.regions.get() else { return };
         let mut regions = regions.lock();
@@ -56,15 +56,15 @@ impl Count {
         }
     }
 
-    /// Runs `look` with the number of successes that are counted elsewhere, which none of those joins meanwhile.
-    fn beside<R>(&self, look: impl FnOnce(u64) -> R) -> R {
+    /// Passes the number of writes that the regions count to `look`. No region is added, or taken over, while it runs.
+    fn with_regions<R>(&self, look: impl FnOnce(u64) -> R) -> R {
         let Some(regions) = self.regions.get() else { return look(0) };
         let regions = regions.lock();
         look(regions.iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum())
     }
 
     pub(super) fn successes(&self) -> u64 {
-        self.beside(|elsewhere| self.successes.load(Ordering::Relaxed).wrapping_add(elsewhere))
+        self.with_regions(|writes| self.successes.load(Ordering::Relaxed).wrapping_add(writes))
     }
 
     /// The numbers of successes and errors.
@@ -73,7 +73,7 @@ impl Count {
     }
 
     fn set(&self, value: u64) {
-        self.beside(|elsewhere| self.successes.store(value.wrapping_sub(elsewhere), Ordering::Relaxed));
+        self.with_regions(|writes| self.successes.store(value.wrapping_sub(writes), Ordering::Relaxed));
     }
 }
 

@@ -114,7 +114,7 @@ impl QueuePair {
     /// Breaks the connection if posting failed and not `none` of the requests were posted.
     #[inline(always)]
     fn all_or_none(&mut self, posted: Result<()>, none: bool) -> Result<()> {
-        // Two comparisons while all is well, where an adapter moves the outcome.
+        // `inspect_err` would copy the outcome even if there is no error.
         let Err(error) = posted else { return Ok(()) };
         if !none {
             self.fail_post(&error);

@@ -130,7 +130,7 @@ impl CompletionQueue {
     /// call, so these need none.
     #[inline]
     fn notify(&mut self) {
-        self.notification.update(self.unfinished || !self.watched && !self.ready.is_empty());
+        self.notification.update(self.unfinished || !self.ready.is_empty() && !self.watched);
     }
 
     /// Moves waiting completions to `out`.

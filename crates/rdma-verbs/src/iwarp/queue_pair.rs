@@ -322,14 +322,17 @@ impl QueuePair {
     /// Whether the last drive left input in the socket, or output that the socket may take. An edge-triggered
     /// waiter gets no event for that.
     pub(super) fn is_unfinished(&self) -> bool {
-        let is_left = self.unread || self.machine.is_paused();
-        is_left
-            && match self.phase {
-                Phase::Open | Phase::Closing { .. } => true,
-                Phase::Draining => self.machine.is_paused(),
-                // Input that the end of the connection has left in the socket is never taken.
-                Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => false,
-            }
+        (self.unread || self.machine.is_paused()) && self.may_go_on()
+    }
+
+    /// Whether a later drive takes what the last one left. Input that is left when the connection ends is never taken.
+    #[cold]
+    fn may_go_on(&self) -> bool {
+        match self.phase {
+            Phase::Open | Phase::Closing { .. } => true,
+            Phase::Draining => self.machine.is_paused(),
+            Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => false,
+        }
     }
 
     pub(super) fn is_flushed(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
