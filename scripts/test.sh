@@ -208,7 +208,8 @@ explain() {
     local log=$logs/$1.log
     echo "failed: $1"
     {
-        grep -E -A 4 '^(FAILED|error|left)|panicked at|^test .*(FAILED|has been running)' "$log" | head -40 || true
+        grep -E -A 20 '^(FAILED|error|left)|panicked at|^test .*(FAILED|has been running)' "$log" |
+            grep -vE '^(ok|skipped) |^test .* ok$' | head -60 || true
         echo ...
         tail -n 25 "$log"
     } | sed 's/^/    | /'

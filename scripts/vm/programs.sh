@@ -46,15 +46,16 @@ perftest() {
     return "$status"
 }
 
-# theirs pair|perftest SERVER CLIENT: programs neither of which is this project's. Over soft iWARP such a pair does
-# not end in one run of some fifty, so one that does not end is tried again.
+# theirs pair|perftest SERVER CLIENT: programs neither of which is this project's; they show that the devices work.
+# Such a pair is tried again. Over soft iWARP one run of some fifty does not end; and in the end of rping one thread
+# waits for events of the channel that another has freed, which ends the program with an error at times.
 theirs() {
     local attempt status=0
     for attempt in 1 2 3; do
         timeout -k 5 20 bash -c '"$@"' - "$@"
         status=$?
-        ((status == 124)) || break
-        echo "no end in attempt $attempt"
+        ((status != 0)) || break
+        echo "attempt $attempt failed: status $status"
     done
     return "$status"
 }

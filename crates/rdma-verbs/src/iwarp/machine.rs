@@ -423,6 +423,7 @@ impl Machine {
 
     /// Completes all that is outstanding except the receives: what has arrived may still take those.
     pub fn end_output(&mut self, sink: &mut impl Sink) {
+        self.transmitter.complete(&mut self.reads, sink);
         self.transmitter.flush(None, sink);
         self.reads.clear();
     }
@@ -435,6 +436,8 @@ impl Machine {
     /// Completes all that is outstanding, because the connection ended by `fault` or in order
     /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2].
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
+        // A response may have arrived together with what broke the connection.
+        self.transmitter.complete(&mut self.reads, sink);
         let failed = fault.and_then(|fault| self.failed(fault));
         let first = match failed {
             Some(Failed::Receive(status)) => status,

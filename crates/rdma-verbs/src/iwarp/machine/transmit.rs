@@ -407,7 +407,7 @@ impl Transmitter {
 
     /// Completes the requests that the socket took, and the reads whose response is complete
     /// [RFC 5040 5.2.2-3, 5.5-2, 5.5-5, 5.5-6, 5.5-9, 5.5-11].
-    fn complete(&mut self, reads: &mut Reads, sink: &mut impl Sink) {
+    pub(super) fn complete(&mut self, reads: &mut Reads, sink: &mut impl Sink) {
         let taken = self.stream.taken();
         while let Some(&oldest) = self.pending.front() {
             let is_done = match oldest.report.kind {

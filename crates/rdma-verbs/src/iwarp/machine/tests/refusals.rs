@@ -406,6 +406,31 @@ fn a_refused_read_is_a_remote_error() {
     );
 }
 
+/// A read is complete with the last byte of its response, though it is reported only after all of the input that
+/// came along, in which the connection ends. The one that the peer refuses is the next. [RFC 5040 5.5-10, 6.2.1-2]
+#[test]
+fn a_response_that_comes_along_with_the_fault_is_reported() {
+    let mut end = End::new(Side::Active, false);
+    let (remote, sink) = (end.remote(0), end.segment(0, 8));
+    for id in 1..=2 {
+        end.post(id, Operation::Read { remote }, Payload::Segments(&[sink])).unwrap();
+    }
+    end.post_bytes(3, PLAIN, b"x");
+    let mut payload = [0; 4];
+    Terminate::READ_BOUNDS.emit(&About::default(), &mut payload);
+    let terminate = untagged(Opcode::Terminate, 2, 1, 0, &payload);
+    let response = tagged(Opcode::ReadResponse, sink.key, sink.address, b"response");
+    end.take(&[response, terminate].concat(), false);
+    let fault = Fault::Terminated(Terminate::READ_BOUNDS);
+    assert_eq!(end.fault, Some(fault));
+    end.machine.flush(Some(&fault), &mut end.completions);
+    let statuses: Vec<_> = end.completions.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(
+        statuses,
+        [(1, CompletionStatus::Success), (2, CompletionStatus::RemoteAccess), (3, CompletionStatus::Flushed),]
+    );
+}
+
 /// A sequence number that no read has is that of a peer which repeats its own idea of the header: then the
 /// oldest read is meant. [RFC 5040 4.8-8, 6.2.1-2]
 #[test]
