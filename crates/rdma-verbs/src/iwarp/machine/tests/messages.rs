@@ -182,6 +182,44 @@ impl Party {
         assert_eq!(self.machine.pump(&mut port), Ok(()));
     }
 
+    /// Flushes the machine: what is outstanding fails, except reads whose response is here. `took_input`: whether it
+    /// has taken any that it had no chance to act on.
+    fn flush(&mut self, took_input: bool) {
+        let (room, is_between) = (self.machine.send_room(), self.machine.is_between_messages());
+        let (outstanding, receives) = (CAPABILITIES.send_depth as usize - room, self.receives.len());
+        self.machine.flush(None, &mut self.completions);
+        let (received, sent): (Vec<_>, Vec<_>) = std::mem::take(&mut self.completions)
+            .into_iter()
+            .partition(|done| done.kind == CompletionKind::Recv);
+        assert_eq!(received.len(), receives);
+        for done in received {
+            assert_eq!(done.status, CompletionStatus::Flushed);
+            let receive = self.receives.pop_front().expect("one for each completion");
+            assert_eq!(receive.id, done.id);
+            self.retire(receive.places);
+        }
+        // The reads that the input completed may be unsignaled.
+        assert!(sent.len() == outstanding || sent.len() < outstanding && took_input);
+        assert!(sent.is_sorted_by_key(|done| done.status != CompletionStatus::Success), "in order");
+        for done in sent {
+            if done.status != CompletionStatus::Success {
+                assert_eq!(done.status, CompletionStatus::Flushed);
+                assert!(!is_between || !self.is_answered(done.id), "the response to {} is here", done.id);
+            }
+            self.completed(&done);
+        }
+        while let Some(posted) = self.posted.pop_front() {
+            assert!(!posted.signaled, "request {} was forgotten", posted.id);
+            self.retire(posted.places);
+        }
+    }
+
+    /// Whether a request is a read, of some bytes, that has them all.
+    fn is_answered(&self, id: u64) -> bool {
+        let read = self.posted.iter().find(|posted| posted.id == id && posted.kind == CompletionKind::Read);
+        read.is_some_and(|read| !read.fetches.is_empty() && gathered(&read.places) == read.fetches)
+    }
+
     /// Checks that `done` belongs to the oldest request, apart from unsignaled ones.
     fn completed(&mut self, done: &Completion) {
         loop {
@@ -418,8 +456,16 @@ impl<'g> Run<'g> {
         self.parties[at ^ 1].pipe.bytes.splice(..0, bytes[count - left..].iter().copied());
     }
 
-    /// Passes bytes as a socket does. Returns how many are left because a message waits for a receive.
-    fn bring(&mut self, at: usize, mut bytes: &[u8]) -> usize {
+    /// Passes bytes as a socket does, and sends what they allow. Returns how many are left because a message waits
+    /// for a receive.
+    fn bring(&mut self, at: usize, bytes: &[u8]) -> usize {
+        let left = self.take(at, bytes);
+        self.parties[at].pump(&mut self.ground.scratch);
+        left
+    }
+
+    /// The same without sending.
+    fn take(&mut self, at: usize, mut bytes: &[u8]) -> usize {
         let straight = self.chance.below(2) == 0;
         while !bytes.is_empty() && !self.parties[at].machine.is_stalled() {
             let party = &mut self.parties[at];
@@ -437,44 +483,31 @@ impl<'g> Run<'g> {
             assert!(party.machine.receiver.kept() <= now.len(), "no more is kept than was fed");
             bytes = later;
         }
-        self.parties[at].pump(&mut self.ground.scratch);
         bytes.len()
     }
 
-    /// Fails a connection: all that is outstanding is flushed, and nothing moves any more.
+    /// Fails a connection, perhaps after the last input: all that is outstanding is flushed, and nothing moves any
+    /// more.
     fn kill(&mut self, connection: usize) {
         self.stands[connection] = false;
         for at in [2 * connection, 2 * connection + 1] {
             self.check(at);
             let left = std::mem::take(&mut self.parties[at ^ 1].pipe.bytes);
+            let mut dropped = left.as_slice();
+            if self.chance.below(2) == 0 {
+                let taken = left.len() - self.take(at, &left);
+                dropped = &left[taken..];
+                self.check(at);
+            }
             let party = &mut self.parties[at];
-            let (posted, receives) = (party.machine.send_room(), party.receives.len());
             let given_back = party.machine.receiver.shared_receive();
-            party.machine.flush(None, &mut party.completions);
+            party.flush(dropped.len() < left.len());
             // The received part of a message stays in the receive that it had begun to fill.
             for receive in self.common.iter().filter(|receive| Some(receive.id) == given_back) {
                 receive.places.iter().for_each(blank);
             }
-            let is_receive = |done: &&Completion| done.kind == CompletionKind::Recv;
-            let flushed = party.completions.iter().filter(is_receive).count();
-            let sends = CAPABILITIES.send_depth as usize - posted;
-            assert_eq!((flushed, party.completions.len() - flushed), (receives, sends));
-            for done in std::mem::take(&mut party.completions) {
-                assert_eq!(done.status, CompletionStatus::Flushed);
-                if done.kind == CompletionKind::Recv {
-                    let receive = party.receives.pop_front().expect("one for each completion");
-                    assert_eq!(receive.id, done.id);
-                    party.retire(receive.places);
-                } else {
-                    party.completed(&done);
-                }
-            }
-            while let Some(posted) = party.posted.pop_front() {
-                assert!(!posted.signaled, "request {} was forgotten", posted.id);
-                party.retire(posted.places);
-            }
             assert!(!party.machine.is_stalled() && party.machine.target().is_none());
-            assert_eq!(party.machine.feed(&left, &mut party.completions), Ok(()));
+            assert_eq!(party.machine.feed(dropped, &mut party.completions), Ok(()));
             assert_eq!(party.completions, []);
             party.expected.clear();
         }
