@@ -266,6 +266,8 @@ size_t share_of(size_t whole);
  * the process repairs the device. */
 void fault(const char *what);
 void mend(void);
+/* Moves the test to a network namespace of its own, or skips it. */
+void own_network(void);
 /* Hosts that part_hosts separates so that nothing arrives and no error is reported, until join_hosts: RDMA devices,
  * or a network namespace of this process whose only device is taken down. Sets FI_RSTREAM_KEEPALIVE_S to
  * KEEPALIVE_MS. Skips the test where neither can be had. */

@@ -423,6 +423,66 @@ static void closed_with_separate_queues(void)
     }
 }
 
+/* ---- a full socket ------------------------------------------------------------------------ */
+
+/* Reads the end of the next send, if it is there. They come in order; `ended` is their number. */
+static bool next_send(struct side *side, unsigned *ended)
+{
+    struct ending ending;
+
+    if (!next_ending(side->cq, &ending))
+        return false;
+    CHECK_INT(ending.context, *ended);
+    CHECK_INT(ending.flags, SENT);
+    *ended += 1;
+    return true;
+}
+
+/* From now on sockets have buffers of the least size. */
+static void small_sockets(void)
+{
+    static const char *const sizes[] = {"/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/ipv4/tcp_wmem"};
+
+    own_network();
+    for (unsigned i = 0; i < 2; i++) {
+        FILE *file = fopen(sizes[i], "w");
+
+        if (!file || fputs("4096 4096 4096", file) < 0 || fclose(file) != 0)
+            skip("%s cannot be set: %s", sizes[i], strerror(errno));
+    }
+}
+
+/* The socket of one side is full of input when it refuses an access, and the other, which has said that it is done,
+ * has more to send. All of that ends, although nobody takes it. */
+static void ended_while_full(void)
+{
+    enum { LENGTH = 1 << 20, SENDS = 8, NO_KEY = 77 };
+    uint8_t *memory = map_pages(LENGTH);
+    unsigned ended[2] = {0};
+    struct pair pair;
+
+    small_sockets();
+    messages_open(&pair, NULL);
+    CHECK_OK(fi_inject_write(pair.client.ep, "x", 1, FI_ADDR_UNSPEC, 0, NO_KEY));
+    for (unsigned i = 0; i < SENDS; i++) {
+        post_send(pair.client.ep, memory, LENGTH, i);
+        post_send(pair.server.ep, memory, LENGTH, i);
+    }
+    CHECK_OK(fi_shutdown(pair.client.ep, 0));
+    /* Nobody drives the server meanwhile. */
+    for (int64_t until = now_ms() + 100; now_ms() < until;)
+        (void)next_send(&pair.client, &ended[0]);
+    CHECK_BETWEEN(ended[0], 0, SENDS - 1);
+    AWAIT(PATIENCE_MS, next_send(&pair.client, &ended[0]) && ended[0] == SENDS);
+    AWAIT(PATIENCE_MS, next_send(&pair.server, &ended[1]) && ended[1] == SENDS);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    check_no_completion(pair.server.cq);
+    pair_close(&pair);
+    unmap_pages(memory, LENGTH);
+}
+
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
@@ -431,6 +491,7 @@ static const struct test tests[] = {
     TEST(reset_spares_shared, "the same with shared receives; one that a cut message took serves the next connection"),
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),
+    TEST(ended_while_full, "a side refuses an access while its socket is full: what the other waits to send ends, too"),
 };
 
 const struct section message_ends_section = SECTION("message ends", tests);

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::machine::{Fpdu, Placement, Taken, Wire, copies};
+use super::scratch::Scratch;
 use super::tap::Tap;
 use super::tcp;
 use crate::process::Maker;
@@ -199,6 +200,15 @@ impl Socket {
     /// Ends both directions, after what was sent.
     pub(super) fn end(&self) {
         self.shut(Shutdown::Both);
+    }
+
+    /// Drops what has arrived, after the end of both directions. The peer may wait for room: the system answers by a
+    /// reset to what it sends then, so that this is no more than one buffer of the socket.
+    pub(super) fn drop_input(&self) {
+        if self.maker.is_this_process() {
+            let mut scratch = Scratch::take();
+            while matches!(self.recv(&mut scratch), Ok(1..)) {}
+        }
     }
 
     fn shut(&self, how: Shutdown) {

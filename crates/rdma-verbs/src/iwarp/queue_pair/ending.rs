@@ -184,6 +184,7 @@ impl QueuePair {
         self.remove_from_sets(sets);
         if let Some(socket) = &self.socket {
             socket.end();
+            socket.drop_input();
         }
         self.phase = Phase::Over;
     }
