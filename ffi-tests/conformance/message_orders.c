@@ -53,6 +53,15 @@ static bool is_over(void)
     return ends[0].closed || ends[1].closed || ends[0].shut || ends[1].shut;
 }
 
+/* The operations of one direction end in the order of their calls, except receives that are cancelled. */
+static void check_order(const struct end *end, const struct operation *operation)
+{
+    if (operation->cancelled)
+        return;
+    for (const struct operation *before = end->operations; before < operation; before++)
+        CHECK(before->ended || (before->kind == RECEIVE) != (operation->kind == RECEIVE));
+}
+
 /* The entry has to be of an operation that was posted and is not reported. */
 static struct operation *ending(struct end *end, void *context, uint64_t flags)
 {
@@ -63,6 +72,7 @@ static struct operation *ending(struct end *end, void *context, uint64_t flags)
     operation = &end->operations[(uintptr_t)context];
     CHECK(!operation->ended);
     CHECK_INT(flags & ~FI_REMOTE_CQ_DATA, known[operation->kind]);
+    check_order(end, operation);
     operation->ended = true;
     return operation;
 }
@@ -320,7 +330,7 @@ static void generated_orders(void)
 }
 
 static const struct test tests[] = {
-    TEST(generated_orders, "calls in generated orders: each operation ends once, with the right bytes or error"),
+    TEST(generated_orders, "calls in generated orders: each operation ends once, in order, with the right bytes or error"),
 };
 
 const struct section message_orders_section = SECTION("message orders", tests);

@@ -228,7 +228,7 @@ impl<D: Device> Endpoint<D> {
             // Checked above.
             let binding = setup.binding.take().ok_or(Errno::ENOEQ)?;
             let counters = std::mem::take(&mut setup.counters);
-            let (phase, operations) = (Phase::Idle, Operations::new());
+            let (phase, operations) = (Phase::Idle, Operations::default());
             let (sends, reads, receives) = (0, 0, 0);
             Ok::<_, Errno>(state.add(Link {
                 qp,

@@ -338,20 +338,20 @@ impl<D: Device> State<D> {
         at
     }
 
-    /// Removes an endpoint that is closed. Reports its outstanding operations as cancelled, and does not
-    /// access their memory afterwards. What the device has taken is still sent to the peer.
+    /// Removes an endpoint that is closed. Reports its outstanding operations as cancelled, in the order of their
+    /// calls, and does not access their memory afterwards. What the device has taken is still sent to the peer.
     pub(super) fn remove(&mut self, at: usize) {
         let Some(qp) = self.links.get(at).map(|link| link.qp) else { return };
         // What is complete is reported as such, and what the end completes as well.
         self.drain();
         self.cq.disconnect(qp);
         self.drain();
-        let mut link = self.links.remove(at);
+        let link = self.links.remove(at);
         self.by_qp.remove(&qp);
         // The queue pair may outlive the endpoint only if the device accesses no memory of the application
         // for it. The bytes of injected operations are copies.
         let may_linger = link.operations.iter().all(|(_, operation)| operation.is_injected);
-        for operation in link.operations.drain().filter(|operation| !operation.is_injected) {
+        for operation in link.operations.into_ordered().iter().filter(|operation| !operation.is_injected) {
             link.counters.count(operation.kind, false);
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());

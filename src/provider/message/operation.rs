@@ -1,5 +1,7 @@
 //! An operation from its call to its completion.
 
+use std::ops::{Deref, DerefMut};
+
 use slab::Slab;
 
 use crate::abi::{Completion, CompletionError, Errno, UserContext, constants};
@@ -37,7 +39,9 @@ pub(super) struct Operation {
     /// Whether it never has a completion in a queue.
     pub(super) is_injected: bool,
     /// Length of the buffer of a receive, in bytes.
-    pub(super) room: usize,
+    pub(super) room: u32,
+    /// The number of calls before its own, modulo 2^32.
+    pub(super) order: u32,
     /// Number of its work requests that are not complete.
     pub(super) left: u8,
     /// The first failure among the complete ones.
@@ -45,7 +49,42 @@ pub(super) struct Operation {
 }
 
 /// The operations of one endpoint, or of one shared receive context.
-pub(super) type Operations = Slab<Operation>;
+#[derive(Default)]
+pub(super) struct Operations {
+    by_place: Slab<Operation>,
+    /// The number of calls so far, modulo 2^32.
+    calls: u32,
+}
+
+impl Operations {
+    /// Adds the operation of the latest call. Returns its place.
+    pub(super) fn insert(&mut self, mut operation: Operation) -> usize {
+        operation.order = self.calls;
+        self.calls = self.calls.wrapping_add(1);
+        self.by_place.insert(operation)
+    }
+
+    /// All of them, in the order of their calls.
+    pub(super) fn into_ordered(mut self) -> Vec<Operation> {
+        let mut operations: Vec<_> = self.by_place.drain().collect();
+        operations.sort_unstable_by_key(|operation| operation.order.wrapping_sub(self.calls));
+        operations
+    }
+}
+
+impl Deref for Operations {
+    type Target = Slab<Operation>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_place
+    }
+}
+
+impl DerefMut for Operations {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.by_place
+    }
+}
 
 /// An entry of a completion queue.
 #[derive(Debug)]
@@ -58,7 +97,7 @@ impl Operation {
     /// An operation of one work request, from a call with these flags.
     pub(super) fn new(kind: Kind, context: UserContext, flags: u64) -> Self {
         let asks = flags & constants::FI_COMPLETION != 0;
-        Self { kind, context, asks, is_injected: false, room: 0, left: 1, failure: None }
+        Self { kind, context, asks, is_injected: false, room: 0, order: 0, left: 1, failure: None }
     }
 
     /// The entry of its success, with `length` bytes received.
@@ -68,9 +107,10 @@ impl Operation {
 
     /// The entry of its failure. `length` is that of the message, if it was longer than the receive.
     pub(super) fn failure(&self, status: CompletionStatus, length: usize) -> Entry {
+        let room = self.room as usize;
         let (received, excess) = match status {
             // An RDMA device does not tell the length.
-            CompletionStatus::Truncated => (self.room.min(length), length.saturating_sub(self.room)),
+            CompletionStatus::Truncated => (room.min(length), length.saturating_sub(room)),
             _ => (0, 0),
         };
         Entry::Failure(Box::new(CompletionError {

@@ -230,7 +230,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
             let mut operation = Operation::new(Kind::Recv, receive.context, flags);
             let buffer = buffer_of(receive.buffers);
             // At most 2^32 - 1, or the device refuses it.
-            operation.room = buffer.len() as usize;
+            operation.room = buffer.len() as u32;
             let place = link.operations.insert(operation);
             link.receives += 1;
             let qp = link.qp;

@@ -42,7 +42,7 @@ impl<D: Device> SharedReceive<D> {
         let mut state = engine.lock();
         // The limit has 32 bits.
         let srq = state.cq.create_srq(engine.pd(), size as u32).map_err(errno_of)?;
-        let at = state.shared.insert(SharedReceives { srq, operations: Operations::new(), users: 0 });
+        let at = state.shared.insert(SharedReceives { srq, operations: Operations::default(), users: 0 });
         drop(state);
         Ok(Arc::new(Self { engine, at, size, flags, membership: Mutex::new(Some(membership)) }))
     }
@@ -78,7 +78,7 @@ impl<D: Device> MessageOps for SharedReceive<D> {
             let mut operation = Operation::new(Kind::Recv, receive.context, flags);
             let buffer = buffer_of(receive.buffers);
             // It is at most 2^32 - 1, or the device refuses it.
-            operation.room = buffer.len() as usize;
+            operation.room = buffer.len() as u32;
             let at = shared.operations.insert(operation);
             let request = RecvRequest { id: shared_id_of(self.at, at), buffer };
             let posted = state.cq.post_srq_recv(shared.srq, &[request]);

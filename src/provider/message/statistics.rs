@@ -44,7 +44,7 @@ impl Statistics {
         match receive.failure {
             None => self.add(Kind::Recv, length),
             Some(CompletionStatus::Truncated) => {
-                self.add(Kind::Recv, length.min(receive.room));
+                self.add(Kind::Recv, length.min(receive.room as usize));
                 self.truncated += 1;
             }
             Some(_) => {}
