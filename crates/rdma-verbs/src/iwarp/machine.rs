@@ -425,7 +425,8 @@ impl Machine {
     pub fn end_output(&mut self, sink: &mut impl Sink) {
         self.transmitter.complete(&mut self.reads, sink);
         self.transmitter.flush(None, sink);
-        self.reads.clear();
+        self.reads.give_up();
+        self.receiver.drop_response();
     }
 
     /// Ends the input and flushes the receives. Waiting output is still sent.

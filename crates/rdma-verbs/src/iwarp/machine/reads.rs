@@ -24,6 +24,7 @@ pub(super) struct Reads {
     places: VecDeque<Place>,
     served: VecDeque<Served>,
     completed: u32,
+    given_up: bool,
 }
 
 /// A read that waits for its response.
@@ -98,6 +99,11 @@ impl Reads {
     pub(super) fn place(&self, offset: u64) -> Option<Place> {
         let places = self.outstanding.front()?.places;
         place_at(self.places.iter().take(places.into()), offset)
+    }
+
+    /// Whether responses are dropped, see [`Reads::give_up`].
+    pub(super) fn are_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Whether the next response goes to places.
@@ -183,6 +189,14 @@ impl Reads {
         if served.left == 0 {
             self.served.pop_front();
         }
+    }
+
+    /// Removes the reads of the peer, and drops the responses to those of this side, which may still arrive.
+    pub(super) fn give_up(&mut self) {
+        self.given_up = true;
+        self.outstanding.iter_mut().for_each(|read| read.places = 0);
+        self.places = VecDeque::new();
+        self.served = VecDeque::new();
     }
 
     /// Removes all reads, because the connection has ended.

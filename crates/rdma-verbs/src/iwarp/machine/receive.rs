@@ -247,6 +247,13 @@ impl Receiver {
         self.part == Part::Payload && matches!(self.effect, Effect::Response { .. })
     }
 
+    /// Drops the rest of a response that arrives.
+    pub(super) fn drop_response(&mut self) {
+        if self.is_in_response() {
+            self.destination = None;
+        }
+    }
+
     /// Number of bytes kept after a stalled message.
     #[cfg(test)]
     pub(super) fn kept(&self) -> usize {

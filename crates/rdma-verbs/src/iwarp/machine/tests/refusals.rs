@@ -1,7 +1,7 @@
 //! Violations of a peer and the Terminate messages that report them; requests that cannot be posted.
 
 use super::*;
-use crate::{Buffer, CompletionKind};
+use crate::{Buffer, CompletionKind, Place};
 use iwarp_wire::ddp::{Tagged, Untagged};
 use iwarp_wire::rdmap::{About, Opcode, ReadRequest};
 
@@ -429,6 +429,38 @@ fn a_response_that_comes_along_with_the_fault_is_reported() {
         statuses,
         [(1, CompletionStatus::Success), (2, CompletionStatus::RemoteAccess), (3, CompletionStatus::Flushed),]
     );
+}
+
+/// The responses to reads that are given up with the output are dropped, also one that has begun to arrive, and what
+/// is behind them arrives.
+#[test]
+fn responses_after_the_end_of_the_output_are_dropped() {
+    // Within the header, and within the payload.
+    for (begun, places) in [(0, false), (20, false), (0, true), (3, true), (20, true)] {
+        let mut end = End::for_messages(Side::Active, false);
+        end.receives(1, 0);
+        let (remote, sink) = (end.remote(0), end.segment(0, 8));
+        let place = Place::leaked(8);
+        let target = [place];
+        let payload =
+            if places { Payload::Places(&target) } else { Payload::Segments(std::slice::from_ref(&sink)) };
+        end.post(1, Operation::Read { remote }, payload).unwrap();
+        let request = ReadRequest::parse(ulpdus(&end.pipe.bytes).last().unwrap()[18..].try_into().unwrap());
+        let response = tagged(Opcode::ReadResponse, request.sink_stag, request.sink_offset, b"response");
+        let (before, after) = response.split_at(begun);
+        end.take(before, false);
+        let had = (place.bytes().to_vec(), end.own_bytes());
+        end.machine.end_output(&mut end.completions);
+        end.take(&[after, &send_of(1)].concat(), false);
+        assert_eq!(end.fault, None);
+        let done: Vec<_> = end.completions.iter().map(|done| (done.kind, done.status)).collect();
+        let expected = [
+            (CompletionKind::Read, CompletionStatus::Flushed),
+            (CompletionKind::Recv, CompletionStatus::Success),
+        ];
+        assert_eq!(done, expected);
+        assert_eq!((place.bytes().to_vec(), end.own_bytes()), had);
+    }
 }
 
 /// A sequence number that no read has is that of a peer which repeats its own idea of the header: then the
