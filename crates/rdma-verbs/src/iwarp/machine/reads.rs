@@ -23,7 +23,9 @@ pub(super) struct Reads {
     /// Places of posted reads, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
+    /// Number of reads whose response is complete and that are not reported yet.
     completed: u32,
+    /// Whether responses are dropped.
     given_up: bool,
 }
 
@@ -101,14 +103,9 @@ impl Reads {
         place_at(self.places.iter().take(places.into()), offset)
     }
 
-    /// Whether responses are dropped, see [`Reads::give_up`].
-    pub(super) fn are_given_up(&self) -> bool {
-        self.given_up
-    }
-
-    /// Whether the next response goes to places.
+    /// Whether the next response goes to places. One that is dropped goes to none of them.
     pub(super) fn has_places(&self) -> bool {
-        self.outstanding.front().is_some_and(|read| read.places > 0)
+        self.given_up || self.outstanding.front().is_some_and(|read| read.places > 0)
     }
 
     /// Checks that a segment of a response continues the oldest outstanding read [RFC 5041 4.2-7].

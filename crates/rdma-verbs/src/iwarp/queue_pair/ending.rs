@@ -180,6 +180,7 @@ impl QueuePair {
     }
 
     /// Ends the connection in order, after what was sent [RFC 5040 6.2.1-3, 7-2] [RFC 5041 3-9, 6.2.1-5].
+    /// What has arrived is dropped, or a peer that still sends would wait for room.
     pub(super) fn shut_down(&mut self, sets: PollSets<'_>) {
         self.remove_from_sets(sets);
         if let Some(socket) = &self.socket {

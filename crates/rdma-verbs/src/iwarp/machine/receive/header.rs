@@ -93,9 +93,6 @@ impl Receiver {
         if length == 0 {
             return Ok(());
         }
-        if needed == Access::LOCAL_WRITE && reads.are_given_up() {
-            return Ok(());
-        }
         if needed == Access::LOCAL_WRITE && reads.has_places() {
             self.destination = Some(Destination::Read(offset));
             return Ok(());
