@@ -483,6 +483,104 @@ static void ended_while_full(void)
     unmap_pages(memory, LENGTH);
 }
 
+/* ---- what was complete -------------------------------------------------------------------- */
+
+#define COMPLETE_MAX 1000
+#define LONGEST 65536
+
+/* Posts sends of `length` bytes each, with contexts from 0 on, until one does not complete. Returns the number of
+ * those that do. */
+static unsigned send_until_full(struct side *side, size_t length)
+{
+    struct ending ending;
+    unsigned complete = 0;
+
+    for (; complete < COMPLETE_MAX; complete++) {
+        const int64_t end = now_ms() + 50;
+        bool is_over;
+
+        post_send(side->ep, pattern(complete, length), length, complete);
+        while (!(is_over = next_ending(side->cq, &ending)) && now_ms() < end)
+            ;
+        if (!is_over)
+            break;
+        CHECK_INT(ending.context, complete);
+        CHECK(!ending.cancelled);
+    }
+    CHECK_BETWEEN(complete, 1, COMPLETE_MAX - 1);
+    return complete;
+}
+
+/* Receives the messages of send_until_full with contexts from 0 on. */
+static void receive_complete(struct side *side, size_t length, unsigned complete)
+{
+    static uint8_t got[LONGEST];
+
+    for (unsigned i = 0; i < complete; i++) {
+        post_recv(side->ep, got, length, i);
+        CHECK_INT(await_done(side->cq, i, RECEIVED).len, length);
+        CHECK_BYTES(got, pattern(i, length), length);
+    }
+}
+
+/* fi_close with a read outstanding, before messages of the peer that nobody receives. */
+static void closed_under_read(void)
+{
+    enum { KEY = 1, READ = COMPLETE_MAX };
+    static uint8_t remote[64], fetched[sizeof remote];
+    struct fid_mr *region;
+    struct ending ending;
+    unsigned complete;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, remote, sizeof remote, KEY);
+    complete = send_until_full(&pair.client, LONGEST);
+    CHECK_OK(fi_read(pair.client.ep, fetched, sizeof fetched, NULL, FI_ADDR_UNSPEC, 0, KEY, CONTEXT(READ)));
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    while (next_ending(pair.client.cq, &ending)) {
+        CHECK_BETWEEN(ending.context, complete, READ);
+        complete += !ending.cancelled;
+    }
+    CHECK_INT(ending.context, READ);
+    CHECK(ending.cancelled);
+    for (unsigned i = 0; i < 20; i++)
+        CHECK_OK(fi_inject(pair.server.ep, pattern(0, 4000), 4000, FI_ADDR_UNSPEC));
+    receive_complete(&pair.server, LONGEST, complete);
+    close_fid(&region->fid);
+    pair_close(&pair);
+}
+
+/* A side refuses an access while its socket is full of messages, and the other goes on to send. These messages arrive,
+ * and the reason behind them. */
+static void refused_while_full(void)
+{
+    enum { LENGTH = 500, LONG = 1 << 20, SENDS = 4, NO_KEY = 77, READ = SENDS };
+    uint8_t *memory = map_pages(LONG);
+    unsigned complete, ended = 0;
+    struct ending ending;
+    struct pair pair;
+
+    small_sockets();
+    messages_open(&pair, NULL);
+    complete = send_until_full(&pair.server, LENGTH);
+    CHECK_OK(fi_read(pair.client.ep, memory, 8, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
+    for (unsigned i = 0; i < SENDS; i++)
+        post_send(pair.client.ep, memory, LONG, i);
+    AWAIT(PATIENCE_MS, next_ending(pair.server.cq, &ending));
+    CHECK_INT(ending.context, complete);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    /* The one that was cancelled had been copied. */
+    receive_complete(&pair.client, LENGTH, complete + 1);
+    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_EACCES);
+    while (ended < SENDS)
+        (void)next_send(&pair.client, &ended);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+    unmap_pages(memory, LONG);
+}
+
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
@@ -492,6 +590,8 @@ static const struct test tests[] = {
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),
     TEST(ended_while_full, "a side refuses an access while its socket is full: what the other waits to send ends, too"),
+    TEST(closed_under_read, "fi_close while a read is outstanding and the peer sends: complete messages arrive"),
+    TEST(refused_while_full, "a side refuses an access behind messages that wait in its socket: they arrive, and FI_EACCES"),
 };
 
 const struct section message_ends_section = SECTION("message ends", tests);

@@ -1184,6 +1184,7 @@ static void completed_before_close(void)
     struct fi_cq_err_entry error;
     struct pair pair;
     unsigned complete = 0;
+    ssize_t answer;
 
     messages_open(&pair, NULL);
     while (complete < 1000) {
@@ -1209,8 +1210,14 @@ static void completed_before_close(void)
         CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, sizeof got);
         CHECK_BYTES(got, pattern(i, sizeof got), sizeof got);
     }
-    /* What came of another one is lost, and the end follows it. */
+    /* One that was cancelled may have been copied, and no part of the last arrives. The end follows. */
     post_recv(pair.server.ep, got, sizeof got, complete);
+    AWAIT(PATIENCE_MS, (answer = fi_cq_read(pair.server.cq, &entry, 1)) != -FI_EAGAIN);
+    if (answer == 1) {
+        CHECK_BYTES(got, pattern(complete, sizeof got), sizeof got);
+        complete++;
+        post_recv(pair.server.ep, got, sizeof got, complete);
+    }
     (void)await_failed(pair.server.cq, complete, RECEIVED, FI_ECANCELED);
     (void)await_event(pair.server.eq, FI_SHUTDOWN);
     pair_close(&pair);

@@ -293,6 +293,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.cancel_recv(queue, id))
     }
 
+    fn give_up(&mut self, qp: QpId) -> bool {
+        each!(self, Self, cq => cq.give_up(qp))
+    }
+
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         each!(self, Self, cq => cq.hold_writes(qp, hold));
     }

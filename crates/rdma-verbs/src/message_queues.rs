@@ -90,6 +90,15 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
+    /// Gives up what is outstanding on a queue pair that has disconnected: the requests never complete, no memory is
+    /// accessed for them from now on, and nothing is sent behind a message that is not all sent. What has been copied
+    /// before that message is still sent. Returns whether the device can do so; else destroying the queue
+    /// pair has the same effect, except that what is copied may be lost.
+    fn give_up(&mut self, qp: QpId) -> bool {
+        let _ = qp;
+        false
+    }
+
     /// Holds the peer's writes with immediate data from the next one on, or lets them pass again. Where they take
     /// receives, those bound how many arrive, and this changes nothing.
     fn hold_writes(&mut self, qp: QpId, hold: bool) {

@@ -346,11 +346,12 @@ impl<D: Device> State<D> {
         self.drain();
         self.cq.disconnect(qp);
         self.drain();
-        let link = self.links.remove(at);
-        self.by_qp.remove(&qp);
         // The queue pair may outlive the endpoint only if the device accesses no memory of the application
         // for it. The bytes of injected operations are copies.
-        let may_linger = link.operations.iter().all(|(_, operation)| operation.is_injected);
+        let has_copies = self.links[at].operations.iter().all(|(_, operation)| operation.is_injected);
+        let may_linger = has_copies || self.cq.give_up(qp);
+        let link = self.links.remove(at);
+        self.by_qp.remove(&qp);
         for operation in link.operations.into_ordered().iter().filter(|operation| !operation.is_injected) {
             link.counters.count(operation.kind, false);
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };

@@ -346,6 +346,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         cancelled
     }
 
+    fn give_up(&mut self, qp: QpId) -> bool {
+        self.inner.give_up(qp)
+    }
+
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         self.inner.hold_writes(qp, hold);
     }

@@ -5,7 +5,7 @@
 //! that place, and then call [`Machine::placed`]. The machine passes bytes for the peer to a [`Wire`] and
 //! completions to a [`Sink`]. After a [`Fault`] the machine takes nothing more. The caller sends
 //! [`Machine::terminate`] if the fault was a violation, and calls [`Machine::flush`] to complete what is
-//! outstanding.
+//! outstanding, and [`Machine::send_staged`] until the wire has taken the rest.
 
 mod encode;
 mod failed;
@@ -409,22 +409,40 @@ impl Machine {
         self.receiver.shrink();
     }
 
-    /// Sends a Terminate message with the reason as the last message, as far as the wire takes it, and only
-    /// if the peer is ready to receive it [RFC 5040 7.1-2, 7.1-3, 7.1-4] [RFC 5044 7.1.2-12]
-    /// [RFC 7306 8.1-1, 8.1-2].
+    /// Sends a Terminate message with the reason as the last message, if the peer is ready to receive it
+    /// [RFC 5040 7.1-2, 7.1-3, 7.1-4] [RFC 5044 7.1.2-12] [RFC 7306 8.1-1, 8.1-2]. What the wire does not take
+    /// remains staged, see [`Machine::send_staged`].
     pub fn terminate(&mut self, terminate: Terminate, wire: &mut impl Wire) {
         if !self.failed_segment && !self.may_send() {
             // The peer's first FPDU must arrive before this side sends any (RFC 5044 7.1.2).
-            return;
+            return self.discard_staged();
         }
         let about = if self.failed_segment { self.receiver.about(&terminate) } else { About::default() };
         self.transmitter.terminate(terminate, &about, wire);
+    }
+
+    /// Sends what is staged, as far as the wire takes it, and nothing else. Returns whether nothing is left.
+    pub fn send_staged(&mut self, wire: &mut impl Wire) -> bool {
+        self.transmitter.send_staged(wire)
+    }
+
+    /// Drops what is staged, because nothing more is sent.
+    pub fn discard_staged(&mut self) {
+        self.transmitter.discard_staged();
+    }
+
+    /// Gives up what is outstanding, after [`Machine::close`] or [`Machine::end_input`]: see
+    /// [`crate::MessageQueues::give_up`].
+    pub fn give_up(&mut self) {
+        self.transmitter.give_up(&self.reads);
+        self.reads.clear();
     }
 
     /// Completes all that is outstanding except the receives: what has arrived may still take those.
     pub fn end_output(&mut self, sink: &mut impl Sink) {
         self.transmitter.complete(&mut self.reads, sink);
         self.transmitter.flush(None, sink);
+        self.discard_staged();
         self.reads.give_up();
         self.receiver.drop_response();
     }
@@ -435,7 +453,7 @@ impl Machine {
     }
 
     /// Completes all that is outstanding, because the connection ended by `fault` or in order
-    /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2].
+    /// [RFC 5040 6.2.1-2] [RFC 5041 6.2.2-2]. What is staged can still be sent.
     pub fn flush(&mut self, fault: Option<&Fault>, sink: &mut impl Sink) {
         // A response may have arrived together with what broke the connection.
         self.transmitter.complete(&mut self.reads, sink);

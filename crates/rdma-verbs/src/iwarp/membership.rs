@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use crate::{EventTarget, Interest, QpId, Result, Token, WaitSet};
+use crate::{EventTarget, Interest, QpId, Result, Signal, Token, WaitSet};
 
 /// The wait sets that report when to poll a completion queue, for all its queue pairs.
 #[derive(Clone, Copy)]
@@ -31,13 +31,22 @@ pub(super) struct Membership {
     watching: Vec<EventTarget>,
     /// The interest in the poll sets; `None`: the socket is in none of them.
     interest: Option<Interest>,
-    /// The event target and the interest there, as long as a connection event may come.
-    target: Option<(EventTarget, Interest)>,
+    /// Reports connection events, as long as one may come.
+    events: Option<Events>,
+}
+
+/// The event target of a queue pair.
+struct Events {
+    target: EventTarget,
+    /// The interest in the socket there.
+    interest: Interest,
+    /// Set if an event waits that the socket may not show. Boxed, because few connections have ended.
+    signal: Option<Box<Signal>>,
 }
 
 impl Membership {
     pub(super) fn new(number: QpId) -> Self {
-        Self { number, watching: Vec::new(), interest: None, target: None }
+        Self { number, watching: Vec::new(), interest: None, events: None }
     }
 
     /// From now on `target` reports connection events, at first when the socket has the state `interest`.
@@ -48,13 +57,13 @@ impl Membership {
         target: EventTarget,
     ) -> Result<()> {
         target.wait.add(socket, target.token, interest)?;
-        self.target = Some((target, interest));
+        self.events = Some(Events { target, interest, signal: None });
         Ok(())
     }
 
     /// Changes the interest at the event target; `None`: removes the socket there.
     pub(super) fn set_event_interest(&mut self, socket: BorrowedFd<'_>, interest: Option<Interest>) {
-        let Some((target, before)) = &mut self.target else { return };
+        let Some(Events { target, interest: before, .. }) = &mut self.events else { return };
         let outcome = match interest {
             // The set reports a hang-up once, and again only after a change.
             Some(same) if same == *before && same != Interest::HangUp => Ok(()),
@@ -66,7 +75,14 @@ impl Membership {
             log::warn!("iwarp: cannot announce events of queue pair {}: {error}", self.number.0);
         }
         if interest.is_none() {
-            self.target = None;
+            self.events = None;
+        }
+    }
+
+    /// Makes the event target report the queue pair, whatever state the socket has.
+    pub(super) fn signal_event(&mut self) {
+        if let Some(Events { target, signal, .. }) = &mut self.events {
+            signal.get_or_insert_with(|| Box::new(target.wait.signal(target.token))).set(true);
         }
     }
 

@@ -265,6 +265,10 @@ impl verbs::MessageQueues for CompletionQueue {
         }
     }
 
+    fn give_up(&mut self, qp: QpId) -> bool {
+        self.with(qp, |pair, ready, sets| pair.give_up(ready, sets)).unwrap_or(false)
+    }
+
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         let _ = self.with(qp, |pair, ready, sets| pair.hold_writes(hold, ready, sets));
     }

@@ -7,8 +7,8 @@
 //!                               Over ◀─── all is sent ──────── Draining ◀──────────────┘
 //! ```
 //!
-//! Any failure leads to `Over` as well. The socket stays open in that state until the queue pair is
-//! destroyed, because its descriptor reports the last event.
+//! Any failure leads to `Over` as well, a violation by `Terminating`, in which the peer gets the reason. The socket
+//! stays open in the state `Over` until the queue pair is destroyed.
 
 mod connect;
 mod ending;
@@ -33,7 +33,7 @@ use crate::{
     Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
     Token, WaitSet,
 };
-use ending::{End, Failure};
+use ending::{End, Failure, Terminating};
 use entries::{Entries, Queue};
 
 /// Maximum number of receive calls of one `drive`, so that a peer that sends without pause does not hold the
@@ -76,6 +76,8 @@ enum Phase {
     /// The socket has failed while a message waits for a receive. What arrived before is still taken.
     Failed(Failure),
     Draining,
+    /// The connection has ended by a fault. A Terminate and what precedes it is still sent; input is dropped.
+    Terminating(Terminating),
     Over,
 }
 
@@ -120,7 +122,7 @@ impl QueuePair {
             Phase::Connecting(connecting) => Some(connecting.deadline()),
             Phase::Failed(failure) => Some(failure.deadline),
             Phase::Open | Phase::Closing { .. } => self.liveness.as_ref().map(Liveness::next),
-            Phase::Idle | Phase::Draining | Phase::Over => None,
+            Phase::Idle | Phase::Draining | Phase::Terminating(_) | Phase::Over => None,
         }
     }
 
@@ -152,7 +154,7 @@ impl QueuePair {
                 self.resume(ready, sets);
                 Ok(())
             }
-            Phase::Closing { .. } | Phase::Draining | Phase::Over => {
+            Phase::Closing { .. } | Phase::Draining | Phase::Terminating(_) | Phase::Over => {
                 Err(Error::BadState { state: self.state(), what: "receive" })
             }
         }
@@ -329,7 +331,7 @@ impl QueuePair {
     #[cold]
     fn may_go_on(&self) -> bool {
         match self.phase {
-            Phase::Open | Phase::Closing { .. } => true,
+            Phase::Open | Phase::Closing { .. } | Phase::Terminating(_) => true,
             Phase::Draining => self.machine.is_paused(),
             Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => false,
         }
@@ -341,7 +343,11 @@ impl QueuePair {
         }
         let spared = self.machine.sent_after_posted();
         let acknowledged = self.socket.as_ref().is_none_or(|socket| socket.is_acknowledged(spared));
-        matches!(self.phase, Phase::Over) || self.machine.is_drained() && acknowledged
+        match self.phase {
+            Phase::Over => true,
+            Phase::Terminating(_) => false,
+            _ => self.machine.is_drained() && acknowledged,
+        }
     }
 
     /// Adds the socket to `set`, which becomes one of the poll sets.
@@ -371,6 +377,10 @@ impl QueuePair {
             Phase::Open | Phase::Closing { .. } => self.receive(rounds, thorough, sink),
             Phase::Draining => None,
             Phase::Connecting(_) => return self.drive_handshake(rounds, sink, sets),
+            Phase::Terminating(_) => {
+                self.end_terminating(rounds, sets);
+                return false;
+            }
             Phase::Idle | Phase::Failed(_) | Phase::Over => return false,
         };
         match end {
@@ -388,6 +398,10 @@ impl QueuePair {
 
     /// Sends what waits. Returns whether that ended the connection.
     fn send_output(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
+        if let Phase::Terminating(_) = self.phase {
+            self.end_terminating(ROUNDS, sets);
+            return false;
+        }
         let Some(wire) = &mut self.socket else { return false };
         if self.machine.has_output()
             && let Err(violation) = self.machine.pump(&mut Port { wire, sink, scratch: &mut Scratch::take() })
@@ -425,7 +439,7 @@ impl QueuePair {
             Phase::Connecting(_) => "connecting",
             Phase::Open | Phase::Failed(_) => "connected",
             Phase::Closing { .. } => "disconnecting",
-            Phase::Draining | Phase::Over => "over",
+            Phase::Draining | Phase::Terminating(_) | Phase::Over => "over",
         }
     }
 
@@ -443,6 +457,13 @@ impl QueuePair {
                 (true, true) => Interest::Write,
             },
             Phase::Draining => Interest::Write,
+            Phase::Terminating(Terminating { input_ended, output_ended, .. }) => {
+                match (input_ended, output_ended) {
+                    (false, false) => Interest::ReadWrite,
+                    (true, _) => Interest::Write,
+                    (false, true) => Interest::Read,
+                }
+            }
             Phase::Connecting(connecting) if self.polls_handshake() => connecting.interest(),
             Phase::Idle | Phase::Connecting(_) | Phase::Failed(_) | Phase::Over => return false,
         };
@@ -455,10 +476,9 @@ impl QueuePair {
         }
     }
 
-    /// Makes the event target report an end that a call other than `poll_event` found: the socket is then
-    /// readable.
+    /// Makes the event target report an end that a call other than `poll_event` found.
     fn notify_end(&mut self) {
-        self.set_event_interest(Some(Interest::Read));
+        self.membership.signal_event();
     }
 
     /// Makes the event target report again that the peer hung up.

@@ -31,6 +31,17 @@ pub(super) struct Socket {
     tap: Option<Box<Tap>>,
 }
 
+/// What [`Socket::drop_input`] has dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dropped {
+    /// More has arrived.
+    Part,
+    /// All that has arrived.
+    All,
+    /// All that ever arrives.
+    End,
+}
+
 impl Socket {
     /// Starts to connect to `remote`, from `local` if given. The outcome shows when the socket sends. The
     /// second value is an immediate error, which sending would not report.
@@ -202,13 +213,20 @@ impl Socket {
         self.shut(Shutdown::Both);
     }
 
-    /// Drops what has arrived, after the end of both directions. The peer may wait for room: the system answers by a
-    /// reset to what it sends then, so that this is no more than one buffer of the socket.
-    pub(super) fn drop_input(&self) {
-        if self.maker.is_this_process() {
-            let mut scratch = Scratch::take();
-            while matches!(self.recv(&mut scratch), Ok(1..)) {}
+    /// Drops what has arrived, by at most so many calls.
+    pub(super) fn drop_input(&self, calls: usize) -> Dropped {
+        if !self.maker.is_this_process() {
+            return Dropped::All;
         }
+        let mut scratch = Scratch::take();
+        for _ in 0..calls {
+            match self.recv(&mut scratch) {
+                Ok(1..) => {}
+                Err(Errno::AGAIN) => return Dropped::All,
+                Ok(0) | Err(_) => return Dropped::End,
+            }
+        }
+        Dropped::Part
     }
 
     fn shut(&self, how: Shutdown) {

@@ -153,6 +153,17 @@ impl Stream {
         }
     }
 
+    /// Drops what is staged behind the position `end`.
+    pub(super) fn cut(&mut self, end: u64) {
+        let kept = end.saturating_sub(self.taken).min(self.staged() as u64);
+        // `kept` is at most a length.
+        self.staged.truncate(self.start + kept as usize);
+        self.produced = self.taken + kept;
+        if kept == 0 {
+            self.discard();
+        }
+    }
+
     /// Drops what is staged.
     pub(super) fn discard(&mut self) {
         self.staged = Vec::new();

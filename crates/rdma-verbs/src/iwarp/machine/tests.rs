@@ -1,5 +1,6 @@
 //! Tests of the machine with recorded bytes in all splits, and of two machines joined by queues.
 
+mod endings;
 mod joined;
 mod messages;
 mod refusals;

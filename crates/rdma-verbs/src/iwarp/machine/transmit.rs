@@ -198,7 +198,7 @@ impl Transmitter {
         self.stream.shrink();
     }
 
-    /// Sends a Terminate as the last message, as far as the wire takes it.
+    /// Sends a Terminate as the last message. What the wire does not take remains staged.
     pub(super) fn terminate<W: Wire>(&mut self, terminate: Terminate, about: &About<'_>, wire: &mut W) {
         if !self.open {
             // The peer must not get what is staged yet. It can receive a Terminate, because it sent first.
@@ -206,11 +206,51 @@ impl Transmitter {
         }
         self.encoder.terminate(terminate, about, &mut self.stream);
         self.stream.flush(wire);
+    }
+
+    /// See [`super::Machine::send_staged`].
+    pub(super) fn send_staged(&mut self, wire: &mut impl Wire) -> bool {
+        self.stream.flush(wire)
+    }
+
+    /// See [`super::Machine::discard_staged`].
+    pub(super) fn discard_staged(&mut self) {
         self.stream.discard();
     }
 
+    /// See [`super::Machine::give_up`].
+    pub(super) fn give_up(&mut self, reads: &Reads) {
+        let sent = self.pending.iter().rfind(|pending| pending.report.kind != CompletionKind::Read);
+        self.completed = sent.map_or(self.completed, |last| last.end);
+        let is_cut = |work: &Work| work.is_midway() && matches!(work.body, Body::Message(_));
+        if reads.is_midway() || self.work.front().is_some_and(is_cut) {
+            // Nothing can follow a part of a message, which serves nothing.
+            self.stream.cut(self.completed);
+        } else {
+            self.stage_copied();
+        }
+        (self.pending, self.work, self.sources) = (VecDeque::new(), VecDeque::new(), Sources::default());
+        self.encoded = VecDeque::new();
+    }
+
+    /// Stages the requests before the first one that refers to memory of the application.
+    fn stage_copied(&mut self) {
+        let mut encoded = &*self.encoded.make_contiguous();
+        for work in &self.work {
+            let left = match work.body {
+                Body::Encoded { left, .. } => left,
+                Body::Read(..) => 0,
+                Body::Message(_) => break,
+            };
+            let (bytes, behind) = encoded.split_at(left);
+            self.stream.copied(bytes);
+            self.completed = self.stream.produced();
+            encoded = behind;
+        }
+    }
+
     /// Completes what is outstanding as [`CompletionStatus::Flushed`], except the request that `failed`, and the one
-    /// whose memory is no longer registered or cannot be read.
+    /// whose memory is no longer registered or cannot be read. What is staged remains.
     pub(super) fn flush(&mut self, failed: Option<Failed>, sink: &mut impl Sink) {
         let (mut reads_before, read_status) = match failed {
             Some(Failed::Read { before, status }) => (Some(before), status),
@@ -237,7 +277,6 @@ impl Transmitter {
         }
         self.sources = Sources::default();
         self.encoded = VecDeque::new();
-        self.stream.discard();
     }
 
     /// Gives up the reads that are not requested yet, because responses are dropped from now on. They are

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::super::machine::{Fault, Sink};
+use super::super::machine::{Fault, Port, Sink};
 use super::super::membership::PollSets;
+use super::super::scratch::Scratch;
+use super::super::socket::Dropped;
 use super::{Phase, QueuePair, THOROUGH_ROUNDS};
 use crate::{BreakReason, Cause, ConnectionEvent};
 use iwarp_wire::rdmap::Terminate;
@@ -16,6 +18,25 @@ pub(super) enum End {
     Input,
     System(Errno),
     Fault(Fault),
+}
+
+/// For how long the output before the end by a fault waits for the peer's host.
+const OUTPUT_WAITS: Duration = Duration::from_secs(5);
+
+/// The end of a connection by a fault of the peer or of this side.
+pub(super) struct Terminating {
+    /// Whether the peer has ended its output.
+    pub(super) input_ended: bool,
+    /// Whether the socket has all of the output.
+    pub(super) output_ended: bool,
+    /// When the rest of the output is dropped.
+    until: Instant,
+}
+
+impl Terminating {
+    fn now() -> Self {
+        Self { input_ended: false, output_ended: false, until: Instant::now() + OUTPUT_WAITS }
+    }
 }
 
 /// For how long what arrived before the socket failed waits for the next receive.
@@ -58,6 +79,21 @@ impl QueuePair {
                 self.phase = Phase::Over;
             }
             _ => {}
+        }
+    }
+
+    /// See [`crate::MessageQueues::give_up`].
+    pub(in super::super) fn give_up(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) -> bool {
+        match self.phase {
+            Phase::Closing { .. } | Phase::Draining => {
+                self.machine.give_up();
+                if self.send_output(sink, sets) {
+                    self.notify_end();
+                }
+                true
+            }
+            Phase::Terminating(_) | Phase::Over => true,
+            Phase::Idle | Phase::Connecting(_) | Phase::Open | Phase::Failed(_) => false,
         }
     }
 
@@ -144,9 +180,10 @@ impl QueuePair {
         let (event, fault) = match end {
             End::Input => (input_ended(self.machine.is_between_messages(), socket.send_error()), None),
             End::System(errno) => (ConnectionEvent::Broken(break_reason(errno)), None),
-            End::Fault(fault) => (ConnectionEvent::Broken(self.terminate(&fault)), Some(fault)),
+            End::Fault(fault) => (ConnectionEvent::Broken(self.terminate(&fault, sink)), Some(fault)),
         };
         let orderly = event == ConnectionEvent::Disconnected;
+        let is_violation = matches!(fault, Some(Fault::Violation(_)));
         // A connection that is draining has reported its end already.
         if !matches!(self.phase, Phase::Draining) {
             if let (ConnectionEvent::Broken(reason), Some(peer)) = (&event, self.peer) {
@@ -160,17 +197,43 @@ impl QueuePair {
             self.send_output(sink, sets);
         } else {
             self.machine.flush(fault.as_ref(), sink);
+            if is_violation {
+                self.phase = Phase::Terminating(Terminating::now());
+                self.end_terminating(THOROUGH_ROUNDS, sets);
+            } else {
+                self.shut_down(sets);
+            }
+        }
+    }
+
+    /// Continues the end after a Terminate: sends the rest of the output, and drops input. A reset would make the
+    /// peer's host drop output that it does not have yet, so both directions end only when it has acknowledged all.
+    pub(super) fn end_terminating(&mut self, rounds: usize, sets: PollSets<'_>) {
+        let (Phase::Terminating(ending), Some(socket)) = (&mut self.phase, &mut self.socket) else { return };
+        if !ending.output_ended && self.machine.send_staged(socket) {
+            ending.output_ended = true;
+            socket.end_output();
+        }
+        let dropped = if ending.input_ended { Dropped::End } else { socket.drop_input(rounds) };
+        ending.input_ended = dropped == Dropped::End;
+        self.unread = dropped == Dropped::Part;
+        let is_sent = ending.output_ended && (ending.input_ended || socket.is_acknowledged(0));
+        if is_sent || socket.send_error().is_some() || Instant::now() >= ending.until {
             self.shut_down(sets);
+        } else {
+            self.update_interest(sets);
         }
     }
 
     /// Sends a Terminate message if the peer did not send one. Returns the reason to report
     /// [RFC 5040 5.4-5, 6.2.1-1] [RFC 5041 6.2.2-3, 6.2.2-4, 7.1-17] [RFC 5044 8-6].
-    fn terminate(&mut self, fault: &Fault) -> BreakReason {
+    fn terminate(&mut self, fault: &Fault, sink: &mut impl Sink) -> BreakReason {
         match fault {
             Fault::Violation(violation) => {
-                if let Some(socket) = &mut self.socket {
-                    self.machine.terminate(violation.terminate(), socket);
+                if let Some(wire) = &mut self.socket {
+                    // Reads that came before the violation are answered, as far as the socket takes it.
+                    let _ = self.machine.pump(&mut Port { wire, sink, scratch: &mut Scratch::take() });
+                    self.machine.terminate(violation.terminate(), wire);
                 }
                 let cause = Cause::Violation(*violation);
                 if violation.is_local() { BreakReason::Local(cause) } else { BreakReason::Protocol(cause) }
@@ -183,9 +246,11 @@ impl QueuePair {
     /// What has arrived is dropped, or a peer that still sends would wait for room.
     pub(super) fn shut_down(&mut self, sets: PollSets<'_>) {
         self.remove_from_sets(sets);
+        self.machine.discard_staged();
         if let Some(socket) = &self.socket {
+            // The system tells of room only before the end.
+            socket.drop_input(THOROUGH_ROUNDS);
             socket.end();
-            socket.drop_input();
         }
         self.phase = Phase::Over;
     }
