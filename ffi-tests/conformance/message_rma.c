@@ -603,7 +603,7 @@ static void post_access(struct fid_ep *ep, enum access access, uint64_t address,
         CHECK_OK(fi_writemsg(ep, &message, FI_DELIVERY_COMPLETE | FI_COMPLETION));
 }
 
-/* Takes the entries of a refused write with context 1, and of a read behind it with context 2. */
+/* Takes the entries of a refused write with context 1, and of what waits for an answer behind it with context 2. */
 static void take_write_and_read(struct fid_cq *cq)
 {
     struct fi_cq_err_entry error = {0};
@@ -786,7 +786,25 @@ static void refused_long_writes(void)
     unmap_pages(memory, LONG);
 }
 
-/* One of several reads under way is refused: it fails with the reason, wherever it stands. Those before it may have
+/* What confirms another operation is not to blame for a write that is refused. */
+static void refused_before_delivered(void)
+{
+    for (unsigned reads = 0; reads < 2; reads++) {
+        struct offer offer;
+
+        offer_open(&offer, NULL);
+        post_access(offer.pair.client.ep, WRITE, 0, 0x5555, 1);
+        if (reads)
+            CHECK_OK(fi_read(offer.pair.client.ep, NULL, 0, NULL, LOCAL, 0, offer.key, CONTEXT(2)));
+        else
+            post_access(offer.pair.client.ep, DELIVERED_WRITE, 0, offer.key, 2);
+        take_write_and_read(offer.pair.client.cq);
+        (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
+        offer_close(&offer);
+    }
+}
+
+/* One of several reads under way is refused: it fails with the reason, wherever it stands. Those before it have
  * their answer, those behind it are cancelled. */
 static void refused_among_many(void)
 {
@@ -809,6 +827,7 @@ static void refused_among_many(void)
                 CHECK_INT((uintptr_t)entry.op_context, done++);
             } else if (got == -FI_EAVAIL) {
                 CHECK_RET(fi_cq_readerr(offer.pair.client.cq, &error, 0), 1);
+                CHECK_BETWEEN(done, refused, reads - 1);
                 CHECK_INT(error.err, done == refused ? FI_EACCES : FI_ECANCELED);
                 CHECK_INT((uintptr_t)error.op_context, done++);
             } else {
@@ -1001,7 +1020,8 @@ static const struct test tests[] = {
     TEST(refused_writes, "wrong key, bounds or right of a write: the end; nothing is written"),
     TEST(refused_delivered_writes, "the same with FI_DELIVERY_COMPLETE: FI_EACCES, then the end"),
     TEST(refused_long_writes, "a refused write that is being sent: FI_EACCES"),
-    TEST(refused_among_many, "one refused read among several: FI_EACCES for that one"),
+    TEST(refused_before_delivered, "a refused write before a delivered one, or a read of no bytes: these are cancelled"),
+    TEST(refused_among_many, "one refused read among several: those before it succeed, FI_EACCES for that one"),
     TEST(counted_failures, "counters of sends, reads and writes count what is refused, cancelled or closed as errors"),
     TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),
     TEST(other_domain, "a key opens nothing in another domain"),

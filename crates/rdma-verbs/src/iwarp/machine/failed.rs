@@ -55,8 +55,8 @@ impl Machine {
             Some(Header::Tagged(header)) if self.transmitter.is_writing_to(header.stag, header.offset) => {
                 return Some(Failed::Write);
             }
-            Some(Header::Tagged(_)) if terminate.may_be_of_write() => {
-                return self.reads.empty_position().map(read);
+            Some(Header::Tagged(header)) if terminate.may_be_of_write() => {
+                return self.reads.confirming_position(header.stag, header.offset).map(read);
             }
             Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
                 self.reads.position(header.sequence)

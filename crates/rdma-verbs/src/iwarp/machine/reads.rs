@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::placement::place_at;
 use super::violation::Violation;
-use crate::Place;
+use super::work::reaches;
 use crate::iwarp::region::Region;
+use crate::{Place, RemoteAddress};
 use iwarp_wire::rdmap::ReadRequest;
 
 /// Reads in both directions. Responses arrive in the order of the requests [RFC 5040 5.2.2-4, 5.5-10].
@@ -20,6 +21,10 @@ pub(super) struct Reads {
     outstanding: VecDeque<Outstanding>,
     /// Sequence number of the last read that was requested.
     sequence: u32,
+    /// Sequence number of the last read that was posted.
+    posted: u32,
+    /// The writes that a read of no bytes confirms, in order, as long as that is not done.
+    confirmed: VecDeque<Confirmed>,
     /// Places of posted reads, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
@@ -37,6 +42,15 @@ struct Outstanding {
     left: u32,
     /// Number of its places; 0: the response goes to the region that `stag` names.
     places: u8,
+}
+
+/// A write that a read of no bytes follows, so that it completes when the peer has placed the bytes.
+#[derive(Debug, Clone, Copy)]
+struct Confirmed {
+    remote: RemoteAddress,
+    length: u64,
+    /// Sequence number of the read.
+    by: u32,
 }
 
 /// A read of the peer that is being served.
@@ -67,9 +81,15 @@ impl Reads {
         self.outstanding.is_empty()
     }
 
-    /// Stores the places of a read that is posted.
+    /// Records a read that is posted, with its places.
     pub(super) fn post(&mut self, places: &[Place]) {
         self.places.extend(places);
+        self.posted = self.posted.wrapping_add(1);
+    }
+
+    /// Records a write that the last posted read confirms. They are recorded in order.
+    pub(super) fn confirm(&mut self, remote: RemoteAddress, length: u64) {
+        self.confirmed.push_back(Confirmed { remote, length, by: self.posted });
     }
 
     /// Records that `request`, which has so many places, is sent.
@@ -91,10 +111,10 @@ impl Reads {
         (!self.outstanding.is_empty()).then_some(self.completed as usize)
     }
 
-    /// The same for the oldest outstanding read of no bytes.
-    pub(super) fn empty_position(&self) -> Option<usize> {
-        let at = self.outstanding.iter().position(|read| read.left == 0)?;
-        Some(self.completed as usize + at)
+    /// The same for the one that confirms the oldest write to memory with this byte.
+    pub(super) fn confirming_position(&self, stag: u32, offset: u64) -> Option<usize> {
+        let has_byte = |write: &&Confirmed| reaches(write.remote, write.length, stag, offset);
+        self.position(self.confirmed.iter().find(has_byte)?.by)
     }
 
     /// The place for the bytes at `offset` of the next response.
@@ -132,6 +152,10 @@ impl Reads {
     /// Records that a segment which [`Reads::check_response`] accepted is placed.
     pub(super) fn placed(&mut self, length: usize, last: bool) {
         if last {
+            let done = self.sequence.wrapping_sub(self.outstanding.len() as u32).wrapping_add(1);
+            while self.confirmed.front().is_some_and(|write| write.by == done) {
+                self.confirmed.pop_front();
+            }
             let places = self.outstanding.pop_front().map_or(0, |read| read.places);
             self.places.drain(..usize::from(places).min(self.places.len()));
             self.completed += 1;
@@ -192,6 +216,7 @@ impl Reads {
     pub(super) fn give_up(&mut self) {
         self.given_up = true;
         self.outstanding.iter_mut().for_each(|read| read.places = 0);
+        self.confirmed = VecDeque::new();
         self.places = VecDeque::new();
         self.served = VecDeque::new();
     }
@@ -199,6 +224,7 @@ impl Reads {
     /// Removes all reads, because the connection has ended.
     pub(super) fn clear(&mut self) {
         self.outstanding = VecDeque::new();
+        self.confirmed = VecDeque::new();
         self.places = VecDeque::new();
         self.served = VecDeque::new();
     }

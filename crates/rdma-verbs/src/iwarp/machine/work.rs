@@ -87,6 +87,11 @@ pub(super) struct Pending {
     pub(super) end: u64,
 }
 
+/// Whether so many bytes from `remote` on include this one.
+pub(super) fn reaches(remote: RemoteAddress, length: u64, stag: u32, offset: u64) -> bool {
+    remote.key == stag && offset.wrapping_sub(remote.address) < length
+}
+
 impl Work {
     /// Whether its message is partly in the stream.
     pub(super) fn is_midway(&self) -> bool {
@@ -119,10 +124,7 @@ impl Streamed {
     /// Whether it is a write that is partly sent, to memory with this byte.
     pub(super) fn reaches(&self, stag: u32, offset: u64) -> bool {
         match self.model {
-            BufferModel::Tagged(remote) => {
-                let at = offset.wrapping_sub(remote.address);
-                self.sent > 0 && remote.key == stag && at < self.length
-            }
+            BufferModel::Tagged(remote) => self.sent > 0 && reaches(remote, self.length, stag, offset),
             BufferModel::Untagged(_) => false,
         }
     }

@@ -495,6 +495,58 @@ fn a_refused_read_is_named_by_its_sequence_number() {
     }
 }
 
+/// A write that is refused when it is all sent fails with the read of no bytes that was posted behind it. A read of
+/// no bytes that confirms another write, or a send, does not fail in its place. [RFC 5040 4.8-8, 6.2.1-2]
+#[test]
+fn a_refused_write_is_named_by_its_place() {
+    const EMPTY: Payload<'_> = Payload::Places(&[]);
+    let refused = [(7, 150, Some(2)), (7, 99, None), (7, 200, Some(3)), (8, 150, None), (7, 325, Some(3))];
+    for (key, address, refused) in refused {
+        let mut end = End::for_messages(Side::Active, false);
+        let slices = [IoSlice::new(&[0; 50])];
+        let write = |id, address| SendRequest {
+            id,
+            signaled: true,
+            operation: Operation::Write { remote: RemoteAddress { key: 7, address }, immediate: None },
+            payload: Payload::Inline(&slices),
+        };
+        let send = |id| SendRequest { operation: PLAIN, ..write(id, 0) };
+        let read = |id| SendRequest {
+            operation: Operation::Read { remote: RemoteAddress { key: 0, address: 0 } },
+            payload: EMPTY,
+            ..write(id, 0)
+        };
+        let scratch = &mut end.scratch;
+        for requests in [
+            [send(1), read(1)].as_slice(),
+            &[write(10, 8000), send(11)],
+            &[write(2, 100), write(2, 150), read(2)],
+            &[write(3, 200), write(3, 300), read(3)],
+        ] {
+            let mut port = Port { wire: &mut end.pipe, sink: &mut end.completions, scratch };
+            end.machine.post_send(requests, false, &mut port).unwrap();
+        }
+        // The first read is done.
+        end.take(&tagged(Opcode::ReadResponse, 0, 0, b""), false);
+        end.completions.clear();
+        let header = tagged(Opcode::Write, key, address, b"");
+        let mut payload = [0; 24];
+        Terminate::TAGGED_STAG
+            .emit(&About { head: header.first_chunk::<16>().unwrap(), request: None }, &mut payload);
+        end.take(&untagged(Opcode::Terminate, 2, 1, 0, &payload), false);
+        let fault = Fault::Terminated(Terminate::TAGGED_STAG);
+        assert_eq!(end.fault, Some(fault));
+        end.machine.flush(Some(&fault), &mut end.completions);
+        for done in &end.completions {
+            let is_refused = done.status == CompletionStatus::RemoteAccess;
+            let is_meant = done.kind == CompletionKind::Read && Some(done.id) == refused;
+            assert_eq!(is_refused, is_meant, "{done:?} {key} {address}");
+        }
+        let reads = end.completions.iter().filter(|done| done.kind == CompletionKind::Read);
+        assert_eq!(reads.count(), 2);
+    }
+}
+
 /// [RFC 5040 5.4-3, 5.4-4]
 #[test]
 fn a_terminate_that_holds_headers_is_read() {

@@ -12,7 +12,7 @@ use super::super::work::{Body, BufferModel, Pending, Report, Streamed, Work};
 use super::super::{Port, Rules, Sink};
 use super::Transmitter;
 use crate::iwarp::region::RegionCache;
-use crate::{Access, Error, Operation, Payload, RemoteAddress, Result, Segment, SendRequest};
+use crate::{Access, Error, Operation, Payload, Place, RemoteAddress, Result, Segment, SendRequest};
 use iwarp_wire::rdmap::{self, ReadRequest};
 
 /// Allowance for headers in staging, for each entry of the send queue: a small write with immediate data has
@@ -233,7 +233,7 @@ impl Transmitter {
 
     /// Queues requests of any kind after those that are queued.
     fn queue(&mut self, requests: &[SendRequest<'_>], reads: &mut Reads) {
-        for request in requests {
+        for (at, request) in requests.iter().enumerate() {
             let body = if inline(request).is_some() {
                 let before = self.encoded.len();
                 self.encoder.request(request, &mut self.encoded);
@@ -244,7 +244,13 @@ impl Transmitter {
                         self.sources.add(request.payload);
                         Body::Message(message)
                     }
-                    Err(remote) => read(request.payload, remote, reads),
+                    Err(remote) => {
+                        let body = read(request.payload, remote, reads);
+                        if request.payload.is_empty() {
+                            confirm(&requests[..at], reads);
+                        }
+                        body
+                    }
                 }
             };
             let is_fenced = matches!(request.payload, Payload::Fenced(_));
@@ -295,14 +301,12 @@ impl Transmitter {
 
 /// The queued form of a read.
 fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body {
-    let (sink, places) = match payload {
-        Payload::Segments(segments) => (segments.first().copied(), 0),
-        Payload::Places(places) => {
-            reads.post(places);
-            (None, places.len())
-        }
-        Payload::Inline(_) | Payload::Fenced(_) => (None, 0),
+    let (sink, places): (_, &[Place]) = match payload {
+        Payload::Segments(segments) => (segments.first().copied(), &[]),
+        Payload::Places(places) => (None, places),
+        Payload::Inline(_) | Payload::Fenced(_) => (None, &[]),
     };
+    reads.post(places);
     // For places, key and address have no meaning. Validation bounds their number by `MAX_PLACES` and their
     // length by `MAX_MESSAGE`.
     let sink = sink.unwrap_or(Segment { key: 0, address: 0, length: payload.len() as u32 });
@@ -313,5 +317,15 @@ fn read(payload: Payload<'_>, remote: RemoteAddress, reads: &mut Reads) -> Body 
         source_stag: remote.key,
         source_offset: remote.address,
     };
-    Body::Read(request, places as u8)
+    Body::Read(request, places.len() as u8)
+}
+
+/// Records that a read of no bytes confirms the writes right before it, which end `before`.
+fn confirm(before: &[SendRequest<'_>], reads: &mut Reads) {
+    let remote = |request: &SendRequest<'_>| match request.operation {
+        Operation::Write { remote, .. } => Some((remote, request.payload.len() as u64)),
+        Operation::Send { .. } | Operation::Read { .. } => None,
+    };
+    let first = before.iter().rposition(|request| remote(request).is_none()).map_or(0, |other| other + 1);
+    before[first..].iter().filter_map(remote).for_each(|(remote, length)| reads.confirm(remote, length));
 }
