@@ -581,6 +581,29 @@ static void refused_while_full(void)
     unmap_pages(memory, LONG);
 }
 
+/* A side that has said that it is done learns why its read is refused, and what it waits to send ends, although the
+ * other takes nothing more and does not leave. */
+static void refused_after_shutdown(void)
+{
+    enum { LONG = 1 << 20, SENDS = 4, NO_KEY = 77, READ = SENDS };
+    uint8_t *memory = map_pages(LONG);
+    unsigned ended = 0;
+    struct pair pair;
+
+    small_sockets();
+    messages_open(&pair, NULL);
+    CHECK_OK(fi_read(pair.client.ep, memory, 8, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
+    for (unsigned i = 0; i < SENDS; i++)
+        post_send(pair.client.ep, memory, LONG, i);
+    CHECK_OK(fi_shutdown(pair.client.ep, 0));
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_EACCES);
+    AWAIT(PATIENCE_MS, next_send(&pair.client, &ended) && ended == SENDS);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+    unmap_pages(memory, LONG);
+}
+
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
@@ -592,6 +615,7 @@ static const struct test tests[] = {
     TEST(ended_while_full, "a side refuses an access while its socket is full: what the other waits to send ends, too"),
     TEST(closed_under_read, "fi_close while a read is outstanding and the peer sends: complete messages arrive"),
     TEST(refused_while_full, "a side refuses an access behind messages that wait in its socket: they arrive, and FI_EACCES"),
+    TEST(refused_after_shutdown, "a side refuses a read, and takes nothing more: FI_EACCES, also after fi_shutdown"),
 };
 
 const struct section message_ends_section = SECTION("message ends", tests);

@@ -301,7 +301,8 @@ impl Machine {
     }
 
     /// Begins the end of the connection on this side. By the rules for messages, this flushes the receives,
-    /// drops what is fed from now on, and requests no further reads.
+    /// drops what is fed from now on except a Terminate, and requests no further reads. A message that waited can be
+    /// resumed: it is dropped, too.
     pub fn close(&mut self, sink: &mut impl Sink) {
         if self.is_for_messages() {
             self.receiver.close(sink);

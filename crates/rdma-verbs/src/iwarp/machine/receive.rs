@@ -42,6 +42,8 @@ pub(super) struct Receiver {
     stalls: u64,
     /// Whether immediate data of writes stalls.
     holds_writes: bool,
+    /// Whether nothing but a Terminate is taken.
+    closed: bool,
     /// Set if CRCs are checked.
     verifier: Option<Verifier>,
     /// Whether an FPDU has been completed. From then on the peer may be sent to.
@@ -133,6 +135,7 @@ impl Receiver {
             kept_from: 0,
             stalls: 0,
             holds_writes: false,
+            closed: false,
             verifier: None,
             opened: false,
             part: Part::Head,
@@ -187,7 +190,11 @@ impl Receiver {
 
     /// See [`super::Machine::close`].
     pub(super) fn close(&mut self, sink: &mut impl Sink) {
-        self.flush(CompletionStatus::Flushed, sink);
+        self.flush_receives(CompletionStatus::Flushed, sink);
+        self.closed = true;
+        if !matches!(self.effect, Effect::Terminate) {
+            self.effect = Effect::None;
+        }
     }
 
     /// Drops all further input.
@@ -225,7 +232,7 @@ impl Receiver {
         let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
         let between =
             verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0;
-        between || self.part == Part::Ended
+        between || self.closed || self.part == Part::Ended
     }
 
     /// Whether an incomplete message has consumed the oldest receive.
@@ -333,7 +340,7 @@ impl Receiver {
         regions: &mut RegionCache,
         sink: &mut impl Sink,
     ) -> std::result::Result<(), Fault> {
-        if !self.is_stalled() || self.part == Part::Held && self.holds_writes {
+        if !self.is_stalled() || self.part == Part::Held && self.holds_writes && !self.closed {
             return Ok(());
         }
         self.part = Part::Head;
@@ -429,6 +436,11 @@ impl Receiver {
     /// Drops all further input, and completes every receive as [`CompletionStatus::Flushed`], except the
     /// oldest, which gets the status `first`.
     pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
+        self.flush_receives(first, sink);
+        self.end();
+    }
+
+    fn flush_receives(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
         let mut status = first;
         // The next message would find the same memory.
         let is_unusable = first == CompletionStatus::LocalAccess;
@@ -437,7 +449,6 @@ impl Receiver {
             status = CompletionStatus::Flushed;
         });
         self.destination = None;
-        self.end();
     }
 
     /// Expects padding and CRC field next, and skips them [RFC 5044 4.1-3, 4.3-10].

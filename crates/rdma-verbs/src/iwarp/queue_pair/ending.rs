@@ -68,6 +68,7 @@ impl QueuePair {
             Phase::Open => {
                 self.phase = Phase::Closing { output_ended: false };
                 self.machine.close(sink);
+                self.resume(sink, sets);
                 if self.send_output(sink, sets) {
                     self.notify_end();
                 }

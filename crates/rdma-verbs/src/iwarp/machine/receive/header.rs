@@ -56,6 +56,7 @@ impl Receiver {
             let payload = ulpdu - header.len();
             self.left = payload;
             match parsed {
+                _ if self.closed && !is_terminate(&parsed) => self.part = Part::Payload,
                 Header::Tagged(header) => self.begin_tagged(&header, payload, reads, regions)?,
                 Header::Untagged(header) => self.begin_untagged(&header, payload, regions)?,
             }
@@ -233,6 +234,10 @@ impl Receiver {
         }
         Ok(())
     }
+}
+
+fn is_terminate(header: &Header) -> bool {
+    matches!(header, Header::Untagged(header) if Opcode::parse(header.ulp) == Ok(Opcode::Terminate))
 }
 
 /// Checks that a segment is the next one of its queue and its message [RFC 5040 5.3-3]

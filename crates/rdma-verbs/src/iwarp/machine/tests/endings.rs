@@ -1,8 +1,9 @@
 //! What is still sent when a connection ends.
 
+use super::refusals::{read, send_of, tagged, untagged};
 use super::*;
-use crate::Place;
-use iwarp_wire::rdmap::Terminate;
+use crate::{CompletionKind, Place};
+use iwarp_wire::rdmap::{About, Opcode, Terminate};
 
 /// The payloads of the sends in a stream.
 fn sends(stream: &[u8]) -> Vec<&[u8]> {
@@ -69,14 +70,7 @@ fn a_message_that_is_given_up_is_cut() {
 #[test]
 fn nothing_follows_a_part_of_a_response() {
     let mut end = opened(5000);
-    let request = {
-        let mut ulpdu = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
-        ulpdu.extend([0; 12]);
-        ulpdu.extend(20_000u32.to_be_bytes());
-        ulpdu.extend(end.ring().remote_key().to_be_bytes());
-        ulpdu.extend([0; 8]);
-        fpdu(&ulpdu)
-    };
+    let request = read(end.ring().remote_key(), 0, 20_000);
     end.take(&request, false);
     assert_eq!(end.fault, None);
     end.post_bytes(1, PLAIN, b"behind it");
@@ -100,4 +94,54 @@ fn a_terminate_waits_for_room_behind_what_is_staged() {
     assert_eq!(ulpdus[0][18..], *b"staged");
     assert_eq!(ulpdus[1][1] & 0xf, 7, "a Terminate");
     assert_eq!(ulpdus.len(), 2);
+}
+
+/// Wherever the close cuts the input, also within a message that waits for a receive: what follows changes no memory,
+/// takes no receive and has no answer, and the reason of the peer is understood. [RFC 5040 6.2.1-2]
+#[test]
+fn a_closed_machine_takes_nothing_but_a_terminate() {
+    for crc in [false, true] {
+        for receives in 0..3 {
+            let mut stream = Vec::new();
+            for cut in 0.. {
+                let mut end = End::for_messages(Side::Active, crc);
+                end.receives(receives, 0);
+                let (remote, place) = (end.remote(0), Place::leaked(8));
+                for id in 1..=2 {
+                    end.post(id, Operation::Read { remote }, Payload::Places(&[place])).unwrap();
+                }
+                let key = end.ring().remote_key();
+                let mut reason = [0; 4];
+                Terminate::READ_BOUNDS.emit(&About::default(), &mut reason);
+                stream = [
+                    tagged(Opcode::Write, key, 0, b"written"),
+                    send_of(1),
+                    tagged(Opcode::ReadResponse, 0, 0, b"response"),
+                    read(key, 0, 8),
+                    untagged(Opcode::Send, 0, 2, 0, &[7; 40]),
+                    tagged(Opcode::Write, key, 0, b"changed"),
+                    untagged(Opcode::Terminate, 2, 1, 0, &reason),
+                ]
+                .concat();
+                let (before, after) = stream.split_at(cut);
+                end.take(before, false);
+                let is_over = end.fault.is_some();
+                assert_eq!(is_over, cut == stream.len() && receives == 2);
+                end.machine.close(&mut end.completions);
+                end.completions.clear();
+                let had = (place.bytes().to_vec(), end.ring_bytes(), end.pipe.bytes.len());
+                if let Err(fault) = end.machine.resume(&mut end.completions) {
+                    end.fault = Some(fault);
+                }
+                end.take(after, false);
+                assert_eq!(end.fault, Some(Fault::Terminated(Terminate::READ_BOUNDS)), "{cut}");
+                assert_eq!((place.bytes().to_vec(), end.ring_bytes(), end.pipe.bytes.len()), had);
+                assert!(end.completions.iter().all(|done| done.kind != CompletionKind::Recv));
+                if cut == stream.len() {
+                    break;
+                }
+            }
+            assert!(stream.len() > 200);
+        }
+    }
 }

@@ -5,20 +5,20 @@ use crate::{Buffer, CompletionKind, Place};
 use iwarp_wire::ddp::{Tagged, Untagged};
 use iwarp_wire::rdmap::{About, Opcode, ReadRequest};
 
-fn tagged(opcode: Opcode, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
+pub(super) fn tagged(opcode: Opcode, stag: u32, offset: u64, payload: &[u8]) -> Vec<u8> {
     let mut header = [0; 14];
     Tagged { last: true, ulp: opcode.control(), stag, offset }.emit(&mut header);
     fpdu(&[&header, payload].concat())
 }
 
-fn untagged(opcode: Opcode, queue: u32, sequence: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn untagged(opcode: Opcode, queue: u32, sequence: u32, offset: u32, payload: &[u8]) -> Vec<u8> {
     let header = Untagged { last: true, ulp: opcode.control(), ulp_word: 0xbad, queue, sequence, offset };
     let mut bytes = [0; 18];
     header.emit(&mut bytes);
     fpdu(&[&bytes, payload].concat())
 }
 
-fn read(stag: u32, offset: u64, length: u32) -> Vec<u8> {
+pub(super) fn read(stag: u32, offset: u64, length: u32) -> Vec<u8> {
     let request =
         ReadRequest { sink_stag: 1, sink_offset: 2, length, source_stag: stag, source_offset: offset };
     let mut payload = [0; 28];
@@ -173,7 +173,7 @@ fn a_terminate_about_no_segment_repeats_none() {
     assert_eq!(end.pipe.bytes[..2], [0, 22]);
 }
 
-fn send_of(sequence: u32) -> Vec<u8> {
+pub(super) fn send_of(sequence: u32) -> Vec<u8> {
     untagged(Opcode::Send, 0, sequence, 0, b"")
 }
 
