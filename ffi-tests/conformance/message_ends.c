@@ -496,7 +496,7 @@ static unsigned send_until_full(struct side *side, size_t length)
     unsigned complete = 0;
 
     for (; complete < COMPLETE_MAX; complete++) {
-        const int64_t end = now_ms() + 50;
+        const int64_t end = now_ms() + 300;
         bool is_over;
 
         post_send(side->ep, pattern(complete, length), length, complete);

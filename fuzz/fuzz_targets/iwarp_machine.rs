@@ -79,7 +79,7 @@ enum Action {
     Frame(Frame),
     /// Takes the newest receive back.
     Cancel,
-    /// This side ends the connection.
+    /// This side ends the connection, and gives up what is outstanding if it has ended it before.
     Close,
     /// No more input comes.
     EndInput,
@@ -136,6 +136,7 @@ struct End {
     lent: Vec<Box<[u8]>>,
     /// Lengths of the posted receives that no message of the other side counts on yet.
     receives: VecDeque<u32>,
+    closed: bool,
     fault: Option<Fault>,
 }
 
@@ -172,6 +173,7 @@ impl End {
             completions: Vec::new(),
             lent: Vec::new(),
             receives: VecDeque::new(),
+            closed: false,
             fault: None,
         }
     }
@@ -248,6 +250,8 @@ impl End {
         }
         let _ = self.machine.is_between_messages();
         self.machine.flush(self.fault.as_ref(), &mut self.completions);
+        assert_eq!(self.machine.send_staged(&mut self.pipe), self.machine.is_drained());
+        self.machine.discard_staged();
         assert!(self.machine.is_drained() && !self.machine.is_stalled());
         self.machine.shrink();
     }
@@ -328,7 +332,11 @@ fuzz_target!(|input: Input| {
             Action::Cancel => {}
             Action::Close => {
                 honest = false;
+                if std::mem::replace(&mut end.closed, true) && input.messages {
+                    end.machine.give_up();
+                }
                 end.machine.close(&mut end.completions);
+                end.resume(&mut scratch);
             }
             Action::EndInput => {
                 honest = false;
