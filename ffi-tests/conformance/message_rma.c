@@ -804,6 +804,22 @@ static void refused_before_delivered(void)
     }
 }
 
+/* A refused write among more than the device confirms at a time has the reason, and those before it succeed. */
+static void refused_behind_many(void)
+{
+    enum { WRITES = 40 };
+    struct offer offer;
+
+    offer_open(&offer, NULL);
+    for (unsigned i = 0; i <= WRITES; i++)
+        post_access(offer.pair.client.ep, DELIVERED_WRITE, 0, i < WRITES ? offer.key : 0x5555, i);
+    for (unsigned i = 0; i < WRITES; i++)
+        (void)await_done(offer.pair.client.cq, i, WRITTEN);
+    (void)await_failed(offer.pair.client.cq, WRITES, WRITTEN, FI_EACCES);
+    (void)await_event(offer.pair.client.eq, FI_SHUTDOWN);
+    offer_close(&offer);
+}
+
 /* One of several reads under way is refused: it fails with the reason, wherever it stands. Those before it have
  * their answer, those behind it are cancelled. */
 static void refused_among_many(void)
@@ -1021,6 +1037,7 @@ static const struct test tests[] = {
     TEST(refused_delivered_writes, "the same with FI_DELIVERY_COMPLETE: FI_EACCES, then the end"),
     TEST(refused_long_writes, "a refused write that is being sent: FI_EACCES"),
     TEST(refused_before_delivered, "a refused write before a delivered one, or a read of no bytes: these are cancelled"),
+    TEST(refused_behind_many, "a refused write with FI_DELIVERY_COMPLETE behind many that are not confirmed yet: FI_EACCES"),
     TEST(refused_among_many, "one refused read among several: those before it succeed, FI_EACCES for that one"),
     TEST(counted_failures, "counters of sends, reads and writes count what is refused, cancelled or closed as errors"),
     TEST(refusal_is_logged, "the side that refuses an access says so in its log, at level info"),

@@ -263,8 +263,11 @@ impl<D: Device> State<D> {
             }
         };
         let Some(posted) = operations.get_mut(operation) else { return };
-        if status != CompletionStatus::Success {
-            posted.failure.get_or_insert(status);
+        // A reason says more than that another of its requests was flushed.
+        if status != CompletionStatus::Success
+            && matches!(posted.failure, None | Some(CompletionStatus::Flushed))
+        {
+            posted.failure = Some(status);
         }
         posted.left -= 1;
         if posted.left == 0 {

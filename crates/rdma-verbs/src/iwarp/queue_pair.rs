@@ -76,7 +76,8 @@ enum Phase {
     /// The socket has failed while a message waits for a receive. What arrived before is still taken.
     Failed(Failure),
     Draining,
-    /// The connection has ended by a fault. A Terminate and what precedes it is still sent; input is dropped.
+    /// The connection has ended by a fault. A Terminate and what precedes it is still sent, and input is dropped until
+    /// the peer ends its output.
     Terminating(Terminating),
     Over,
 }

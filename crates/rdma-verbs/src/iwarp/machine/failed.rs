@@ -1,6 +1,6 @@
 //! Which request a fault concerns. It fails for that reason; all others are flushed.
 
-use iwarp_wire::ddp::Header;
+use iwarp_wire::ddp::{Header, Tagged};
 use iwarp_wire::rdmap::{self, Terminate};
 
 use super::{Fault, Machine, Violation};
@@ -11,7 +11,7 @@ use crate::CompletionStatus;
 pub(super) enum Failed {
     /// The receive that a message has consumed.
     Receive(CompletionStatus),
-    /// A requested read. `before` is the number of requested reads that precede it and are not reported.
+    /// A read. `before` is the number of reads that precede it and are not reported.
     Read { before: usize, status: CompletionStatus },
     /// The write that is being sent, which the peer refused.
     Write,
@@ -52,11 +52,16 @@ impl Machine {
         }
         let read = |before| Failed::Read { before, status: CompletionStatus::RemoteAccess };
         let named = match self.receiver.terminated_header() {
-            Some(Header::Tagged(header)) if self.transmitter.is_writing_to(header.stag, header.offset) => {
-                return Some(Failed::Write);
-            }
-            Some(Header::Tagged(header)) if terminate.may_be_of_write() => {
-                return self.reads.confirming_position(header.stag, header.offset).map(read);
+            Some(Header::Tagged(Tagged { stag, offset, .. })) => {
+                let confirming = self.reads.confirming_position(stag, offset);
+                match confirming {
+                    // What is requested precedes what is being sent.
+                    Some((before, true)) => Some(before),
+                    _ if self.transmitter.is_writing_to(stag, offset) => return Some(Failed::Write),
+                    Some((before, false)) => Some(before),
+                    None if terminate.may_be_of_write() => return None,
+                    None => None,
+                }
             }
             Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {
                 self.reads.position(header.sequence)

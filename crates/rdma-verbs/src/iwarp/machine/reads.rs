@@ -99,11 +99,18 @@ impl Reads {
         self.sequence = self.sequence.wrapping_add(1);
     }
 
-    /// The number of requested and unreported reads before the outstanding one with this sequence number.
+    /// The number of posted and unreported reads before the outstanding one with this sequence number.
     pub(super) fn position(&self, sequence: u32) -> Option<usize> {
         let behind = self.sequence.wrapping_sub(sequence) as usize;
         let at = self.outstanding.len().checked_sub(behind)?.checked_sub(1)?;
         Some(self.completed as usize + at)
+    }
+
+    /// The same for one that is not requested yet.
+    fn waiting_position(&self, sequence: u32) -> Option<usize> {
+        let behind = sequence.wrapping_sub(self.sequence).wrapping_sub(1);
+        let is_waiting = behind < self.posted.wrapping_sub(self.sequence);
+        is_waiting.then_some(self.completed as usize + self.outstanding.len() + behind as usize)
     }
 
     /// The same for the oldest outstanding read.
@@ -111,10 +118,12 @@ impl Reads {
         (!self.outstanding.is_empty()).then_some(self.completed as usize)
     }
 
-    /// The same for the one that confirms the oldest write to memory with this byte.
-    pub(super) fn confirming_position(&self, stag: u32, offset: u64) -> Option<usize> {
+    /// The same for the one that confirms the oldest write to memory with this byte, and whether it is requested.
+    pub(super) fn confirming_position(&self, stag: u32, offset: u64) -> Option<(usize, bool)> {
         let has_byte = |write: &&Confirmed| reaches(write.remote, write.length, stag, offset);
-        self.position(self.confirmed.iter().find(has_byte)?.by)
+        let by = self.confirmed.iter().find(has_byte)?.by;
+        let requested = self.position(by).map(|at| (at, true));
+        requested.or_else(|| self.waiting_position(by).map(|at| (at, false)))
     }
 
     /// The place for the bytes at `offset` of the next response.

@@ -14,7 +14,7 @@ use super::failed::Failed;
 use super::reads::Reads;
 use super::stream::{Output as _, Stream, Wire};
 use super::violation::Violation;
-use super::work::{Body, Pending, Sources, Work};
+use super::work::{Body, Pending, Report, Sources, Work};
 use super::{Port, Rules, Sink};
 use crate::iwarp::region::RegionCache;
 use crate::{CompletionKind, CompletionStatus, QpCapabilities, QpId};
@@ -256,15 +256,16 @@ impl Transmitter {
             Some(Failed::Read { before, status }) => (Some(before), status),
             _ => (None, CompletionStatus::Flushed),
         };
-        for pending in std::mem::take(&mut self.pending) {
-            let mut status = CompletionStatus::Flushed;
-            if pending.report.kind == CompletionKind::Read {
-                if reads_before == Some(0) {
-                    status = read_status;
-                }
+        let mut push = |report: Report, status| {
+            let is_read = report.kind == CompletionKind::Read;
+            let status = if is_read && reads_before == Some(0) { read_status } else { status };
+            if is_read {
                 reads_before = reads_before.and_then(|before| before.checked_sub(1));
             }
-            sink.push(pending.report.completion(self.qp, status));
+            sink.push(report.completion(self.qp, status));
+        };
+        for pending in std::mem::take(&mut self.pending) {
+            push(pending.report, CompletionStatus::Flushed);
         }
         let mut status = match self.fault {
             Some(Violation::LocalKey(_) | Violation::LocalPlace) => CompletionStatus::LocalAccess,
@@ -272,7 +273,7 @@ impl Transmitter {
             _ => CompletionStatus::Flushed,
         };
         for work in std::mem::take(&mut self.work) {
-            sink.push(work.report.completion(self.qp, status));
+            push(work.report, status);
             status = CompletionStatus::Flushed;
         }
         self.sources = Sources::default();

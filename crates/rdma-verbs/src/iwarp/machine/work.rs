@@ -121,10 +121,10 @@ impl Report {
 }
 
 impl Streamed {
-    /// Whether it is a write that is partly sent, to memory with this byte.
+    /// Whether it is a write of which a part is sent, to memory with this byte.
     pub(super) fn reaches(&self, stag: u32, offset: u64) -> bool {
         match self.model {
-            BufferModel::Tagged(remote) => self.sent > 0 && reaches(remote, self.length, stag, offset),
+            BufferModel::Tagged(remote) => reaches(remote, self.sent, stag, offset),
             BufferModel::Untagged(_) => false,
         }
     }

@@ -20,8 +20,8 @@ pub(super) enum End {
     Fault(Fault),
 }
 
-/// For how long the output before the end by a fault waits for the peer's host.
-const OUTPUT_WAITS: Duration = Duration::from_secs(5);
+/// For how long the end by a fault waits for the peer's.
+const PEER_WAITS: Duration = Duration::from_secs(5);
 
 /// The end of a connection by a fault of the peer or of this side.
 pub(super) struct Terminating {
@@ -29,13 +29,13 @@ pub(super) struct Terminating {
     pub(super) input_ended: bool,
     /// Whether the socket has all of the output.
     pub(super) output_ended: bool,
-    /// When the rest of the output is dropped.
+    /// When both directions end in any case.
     until: Instant,
 }
 
 impl Terminating {
     fn now() -> Self {
-        Self { input_ended: false, output_ended: false, until: Instant::now() + OUTPUT_WAITS }
+        Self { input_ended: false, output_ended: false, until: Instant::now() + PEER_WAITS }
     }
 }
 
@@ -207,8 +207,9 @@ impl QueuePair {
         }
     }
 
-    /// Continues the end after a Terminate: sends the rest of the output, and drops input. A reset would make the
-    /// peer's host drop output that it does not have yet, so both directions end only when it has acknowledged all.
+    /// Continues the end after a Terminate: sends the rest of the output, and drops input. The connection is over when
+    /// the peer has ended its output, too: until then more input would reset it, and the peer might learn of the reset
+    /// before it has taken the Terminate.
     pub(super) fn end_terminating(&mut self, rounds: usize, sets: PollSets<'_>) {
         let (Phase::Terminating(ending), Some(socket)) = (&mut self.phase, &mut self.socket) else { return };
         if !ending.output_ended && self.machine.send_staged(socket) {
@@ -218,8 +219,8 @@ impl QueuePair {
         let dropped = if ending.input_ended { Dropped::End } else { socket.drop_input(rounds) };
         ending.input_ended = dropped == Dropped::End;
         self.unread = dropped == Dropped::Part;
-        let is_sent = ending.output_ended && (ending.input_ended || socket.is_acknowledged(0));
-        if is_sent || socket.send_error().is_some() || Instant::now() >= ending.until {
+        let has_ended = ending.output_ended && ending.input_ended;
+        if has_ended || socket.send_error().is_some() || Instant::now() >= ending.until {
             self.shut_down(sets);
         } else {
             self.update_interest(sets);
