@@ -367,7 +367,7 @@ static void waits_exactly(void)
         int64_t start = now_us();
 
         CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, times[i]), -FI_EAGAIN);
-        CHECK_BETWEEN(now_us() - start, times[i] * 1000, times[i] * 1000 + 500000);
+        CHECK_BETWEEN(now_us() - start, times[i] * 1000, times[i] * 1000 + 60000);
     }
     CHECK_RET(fi_cq_sread(none.server.cq, &entry, 1, NULL, 10), -FI_ENOSYS);
     CHECK_RET(fi_cq_signal(none.server.cq), -FI_ENOSYS);
@@ -528,7 +528,7 @@ static void threshold(void)
     start = now_ms();
     cpu = cpu_ms();
     CHECK_RET(fi_cq_sread(pair.server.cq, entries, 4, CONTEXT(2), 500), 1);
-    CHECK_BETWEEN(now_ms() - start, 499, 1500);
+    CHECK_BETWEEN(now_ms() - start, 499, 600);
     CHECK_BETWEEN(cpu_ms() - cpu, 0, 20);
     /* A failure counts as enough. */
     post_recv(pair.server.ep, got, 0, 7);
@@ -734,18 +734,18 @@ static void counter_waits(void)
     for (int ms = 0; ms <= 100; ms += 50) {
         start = now_us();
         CHECK_RET(fi_cntr_wait(counter, 1, ms), -FI_ETIMEDOUT);
-        CHECK_BETWEEN(now_us() - start, ms * 1000, ms * 1000 + 500000);
+        CHECK_BETWEEN(now_us() - start, ms * 1000, ms * 1000 + 60000);
     }
     later.argument = &pair;
     start = now_ms();
     CHECK_OK(pthread_create(&thread, NULL, run_later, &later));
     CHECK_OK(fi_cntr_wait(counter, 1, -1));
-    CHECK_BETWEEN(now_ms() - start, 40, 1000);
+    CHECK_BETWEEN(now_ms() - start, 40, 500);
     CHECK_OK(pthread_join(thread, NULL));
     later.call = add_error;
     CHECK_OK(pthread_create(&thread, NULL, run_later, &later));
     CHECK_RET(fi_cntr_wait(counter, 2, 5000), -FI_EAVAIL);
-    CHECK_BETWEEN(now_ms() - start, 90, 3000);
+    CHECK_BETWEEN(now_ms() - start, 90, 1500);
     CHECK_OK(pthread_join(thread, NULL));
     CHECK_OK(fi_cntr_set(counter, 100));
     CHECK_OK(fi_cntr_add(counter, 11));

@@ -402,7 +402,7 @@ static void waiters_wake(void)
         switches = switches_of_others() - before;
         note("round %u: %ld switches of threads for %d messages", round, switches, FEW);
         /* Two for each, and some for locks. */
-        CHECK_BETWEEN(switches, 0, 4 * FEW);
+        CHECK_BETWEEN(switches, 0, 3 * FEW);
         connections_close(&open);
     }
 }

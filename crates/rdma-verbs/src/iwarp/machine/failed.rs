@@ -53,14 +53,12 @@ impl Machine {
         let read = |before| Failed::Read { before, status: CompletionStatus::RemoteAccess };
         let named = match self.receiver.terminated_header() {
             Some(Header::Tagged(Tagged { stag, offset, .. })) => {
-                let confirming = self.reads.confirming_position(stag, offset);
-                match confirming {
+                match self.reads.confirming_position(stag, offset) {
                     // What is requested precedes what is being sent.
                     Some((before, true)) => Some(before),
                     _ if self.transmitter.is_writing_to(stag, offset) => return Some(Failed::Write),
-                    Some((before, false)) => Some(before),
                     None if terminate.may_be_of_write() => return None,
-                    None => None,
+                    waiting => waiting.map(|(before, _)| before),
                 }
             }
             Some(Header::Untagged(header)) if header.queue == rdmap::READ_QUEUE => {

@@ -12,6 +12,7 @@
 
 mod deliver;
 mod destination;
+mod ending;
 mod header;
 mod terminate;
 #[cfg(test)]
@@ -188,25 +189,6 @@ impl Receiver {
         self.receives.own.cancel(id, is_taken)
     }
 
-    /// See [`super::Machine::close`].
-    pub(super) fn close(&mut self, sink: &mut impl Sink) {
-        self.flush_receives(CompletionStatus::Flushed, sink);
-        self.closed = true;
-        if !matches!(self.effect, Effect::Terminate) {
-            self.effect = Effect::None;
-        }
-    }
-
-    /// Drops all further input.
-    fn end(&mut self) {
-        (self.part, self.verifier, self.kept, self.kept_from) = (Part::Ended, None, Vec::new(), 0);
-    }
-
-    /// See [`super::Machine::release`].
-    pub(super) fn release(&mut self) {
-        self.receives.release();
-    }
-
     /// See [`super::Machine::is_for_messages`].
     pub(super) fn is_for_messages(&self) -> bool {
         self.rules == Rules::Messages
@@ -227,14 +209,6 @@ impl Receiver {
         self.stalls
     }
 
-    /// Whether the stream may end here: between two FPDUs and two messages, or after the receiver has ended.
-    pub(super) fn is_between_messages(&self) -> bool {
-        let verified = self.verifier.as_ref().is_none_or(Verifier::is_empty);
-        let between =
-            verified && self.part == Part::Head && self.head.bytes().is_empty() && self.message == 0;
-        between || self.closed || self.part == Part::Ended
-    }
-
     /// Whether an incomplete message has consumed the oldest receive.
     pub(super) fn is_in_message(&self) -> bool {
         let takes_one = matches!(
@@ -252,13 +226,6 @@ impl Receiver {
     /// Whether the payload that arrives is that of a response to a read.
     pub(super) fn is_in_response(&self) -> bool {
         self.part == Part::Payload && matches!(self.effect, Effect::Response { .. })
-    }
-
-    /// Drops the rest of a response that arrives.
-    pub(super) fn drop_response(&mut self) {
-        if self.is_in_response() {
-            self.destination = None;
-        }
     }
 
     /// Number of bytes kept after a stalled message.
@@ -431,24 +398,6 @@ impl Receiver {
         if self.left == 0 {
             self.begin_trailer();
         }
-    }
-
-    /// Drops all further input, and completes every receive as [`CompletionStatus::Flushed`], except the
-    /// oldest, which gets the status `first`.
-    pub(super) fn flush(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
-        self.flush_receives(first, sink);
-        self.end();
-    }
-
-    fn flush_receives(&mut self, first: CompletionStatus, sink: &mut impl Sink) {
-        let mut status = first;
-        // The next message would find the same memory.
-        let is_unusable = first == CompletionStatus::LocalAccess;
-        self.receives.drain(is_unusable, |receive| {
-            sink.push(completion(self.qp, &receive, status));
-            status = CompletionStatus::Flushed;
-        });
-        self.destination = None;
     }
 
     /// Expects padding and CRC field next, and skips them [RFC 5044 4.1-3, 4.3-10].
