@@ -178,11 +178,11 @@ static void killed_after_sending(void)
 #define UNTAKEN_SEND 100
 
 /* A peer that is killed while it has not taken all has its system reset the connection. What it had sent before still
- * waits for receives, and the end comes behind it; only the sends end at once. Time, a further call that sends,
+ * waits for receives, and the end comes behind it; only the sends end at once, and further ones have to come again. Time,
  * fi_shutdown and fi_close drop what waits. */
 static void reset_spares_messages(void)
 {
-    enum { RECEIVE, WAIT, SEND, SHUTDOWN, CLOSE, WAYS };
+    enum { RECEIVE, WAIT, SHUTDOWN, CLOSE, WAYS };
     static uint8_t got[KILLED_MESSAGES][KILLED_MESSAGES * KILLED_STEP];
     uint8_t *untaken = map_pages(UNTAKEN);
 
@@ -209,12 +209,11 @@ static void reset_spares_messages(void)
             check_idle("a reader of events behind a reset", cpu, 600);
             for (unsigned i = 0; i < KILLED_MESSAGES; i++) {
                 check_no_event(server.eq);
+                CHECK_RET(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
                 post_recv(server.ep, got[i], sizeof got[i], i);
                 CHECK_INT(await_done(server.cq, i, RECEIVED).len, i * KILLED_STEP);
                 CHECK_BYTES(got[i], pattern(i, i * KILLED_STEP), i * KILLED_STEP);
             }
-        } else if (way == SEND) {
-            CHECK_RET(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
         } else if (way == SHUTDOWN) {
             CHECK_OK(fi_shutdown(server.ep, 0));
         }
@@ -552,6 +551,35 @@ static void closed_under_read(void)
     pair_close(&pair);
 }
 
+/* fi_close when the peer's host has all messages. The peer sends before it receives them, which resets the connection. */
+static void closed_before_received(void)
+{
+    enum { LENGTH = 4000, SENDS = 15 };
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < SENDS; i++) {
+        post_send(pair.client.ep, pattern(i, LENGTH), LENGTH, i);
+        (void)await_done(pair.client.cq, i, SENT);
+    }
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    /* The host acknowledges after 40 ms, and then the socket closes. */
+    for (unsigned i = 0; i < 100; i++) {
+        CHECK_RET(fi_cq_read(pair.client.cq, NULL, 0), -FI_EAGAIN);
+        sleep_ms(1);
+    }
+    for (unsigned i = 0; i < SENDS; i++) {
+        ssize_t answer = fi_inject(pair.server.ep, pattern(0, LENGTH), LENGTH, FI_ADDR_UNSPEC);
+
+        CHECK(answer == 0 || answer == -FI_EAGAIN);
+        drive();
+    }
+    receive_complete(&pair.server, LENGTH, SENDS);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
 /* A side refuses an access while its socket is full of messages, and the other goes on to send. These messages arrive,
  * and the reason behind them. */
 static void refused_while_full(void)
@@ -614,6 +642,7 @@ static const struct test tests[] = {
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),
     TEST(ended_while_full, "a side refuses an access while its socket is full: what the other waits to send ends, too"),
     TEST(closed_under_read, "fi_close while a read is outstanding and the peer sends: complete messages arrive"),
+    TEST(closed_before_received, "fi_close before the peer receives, which sends first: its messages arrive"),
     TEST(refused_while_full, "a side refuses an access behind messages that wait in its socket: they arrive, and FI_EACCES"),
     TEST(refused_after_shutdown, "a side refuses a read, and takes nothing more: FI_EACCES, also after fi_shutdown"),
 };

@@ -214,7 +214,6 @@ impl QueuePair {
     ) -> Result<()> {
         let refused = |state| Error::BadState { state, what: "send" };
         if !matches!(self.phase, Phase::Open) {
-            self.give_up_rest(ready, sets);
             return Err(refused(self.state()));
         }
         let entries = Entries {
