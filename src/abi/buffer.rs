@@ -76,13 +76,13 @@ pub(super) unsafe fn array<'a, T>(first: *const T, count: usize, limit: usize) -
     Ok(unsafe { slice::from_raw_parts(first, count) })
 }
 
-/// The memory of a message or of remote access. Pieces without bytes are left out.
-pub(super) struct Places {
-    places: [Place; MESSAGE_IOV_LIMIT],
+/// The memory of a message or of remote access, of at most `MOST` pieces. Those without bytes are left out.
+pub(super) struct Places<const MOST: usize> {
+    places: [Place; MOST],
     count: usize,
 }
 
-impl Places {
+impl Places<1> {
     /// The `length` bytes at `base`, within the region of `descriptor` if `T` needs it.
     ///
     /// # Errors
@@ -98,9 +98,29 @@ impl Places {
     ) -> Result<Self> {
         let piece = iovec { iov_base: base.cast_mut(), iov_len: length };
         // SAFETY: the requirement of this function, and one vector and descriptor that live through the call.
-        unsafe { Self::vector::<T>(&raw const piece, &raw const descriptor, 1) }
+        unsafe { Self::of::<T, false>(&raw const piece, &raw const descriptor, 1) }
     }
 
+    /// [`Places::single`] for a receive.
+    ///
+    /// # Errors
+    /// As for [`Places::single`], but for null pointers.
+    ///
+    /// # Safety
+    /// As for [`Places::vector`].
+    #[inline]
+    pub(super) unsafe fn single_receive<T: Fid>(
+        base: *mut c_void,
+        length: usize,
+        descriptor: *mut c_void,
+    ) -> Result<Self> {
+        let piece = iovec { iov_base: base, iov_len: length };
+        // SAFETY: the requirement of this function, and one vector and descriptor that live through the call.
+        unsafe { Self::of::<T, true>(&raw const piece, &raw const descriptor, 1) }
+    }
+}
+
+impl Places<MESSAGE_IOV_LIMIT> {
     /// The pieces of a vectored call, within the regions of `descriptors` if `T` needs them.
     ///
     /// # Errors
@@ -139,7 +159,9 @@ impl Places {
         // SAFETY: the same requirement as that of this function.
         unsafe { Self::of::<T, true>(pieces, descriptors, count) }
     }
+}
 
+impl<const MOST: usize> Places<MOST> {
     /// [`Places::vector`], or [`Places::receive`] if `SKIPS_NULL`.
     ///
     /// # Safety
@@ -151,16 +173,16 @@ impl Places {
         count: usize,
     ) -> Result<Self> {
         // SAFETY: null or `count` vectors by the requirement of this function; the limit is a few.
-        let pieces = unsafe { array(pieces, count, MESSAGE_IOV_LIMIT) }?;
+        let pieces = unsafe { array(pieces, count, MOST) }?;
         let descriptors = if T::DESCRIPTORS && !descriptors.is_null() {
             // SAFETY: not null, so it points to `count` descriptors by the requirement of this function.
-            unsafe { array(descriptors, count, MESSAGE_IOV_LIMIT) }?
+            unsafe { array(descriptors, count, MOST) }?
         } else {
             &[]
         };
         // SAFETY: there are no bytes.
         let empty = unsafe { Place::new(ptr::null_mut(), 0) }.ok_or(Errno::EINVAL)?;
-        let mut places = Self { places: [empty; MESSAGE_IOV_LIMIT], count: 0 };
+        let mut places = Self { places: [empty; MOST], count: 0 };
         let is_left_out = |piece: &iovec| piece.iov_len == 0 || SKIPS_NULL && piece.iov_base.is_null();
         for (at, piece) in pieces.iter().enumerate().filter(|(_, piece)| !is_left_out(piece)) {
             let length = u32::try_from(piece.iov_len).map_err(|_| Errno::EMSGSIZE)?;
@@ -176,7 +198,7 @@ impl Places {
     }
 }
 
-impl Deref for Places {
+impl<const MOST: usize> Deref for Places<MOST> {
     type Target = [Place];
 
     #[inline]

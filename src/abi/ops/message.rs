@@ -115,10 +115,9 @@ unsafe extern "C" fn recv<T: MessageOps>(
     context: *mut c_void,
 ) -> isize {
     let body = |endpoint: &T| {
-        let piece = iovec { iov_base: buffer, iov_len: length };
         // SAFETY: `buffer` is null or `length` bytes that no other code uses until the completion, by
         // `fi_recv(3)`.
-        let buffers = &unsafe { Places::receive::<T>(&raw const piece, &raw const descriptor, 1) }?;
+        let buffers = &unsafe { Places::single_receive::<T>(buffer, length, descriptor) }?;
         endpoint.post_recv(MessageReceive { buffers, flags: None, context: UserContext(context) })
     };
     // SAFETY: called through the table of an endpoint of this type (`ffi_boundary::call`).

@@ -212,10 +212,9 @@ impl QueuePair {
         ready: &mut VecDeque<Completion>,
         sets: PollSets<'_>,
     ) -> Result<()> {
-        let refused = |state| Error::BadState { state, what: "send" };
-        if !matches!(self.phase, Phase::Open) {
-            return Err(refused(self.state()));
-        }
+        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else {
+            return Err(Error::BadState { state: self.state(), what: "send" });
+        };
         let entries = Entries {
             qp: self.number,
             queue: Queue::Send,
@@ -223,7 +222,6 @@ impl QueuePair {
             free: self.machine.send_room(),
         };
         entries.check(requests.len(), ready)?;
-        let Some(wire) = &mut self.socket else { return Err(refused(self.state())) };
         let posted = {
             let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
             self.machine.post_send(requests, more, &mut port)
