@@ -797,6 +797,105 @@ static void ended_before_input(void)
     unmap_pages(from, length);
 }
 
+/* fi_trywait of one queue finds nothing; the one of another queue of the domain takes the message that has arrived since.
+ * The first descriptor tells. */
+static void told_by_another_trywait(void)
+{
+    struct separate open;
+    struct fid *receives[1], *sends[1];
+    uint8_t got;
+
+    separate_open(&open);
+    receives[0] = &open.receives->fid;
+    sends[0] = &open.client.cq->fid;
+    for (unsigned i = 0; i < 20; i++) {
+        int fd = wait_fd(receives[0]);
+
+        (void)wait_fd(sends[0]);
+        post_recv(open.client.ep, &got, 1, i);
+        settle(&open.client, receives, 1);
+        CHECK_OK(fi_inject(open.server.ep, "x", 1, FI_ADDR_UNSPEC));
+        CHECK(readable(fd, PATIENCE_MS));
+        settle(&open.client, sends, 1);
+        CHECK(readable(fd, 0));
+        CHECK_INT((uintptr_t)next_completion(open.receives).op_context, i);
+    }
+    separate_close(&open);
+}
+
+/* A thread that fi_trywait has told to sleep, and that is about to. */
+static void *nearly_asleep(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    struct fid *fids[1] = {&sleeper->queue->fid};
+
+    while (fi_trywait(sleeper->fabric, fids, 1) != 0)
+        ;
+    atomic_store(&sleeper->is_over, true);
+    while (atomic_load(&sleeper->is_over))
+        sleep_ms(1);
+    return NULL;
+}
+
+/* Another thread takes the entry that was to wake it, calls fi_trywait, and takes more. It is woken all the same by what
+ * nobody takes. */
+static void slept_beside_reader(void)
+{
+    struct sleeper sleeper = {0};
+    struct fid *fids[1];
+    pthread_t thread;
+    struct pair pair;
+    uint8_t got;
+    int fd;
+
+    messages_open(&pair, &waiting);
+    fids[0] = &pair.client.cq->fid;
+    fd = wait_fd(fids[0]);
+    sleeper.fabric = pair.client.fabric;
+    sleeper.queue = pair.client.cq;
+    CHECK_OK(pthread_create(&thread, NULL, nearly_asleep, &sleeper));
+    while (!atomic_load(&sleeper.is_over))
+        sleep_ms(1);
+    for (unsigned i = 0; i < 6; i += 2) {
+        post_send(pair.client.ep, "x", 1, i);
+        CHECK(readable(fd, 0));
+        (void)await_done(pair.client.cq, i, SENT);
+        settle(&pair.client, fids, 1);
+        CHECK(!readable(fd, 0));
+        post_recv(pair.client.ep, &got, 1, i + 1);
+        CHECK_OK(fi_inject(pair.server.ep, "x", 1, FI_ADDR_UNSPEC));
+        (void)await_done(pair.client.cq, i + 1, RECEIVED);
+    }
+    atomic_store(&sleeper.is_over, false);
+    CHECK_OK(pthread_join(thread, NULL));
+    pair_close(&pair);
+}
+
+/* Whoever sleeps on the descriptor without fi_trywait wakes for each entry, and comes to rest after some reads. */
+static void slept_without_trywait(void)
+{
+    enum { QUIET = 64 };
+    struct fi_cq_data_entry entry;
+    struct pair pair;
+    int fd;
+
+    messages_open(&pair, &waiting);
+    fd = wait_fd(&pair.client.cq->fid);
+    for (unsigned i = 0; i < 20; i++) {
+        unsigned reads = 0;
+
+        post_send(pair.client.ep, "x", 1, i);
+        CHECK(readable(fd, 0));
+        CHECK_RET(fi_cq_read(pair.client.cq, &entry, 1), 1);
+        CHECK_INT((uintptr_t)entry.op_context, i);
+        while (readable(fd, 0)) {
+            CHECK_RET(fi_cq_read(pair.client.cq, &entry, 1), -FI_EAGAIN);
+            CHECK_BETWEEN(++reads, 1, QUIET);
+        }
+    }
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(reader_wakes_others, "fi_cq_read of one queue takes no wake-up from a sleeper on another"),
     TEST(many_descriptors, "130 queues of a domain in one epoll set: an arrival wakes whom it is for, and nobody else"),
@@ -806,6 +905,9 @@ static const struct test tests[] = {
     TEST(closed_while_read, "fi_close of a queue while a thread waits in fi_cq_sread: -FI_EBUSY"),
     TEST(sleepers_send_rest, "a sleeper on another queue sends what closed endpoints have left"),
     TEST(sleepers_receive, "a sleeper on another queue receives for endpoints whose queue has no wait object"),
+    TEST(told_by_another_trywait, "fi_trywait of one queue takes what another one is for, and tells on its descriptor"),
+    TEST(slept_beside_reader, "of two threads on one descriptor, one reads: the other is woken by what it leaves"),
+    TEST(slept_without_trywait, "whoever sleeps on a descriptor without fi_trywait wakes for each entry, and comes to rest"),
     TEST(edges_of_calls, "edge-triggered: each send, count and signal by another call wakes, on the descriptor of queue and counter"),
     TEST(ended_before_input, "a connection that ends by a fault of this side, with input left: the processor rests"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),

@@ -15,13 +15,17 @@
 //! | `leader` | who drives the endpoints while threads sleep within calls |
 //! | `waiter` | threads that wait for several entries or for a counter |
 //! | `completion_queue`, `counter` | where completions are reported |
+//! | `armed` | threads that have requested a wake-up |
+//! | `descriptor` | when the descriptor of a completion queue is readable |
 //! | `queues` | the completion queues of a domain, and which of them calls have changed |
 //! | `region` | registered memory |
 //! | `shared_receive` | receives that several endpoints share |
 
+mod armed;
 pub(super) mod completion_queue;
 mod connecting;
 pub(super) mod counter;
+mod descriptor;
 pub(super) mod endpoint;
 pub(super) mod engine;
 pub(super) mod info;

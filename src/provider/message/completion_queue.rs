@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::descriptor::Descriptor;
 use super::engine::{Engine, State};
 use super::limits::Limits;
 use super::operation::{self, Entry};
@@ -30,10 +31,8 @@ pub(super) struct Queue {
     /// Number of reads that wait, and where they sleep.
     readers: usize,
     pub(super) reader_set: Option<ReaderSet>,
-    /// Makes the wait object readable; `None`: the queue has none.
-    ready_signal: Option<Signal>,
-    /// Whether the application has the descriptor of the wait object.
-    is_exposed: bool,
+    /// That of the wait object; `None`: the queue has none.
+    descriptor: Option<Descriptor>,
     /// Whether the wait object holds the engine's set.
     pub(super) is_nested: bool,
     /// Number of uses by endpoints.
@@ -82,21 +81,21 @@ impl Queue {
 
     /// The wait object, if the queue has one.
     pub(super) fn wait_set(&self) -> Option<&Arc<WaitSet>> {
-        self.ready_signal.as_ref().map(Signal::wait_set)
+        self.descriptor.as_ref().map(Descriptor::wait_set)
     }
 
     fn is_ready(&self) -> bool {
         self.is_signaled || !self.entries.is_empty()
     }
 
-    /// Switches the signals on if there is something to read, and off otherwise. Those that nobody looks at stay off:
-    /// each change is a system call.
-    pub(super) fn notify(&self) {
-        if let Some(signal) = &self.ready_signal {
-            signal.set(self.is_exposed && self.is_ready());
+    /// Updates the signals after a call. Those that nobody looks at stay as they are: each change is a system call.
+    pub(super) fn notify(&mut self) {
+        let is_ready = self.is_ready();
+        if let Some(descriptor) = &mut self.descriptor {
+            descriptor.update(is_ready);
         }
         if let Some(readers) = &self.reader_set {
-            readers.signal.set(self.readers > 0 && self.is_ready());
+            readers.signal.set(self.readers > 0 && is_ready);
         }
     }
 
@@ -115,6 +114,9 @@ impl Queue {
         {
             self.writes -= usize::from(completion.flags & constants::FI_REMOTE_WRITE != 0);
             self.entries.pop_front();
+        }
+        if let (1.., Some(descriptor)) = (out.count(), &mut self.descriptor) {
+            descriptor.end_sleep();
         }
         match self.entries.front() {
             _ if out.count() > 0 => Ok(()),
@@ -153,9 +155,9 @@ impl<D: Device> CompletionQueue<D> {
             }
             _ => return Err(Errno::ENOSYS),
         };
-        let ready_signal = wait.as_ref().map(|wait| wait.signal(wait.token()));
+        let descriptor = wait.as_ref().map(|wait| Descriptor::new(wait.signal(wait.token())));
         let most_writes = Limits::unread_writes(attributes.size);
-        let at = engine.add_queue(Queue { ready_signal, most_writes, ..Queue::default() })?;
+        let at = engine.add_queue(Queue { descriptor, most_writes, ..Queue::default() })?;
         Ok(Arc::new(Self { engine, at, wait, membership: Mutex::new(Some(membership)) }))
     }
 
@@ -173,6 +175,9 @@ impl<D: Device> CompletionQueue<D> {
             let is_ready = self.is_ready_before_sleep(state);
             let queue = &mut state.queues[self.at];
             queue.is_signaled &= queue.readers > 0;
+            if let (false, Some(descriptor)) = (is_ready, &mut queue.descriptor) {
+                descriptor.begin_sleep();
+            }
             is_ready
         });
         is_ready || self.wait.as_ref().is_some_and(|wait| self.engine.settle(wait))
@@ -332,7 +337,7 @@ impl<D: Device> Fid for CompletionQueue<D> {
         wait::control(command, || {
             // The device signals only what arrives after this point.
             self.engine.with(|state| {
-                state.queues[self.at].is_exposed = true;
+                state.queues[self.at].descriptor.iter_mut().for_each(Descriptor::expose);
                 self.is_ready_before_sleep(state)
             });
             Ok(wait.as_fd().as_raw_fd())

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
+use super::armed::Armed;
 use super::endpoint::Link;
 use super::leader::Sleepers;
 use super::limits::Limits;
@@ -66,27 +67,10 @@ pub(in super::super) struct State<D: Device> {
     has_unwatched: bool,
     /// Threads that sleep within calls.
     pub(super) sleepers: Sleepers,
+    /// Those that sleep until the device wakes them.
     armed: Armed,
     /// Room for the completions of one poll, kept because making it anew costs a tenth of a short message.
     batch: Box<[Completion; BATCH]>,
-}
-
-/// The threads that have requested a wake-up by the device. A thread that makes a call does not sleep
-/// meanwhile, and arms before it does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Armed {
-    None,
-    /// The thread with this number, see [`this_thread`].
-    One(usize),
-    Several,
-}
-
-/// A number that no other thread has as long as this one lives.
-fn this_thread() -> usize {
-    thread_local! {
-        static PLACE: u8 = const { 0 };
-    }
-    PLACE.with(|place| std::ptr::from_ref(place).addr())
 }
 
 /// A queue pair of a closed endpoint that still has output.
@@ -183,7 +167,7 @@ impl<D: Device> State<D> {
     /// Leaves others that sleep the wake-up that this thread may have taken by polls.
     #[cold]
     fn leave_wake_up(&mut self) {
-        if self.armed != Armed::One(this_thread()) {
+        if self.armed.has_others() {
             self.cq.arm_for_others();
         }
     }
@@ -201,12 +185,7 @@ impl<D: Device> State<D> {
     /// caller may stay awake for those, while threads sleep that wait for others of them. Arming has taken
     /// the wake-up from these threads, so everything is reported here.
     pub(super) fn arm(&mut self) -> bool {
-        let this = Armed::One(this_thread());
-        self.armed = match self.armed {
-            Armed::None => this,
-            before if before == this => this,
-            _ => Armed::Several,
-        };
+        self.armed = self.armed.with_this();
         let may_have_more = self.cq.arm().unwrap_or(true);
         if may_have_more {
             self.drain();
