@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* How one operation ended. */
@@ -226,6 +227,138 @@ static void reset_spares_messages(void)
         side_close(&server);
         side_close(&listener);
     }
+    unmap_pages(untaken, UNTAKEN);
+}
+
+#define LATER 60000
+
+/* A short message, and one that goes straight to its place. */
+static void send_short_and_long(struct side *side)
+{
+    post_send(side->ep, pattern(0, 20), 20, 0);
+    post_send(side->ep, pattern(1, LATER), LATER, 1);
+    (void)await_done(side->cq, 0, SENT);
+    (void)await_done(side->cq, 1, SENT);
+}
+
+/* Kills a peer that has sent its messages, so that it resets the connection of `ep`. */
+static void kill_behind_messages(struct peer *peer, struct fid_ep *ep, struct fid_cq *cq, const void *untaken)
+{
+    CHECK_INT(peer_hear(peer), 1);
+    check_no_completion(cq);
+    post_send(ep, untaken, UNTAKEN, UNTAKEN_SEND);
+    peer_kill(peer);
+    (void)await_failed(cq, UNTAKEN_SEND, SENT, FI_ECANCELED);
+}
+
+/* Memory for a message of LATER bytes, the second half of which cannot be written. */
+static uint8_t *half_writable(void)
+{
+    uint8_t *target = map_pages(2 * LATER);
+
+    CHECK(mprotect(target + 32768, 32768, PROT_READ) == 0);
+    return target;
+}
+
+/* Behind a reset a message waits, and the receive that it gets cannot be written. */
+static void unwritable_behind_reset(void)
+{
+    static uint8_t got[20];
+    uint8_t *untaken = map_pages(UNTAKEN), *target = half_writable();
+    struct side listener, server;
+    struct peer peer;
+
+    victim_open(&peer, (struct role){send_short_and_long}, &listener, &server);
+    kill_behind_messages(&peer, server.ep, server.cq, untaken);
+    post_recv(server.ep, got, sizeof got, 0);
+    CHECK_INT(await_done(server.cq, 0, RECEIVED).len, 20);
+    post_recv(server.ep, target, 2 * LATER, 1);
+    (void)await_failed(server.cq, 1, RECEIVED, FI_EFAULT);
+    (void)await_event(server.eq, FI_SHUTDOWN);
+    check_no_completion(server.cq);
+    side_close(&server);
+    side_close(&listener);
+    unmap_pages(target, 2 * LATER);
+    unmap_pages(untaken, UNTAKEN);
+}
+
+/* The same with shared receives: another connection gets the next one. */
+static void unwritable_shared_behind_reset(void)
+{
+    static uint8_t got[20];
+    uint8_t *untaken = map_pages(UNTAKEN), *target = half_writable();
+    struct side listener, client;
+    struct fid_ep *shared, *victim, *next;
+    struct event request;
+    struct peer peer;
+
+    peer_start(&peer, connect_and_act, &(struct role){send_short_and_long});
+    message_listen(&listener, NULL);
+    message_queue(&listener, NULL);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    request = victim_request(&peer, &listener);
+    victim = message_accept_shared(&listener, &request, shared, NULL);
+    (void)await_event(listener.eq, FI_CONNECTED);
+    kill_behind_messages(&peer, victim, listener.cq, untaken);
+    post_recv(shared, got, sizeof got, 0);
+    CHECK_INT(await_done(listener.cq, 0, RECEIVED).len, 20);
+    post_recv(shared, target, 2 * LATER, 1);
+    (void)await_failed(listener.cq, 1, RECEIVED, FI_EFAULT);
+    CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &victim->fid);
+    post_recv(shared, got, sizeof got, 2);
+    next = message_shared(&listener, &client, shared, NULL);
+    CHECK_OK(fi_inject(client.ep, "next", 4, FI_ADDR_UNSPEC));
+    CHECK_INT(await_done(listener.cq, 2, RECEIVED).len, 4);
+    check_no_event(listener.eq);
+    close_fid(&victim->fid);
+    close_fid(&next->fid);
+    close_fid(&shared->fid);
+    side_close(&client);
+    side_close(&listener);
+    unmap_pages(target, 2 * LATER);
+    unmap_pages(untaken, UNTAKEN);
+}
+
+/* Connections that were reset wait for receives of one context. Each of these comes within two seconds of the one before,
+ * and the last one later. */
+static void reset_ones_take_turns(void)
+{
+    enum { PEERS = 3, PAUSE_MS = 900 };
+    static uint8_t got[PEERS][20];
+    uint8_t *untaken = map_pages(UNTAKEN);
+    struct fid_ep *shared, *victims[PEERS];
+    struct peer peers[PEERS];
+    struct side listener;
+    unsigned ends = 0;
+
+    for (unsigned i = 0; i < PEERS; i++)
+        peer_start(&peers[i], connect_and_act, &(struct role){send_short_and_long});
+    message_listen(&listener, NULL);
+    message_queue(&listener, NULL);
+    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    for (unsigned i = 0; i < PEERS; i++) {
+        struct event request = victim_request(&peers[i], &listener);
+
+        victims[i] = message_accept_shared(&listener, &request, shared, NULL);
+        (void)await_event(listener.eq, FI_CONNECTED);
+    }
+    for (unsigned i = 0; i < PEERS; i++)
+        kill_behind_messages(&peers[i], victims[i], listener.cq, untaken);
+    for (unsigned i = 0; i < PEERS; i++) {
+        for (int64_t end = now_ms() + PAUSE_MS; now_ms() < end; sleep_ms(1)) {
+            drive();
+            check_no_event(listener.eq);
+        }
+        post_recv(shared, got[i], sizeof got[i], i);
+        CHECK_INT(await_done(listener.cq, i, RECEIVED).len, 20);
+    }
+    /* The second message of each. */
+    for (; ends < PEERS; ends++)
+        (void)await_event(listener.eq, FI_SHUTDOWN);
+    for (unsigned i = 0; i < PEERS; i++)
+        close_fid(&victims[i]->fid);
+    close_fid(&shared->fid);
+    side_close(&listener);
     unmap_pages(untaken, UNTAKEN);
 }
 
@@ -632,10 +765,58 @@ static void refused_after_shutdown(void)
     unmap_pages(memory, LONG);
 }
 
+/* An access is refused behind a message that waits for a receive, for five seconds: it ends, and the message is still
+ * received. */
+static void refused_behind_waiting(void)
+{
+    enum { NO_KEY = 77, READ = 1 };
+    struct pair pair;
+    uint8_t got[8];
+    int64_t start;
+
+    messages_open(&pair, NULL);
+    CHECK_OK(fi_inject(pair.server.ep, "x", 1, FI_ADDR_UNSPEC));
+    CHECK_OK(fi_read(pair.client.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
+    start = now_ms();
+    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_ECANCELED);
+    CHECK_BETWEEN(now_ms() - start, 4500, 8000);
+    check_no_event(pair.client.eq);
+    post_recv(pair.client.ep, got, 1, 2);
+    CHECK_INT(await_done(pair.client.cq, 2, RECEIVED).len, 1);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
+/* The side that refused an access closes its domain, while the other is idle and does not take the reason. */
+static void domain_closed_beside_idle(void)
+{
+    enum { NO_KEY = 77, READ = 1 };
+    struct event event;
+    struct pair pair;
+    uint8_t got[8];
+    int64_t start;
+
+    messages_open(&pair, NULL);
+    CHECK_OK(fi_read(pair.client.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
+    while (!read_event(pair.server.eq, &event))
+        ;
+    CHECK_INT(event.kind, FI_SHUTDOWN);
+    start = now_ms();
+    side_close(&pair.server);
+    CHECK_BETWEEN(now_ms() - start, 0, 1000);
+    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_EACCES);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    side_close(&pair.client);
+    side_close(&pair.listener);
+}
+
 static const struct test tests[] = {
     TEST(message_peer_killed, "a peer that is killed: operations of each kind end once, in order, then FI_SHUTDOWN"),
     TEST(killed_after_sending, "what a killed peer had sent is received, also after FI_SHUTDOWN was read"),
     TEST(reset_spares_messages, "what waits for receives when the connection is reset is received, or dropped in the end"),
+    TEST(unwritable_behind_reset, "what waits behind a reset gets a receive that cannot be written: FI_EFAULT"),
+    TEST(unwritable_shared_behind_reset, "the same with shared receives; another connection gets the next one"),
+    TEST(reset_ones_take_turns, "reset connections whose messages wait for shared receives get them in turn, however long"),
     TEST(end_is_logged, "a peer's end of the connection, as of one that is killed between two messages, stands in the log"),
     TEST(reset_spares_shared, "the same with shared receives; one that a cut message took serves the next connection"),
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
@@ -644,6 +825,8 @@ static const struct test tests[] = {
     TEST(closed_under_read, "fi_close while a read is outstanding and the peer sends: complete messages arrive"),
     TEST(closed_before_received, "fi_close before the peer receives, which sends first: its messages arrive"),
     TEST(refused_while_full, "a side refuses an access behind messages that wait in its socket: they arrive, and FI_EACCES"),
+    TEST(refused_behind_waiting, "a refused access behind a message without a receive ends after five seconds, the message stays"),
+    TEST(domain_closed_beside_idle, "fi_close of the domain after a refused access does not wait for an idle peer"),
     TEST(refused_after_shutdown, "a side refuses a read, and takes nothing more: FI_EACCES, also after fi_shutdown"),
 };
 

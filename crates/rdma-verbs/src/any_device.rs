@@ -297,6 +297,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.give_up(qp))
     }
 
+    fn awaits_peer(&self, qp: QpId) -> bool {
+        each!(self, Self, cq => cq.awaits_peer(qp))
+    }
+
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         each!(self, Self, cq => cq.hold_writes(qp, hold));
     }

@@ -99,6 +99,14 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
+    /// Whether the connection ended by a fault of the peer's, such as a refused access, and the peer has not ended its
+    /// output yet. Destroying the queue pair before that may reset the connection, and the peer may learn of the reset
+    /// before it has taken the reason.
+    fn awaits_peer(&self, qp: QpId) -> bool {
+        let _ = qp;
+        false
+    }
+
     /// Holds the peer's writes with immediate data from the next one on, or lets them pass again. Where they take
     /// receives, those bound how many arrive, and this changes nothing.
     fn hold_writes(&mut self, qp: QpId, hold: bool) {

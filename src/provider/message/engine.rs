@@ -339,7 +339,7 @@ impl<D: Device> State<D> {
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());
         }
-        if may_linger && !self.cq.flushed(qp) {
+        if may_linger && (!self.cq.flushed(qp) || self.cq.awaits_peer(qp)) {
             self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {
             self.cq.destroy_qp(qp);
@@ -357,7 +357,7 @@ impl<D: Device> State<D> {
     /// Destroys lingering queue pairs whose output has reached the peer's host, or whose time is over.
     fn destroy_flushed(&mut self) {
         let now = Instant::now();
-        self.destroy_lingering(|cq, one| cq.flushed(one.qp) || now >= one.until);
+        self.destroy_lingering(|cq, one| cq.flushed(one.qp) && !cq.awaits_peer(one.qp) || now >= one.until);
     }
 
     /// Destroys lingering queue pairs that use a shared receive context, before that is closed.
@@ -379,7 +379,8 @@ impl<D: Device> State<D> {
     /// Whether closed endpoints still have output. Drives first.
     pub(in super::super) fn is_lingering(&mut self) -> bool {
         self.drain();
-        !self.lingering.is_empty()
+        let cq = &mut self.cq;
+        self.lingering.iter().any(|one| !cq.flushed(one.qp))
     }
 
     /// The enabled endpoint with this index.

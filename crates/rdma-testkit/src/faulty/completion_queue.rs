@@ -350,6 +350,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         self.inner.give_up(qp)
     }
 
+    fn awaits_peer(&self, qp: QpId) -> bool {
+        self.inner.awaits_peer(qp)
+    }
+
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         self.inner.hold_writes(qp, hold);
     }

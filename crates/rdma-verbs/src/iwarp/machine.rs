@@ -287,6 +287,13 @@ impl Machine {
         self.receiver.stalls()
     }
 
+    /// How many receives of the shared receive queue that it uses, if it does, went to messages that waited, of whatever
+    /// queue pair.
+    #[must_use]
+    pub fn served(&self) -> u64 {
+        self.receiver.served()
+    }
+
     /// Resumes a message that waited, if it need not wait any longer, and then takes what was fed after it.
     ///
     /// # Errors

@@ -269,6 +269,10 @@ impl verbs::MessageQueues for CompletionQueue {
         self.with(qp, |pair, ready, sets| pair.give_up(ready, sets)).unwrap_or(false)
     }
 
+    fn awaits_peer(&self, qp: QpId) -> bool {
+        self.pair(qp).is_some_and(QueuePair::awaits_peer)
+    }
+
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         let _ = self.with(qp, |pair, ready, sets| pair.hold_writes(hold, ready, sets));
     }

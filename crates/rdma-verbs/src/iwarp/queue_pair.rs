@@ -308,7 +308,9 @@ impl QueuePair {
             } else {
                 self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
             }
-            if matches!(&self.phase, Phase::Failed(failure) if failure.is_over()) {
+            if let Phase::Failed(failure) = &mut self.phase
+                && failure.is_over(self.machine.served())
+            {
                 self.give_up_rest(sink, sets);
             } else if self.has_vanished() {
                 self.finish(End::System(Errno::TIMEDOUT), sink, sets);
@@ -340,12 +342,17 @@ impl QueuePair {
             self.notify_end();
         }
         let spared = self.machine.sent_after_posted();
-        let acknowledged = self.socket.as_ref().is_none_or(|socket| socket.is_acknowledged(spared));
-        match self.phase {
+        let acknowledged = |spared| self.socket.as_ref().is_none_or(|socket| socket.is_acknowledged(spared));
+        match &self.phase {
             Phase::Over => true,
-            Phase::Terminating(_) => false,
-            _ => self.machine.is_drained() && acknowledged,
+            Phase::Terminating(ending) => ending.output_ended && acknowledged(0),
+            _ => self.machine.is_drained() && acknowledged(spared),
         }
+    }
+
+    /// See [`crate::MessageQueues::awaits_peer`].
+    pub(super) fn awaits_peer(&self) -> bool {
+        matches!(self.phase, Phase::Terminating(_))
     }
 
     /// Adds the socket to `set`, which becomes one of the poll sets.

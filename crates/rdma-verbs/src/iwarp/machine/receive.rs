@@ -204,6 +204,11 @@ impl Receiver {
         self.holds_writes = hold;
     }
 
+    /// See [`super::Machine::served`].
+    pub(super) fn served(&self) -> u64 {
+        self.receives.served()
+    }
+
     /// See [`super::Machine::stalls`].
     pub(super) fn stalls(&self) -> u64 {
         self.stalls

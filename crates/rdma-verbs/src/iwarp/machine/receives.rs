@@ -294,6 +294,8 @@ pub struct SharedReceives {
     pub(in crate::iwarp) receives: Receives,
     /// In the order in which their messages arrived.
     waiting: VecDeque<QpId>,
+    /// How many receives went to queue pairs that waited.
+    served: u64,
     regions: RegionCache,
     /// The rules of its queue pairs, and so of its receives; `None`: it has had neither.
     rules: Option<Rules>,
@@ -302,7 +304,7 @@ pub struct SharedReceives {
 impl SharedReceives {
     pub(in crate::iwarp) fn new(depth: u32, domain: &ProtectionDomain) -> Self {
         let (receives, regions) = (Receives::new(depth), RegionCache::of_receives(domain.clone()));
-        Self { receives, waiting: VecDeque::new(), regions, rules: None }
+        Self { receives, waiting: VecDeque::new(), served: 0, regions, rules: None }
     }
 
     /// Lets queue pairs of these rules and of this domain use it.
@@ -331,7 +333,12 @@ impl SharedReceives {
 
     /// Removes and returns the first waiting queue pair, if there is a receive for it.
     pub(in crate::iwarp) fn next_waiting(&mut self) -> Option<QpId> {
-        if self.receives.runs.is_empty() { None } else { self.waiting.pop_front() }
+        if self.receives.runs.is_empty() {
+            return None;
+        }
+        let next = self.waiting.pop_front()?;
+        self.served += 1;
+        Some(next)
     }
 
     /// Removes a queue pair from those that wait.
@@ -354,6 +361,11 @@ pub(super) struct ReceiveSource {
 impl ReceiveSource {
     pub(super) fn new(depth: u32, shared: Option<Arc<Mutex<SharedReceives>>>) -> Self {
         Self { own: Receives::new(depth), shared }
+    }
+
+    /// How many receives of the shared queue, if there is one, went to queue pairs that waited.
+    pub(super) fn served(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |shared| shared.lock().served)
     }
 
     /// Its own queue, to post to.

@@ -47,16 +47,25 @@ pub(super) struct Failure {
     errno: Errno,
     /// When that input is dropped, unless a receive takes some of it before.
     pub(super) deadline: Instant,
+    /// [`Machine::served`](super::super::machine::Machine::served) when the time began.
+    served: u64,
 }
 
 impl Failure {
-    fn now(errno: Errno) -> Self {
-        Self { errno, deadline: Instant::now() + REST_WAITS }
+    fn now(errno: Errno, served: u64) -> Self {
+        Self { errno, deadline: Instant::now() + REST_WAITS, served }
     }
 
-    /// Whether its input is to be dropped.
-    pub(super) fn is_over(&self) -> bool {
-        Instant::now() >= self.deadline
+    /// Whether its input is to be dropped. If shared receives went to others that wait, its turn is still to come.
+    pub(super) fn is_over(&mut self, served: u64) -> bool {
+        if Instant::now() < self.deadline {
+            return false;
+        }
+        let is_over = served == self.served;
+        if !is_over {
+            *self = Self::now(self.errno, served);
+        }
+        is_over
     }
 }
 
@@ -143,7 +152,7 @@ impl QueuePair {
     /// Handles the failure of the socket while a message waits for a receive: it and what came behind it are still
     /// taken when there is one. Only the output ends.
     pub(super) fn keep_rest(&mut self, errno: Errno, sink: &mut impl Sink, sets: PollSets<'_>) {
-        self.phase = Phase::Failed(Failure::now(errno));
+        self.phase = Phase::Failed(Failure::now(errno, self.machine.served()));
         self.machine.end_output(sink);
         // It would report the failure without end.
         self.remove_from_sets(sets);
@@ -156,22 +165,29 @@ impl QueuePair {
     pub(super) fn receive_rest(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         while !self.machine.is_stalled() {
             let end = self.receive(THOROUGH_ROUNDS, true, sink);
+            if let Some(fault @ End::Fault(_)) = end {
+                return self.end_rest(fault, sink, sets);
+            }
             let has_more = end.is_none() && self.unread;
             if !has_more && !self.machine.is_stalled() {
                 return self.give_up_rest(sink, sets);
             }
         }
         if let Phase::Failed(failure) = &mut self.phase {
-            *failure = Failure::now(failure.errno);
+            *failure = Failure::now(failure.errno, self.machine.served());
         }
     }
 
     /// Drops what still waits for receives after the socket failed, and ends the connection.
     pub(super) fn give_up_rest(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
         if let Phase::Failed(Failure { errno, .. }) = self.phase {
-            self.finish(End::System(errno), sink, sets);
-            self.notify_end();
+            self.end_rest(End::System(errno), sink, sets);
         }
+    }
+
+    fn end_rest(&mut self, end: End, sink: &mut impl Sink, sets: PollSets<'_>) {
+        self.finish(end, sink, sets);
+        self.notify_end();
     }
 
     /// Handles the end of the input: decides on the event, and drains or flushes the output
@@ -220,11 +236,25 @@ impl QueuePair {
         ending.input_ended = dropped == Dropped::End;
         self.unread = dropped == Dropped::Part;
         let has_ended = ending.output_ended && ending.input_ended;
-        if has_ended || socket.send_error().is_some() || Instant::now() >= ending.until {
+        if has_ended || socket.send_error().is_some() {
             self.shut_down(sets);
+        } else if Instant::now() >= ending.until {
+            // A peer that receives nothing learns of nothing but a reset.
+            self.cut(sets);
         } else {
             self.update_interest(sets);
         }
+    }
+
+    /// Resets the connection.
+    fn cut(&mut self, sets: PollSets<'_>) {
+        self.remove_from_sets(sets);
+        self.set_event_interest(None);
+        self.machine.discard_staged();
+        if let Some(socket) = self.socket.take() {
+            socket.reset();
+        }
+        self.phase = Phase::Over;
     }
 
     /// Sends a Terminate message if the peer did not send one. Returns the reason to report
