@@ -376,11 +376,12 @@ impl<D: Device> State<D> {
         });
     }
 
-    /// Whether closed endpoints still have output. Drives first.
+    /// Whether closed endpoints still have output. Drives first, which destroys the queue pairs of those that have
+    /// none, except what [`MessageQueues::awaits_peer`] keeps.
     pub(in super::super) fn is_lingering(&mut self) -> bool {
         self.drain();
         let cq = &mut self.cq;
-        self.lingering.iter().any(|one| !cq.flushed(one.qp))
+        self.lingering.iter().any(|one| !cq.awaits_peer(one.qp) || !cq.flushed(one.qp))
     }
 
     /// The enabled endpoint with this index.
