@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -25,6 +26,7 @@ const LENGTH: usize = 1_000_003;
 /// A capture of one TCP port on the loopback device.
 struct Capture {
     running: Running,
+    port: u16,
     file: PathBuf,
 }
 
@@ -45,15 +47,17 @@ impl Capture {
                 thread::spawn(move || lines.for_each(drop));
                 // dumpcap has opened the device. The kernel may need some time to install the filter.
                 thread::sleep(Duration::from_millis(300));
-                return Ok(Self { running, file });
+                return Ok(Self { running, port, file });
             }
             errors.push(line);
         }
         Err(errors.join("; "))
     }
 
-    /// Ends the capture after everything is written.
+    /// Ends the capture after everything is written. The port, whose receiver has ended, is kept meanwhile, or another
+    /// test's receiver might get it.
     fn finish(self) -> PathBuf {
+        let _kept = TcpListener::bind(("0.0.0.0", self.port)).expect("the port is free");
         thread::sleep(Duration::from_millis(500));
         let id = i32::try_from(self.running.id()).ok().and_then(Pid::from_raw).expect("a process id");
         kill_process(id, Signal::INT).expect("dumpcap runs");
