@@ -64,6 +64,28 @@ static struct event victim_request(struct peer *peer, struct side *listener)
     return await_event(listener->eq, FI_CONNREQ);
 }
 
+/* Starts a peer, and opens a listener whose endpoints share receives. */
+static struct fid_ep *shared_listen(struct peer *peer, const struct role *role, struct side *listener)
+{
+    struct fid_ep *shared;
+
+    peer_start(peer, connect_and_act, (void *)(uintptr_t)role);
+    message_listen(listener, NULL);
+    message_queue(listener, NULL);
+    CHECK_OK(fi_srx_context(listener->domain, NULL, &shared, NULL));
+    return shared;
+}
+
+/* Connects an endpoint with the peer. */
+static struct fid_ep *shared_victim(struct peer *peer, struct side *listener, struct fid_ep *shared)
+{
+    struct event request = victim_request(peer, listener);
+    struct fid_ep *victim = message_accept_shared(listener, &request, shared, NULL);
+
+    (void)await_event(listener->eq, FI_CONNECTED);
+    return victim;
+}
+
 /* Starts a peer, and connects `server` with it. */
 static void victim_open(struct peer *peer, struct role role, struct side *listener, struct side *server)
 {
@@ -289,16 +311,10 @@ static void unwritable_shared_behind_reset(void)
     uint8_t *untaken = map_pages(UNTAKEN), *target = half_writable();
     struct side listener, client;
     struct fid_ep *shared, *victim, *next;
-    struct event request;
     struct peer peer;
 
-    peer_start(&peer, connect_and_act, &(struct role){send_short_and_long});
-    message_listen(&listener, NULL);
-    message_queue(&listener, NULL);
-    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
-    request = victim_request(&peer, &listener);
-    victim = message_accept_shared(&listener, &request, shared, NULL);
-    (void)await_event(listener.eq, FI_CONNECTED);
+    shared = shared_listen(&peer, &(struct role){send_short_and_long}, &listener);
+    victim = shared_victim(&peer, &listener, shared);
     kill_behind_messages(&peer, victim, listener.cq, untaken);
     post_recv(shared, got, sizeof got, 0);
     CHECK_INT(await_done(listener.cq, 0, RECEIVED).len, 20);
@@ -329,19 +345,12 @@ static void reset_ones_take_turns(void)
     struct fid_ep *shared, *victims[PEERS];
     struct peer peers[PEERS];
     struct side listener;
-    unsigned ends = 0;
 
-    for (unsigned i = 0; i < PEERS; i++)
+    for (unsigned i = 1; i < PEERS; i++)
         peer_start(&peers[i], connect_and_act, &(struct role){send_short_and_long});
-    message_listen(&listener, NULL);
-    message_queue(&listener, NULL);
-    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
-    for (unsigned i = 0; i < PEERS; i++) {
-        struct event request = victim_request(&peers[i], &listener);
-
-        victims[i] = message_accept_shared(&listener, &request, shared, NULL);
-        (void)await_event(listener.eq, FI_CONNECTED);
-    }
+    shared = shared_listen(&peers[0], &(struct role){send_short_and_long}, &listener);
+    for (unsigned i = 0; i < PEERS; i++)
+        victims[i] = shared_victim(&peers[i], &listener, shared);
     for (unsigned i = 0; i < PEERS; i++)
         kill_behind_messages(&peers[i], victims[i], listener.cq, untaken);
     for (unsigned i = 0; i < PEERS; i++) {
@@ -353,7 +362,7 @@ static void reset_ones_take_turns(void)
         CHECK_INT(await_done(listener.cq, i, RECEIVED).len, 20);
     }
     /* The second message of each. */
-    for (; ends < PEERS; ends++)
+    for (unsigned i = 0; i < PEERS; i++)
         (void)await_event(listener.eq, FI_SHUTDOWN);
     for (unsigned i = 0; i < PEERS; i++)
         close_fid(&victims[i]->fid);
@@ -398,19 +407,13 @@ static void killed_half_way(void)
     struct side listener, client;
     struct fid_ep *shared, *victim, *next;
     uint8_t *got, second[8] = {0};
-    struct event request;
     struct peer peer;
 
-    peer_start(&peer, connect_and_act, &(struct role){send_much});
-    message_listen(&listener, NULL);
-    message_queue(&listener, NULL);
-    CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
+    shared = shared_listen(&peer, &(struct role){send_much}, &listener);
     got = map_pages(HALF_LENGTH);
     post_recv(shared, got, HALF_LENGTH, 1);
     post_recv(shared, second, sizeof second, 2);
-    request = victim_request(&peer, &listener);
-    victim = message_accept_shared(&listener, &request, shared, NULL);
-    (void)await_event(listener.eq, FI_CONNECTED);
+    victim = shared_victim(&peer, &listener, shared);
     AWAIT(PATIENCE_MS, got[0] == 1);
     peer_kill(&peer);
     CHECK(await_event(listener.eq, FI_SHUTDOWN).fid == &victim->fid);
@@ -444,17 +447,11 @@ static void reset_spares_shared(void)
     for (unsigned cut = 0; cut < 2; cut++) {
         struct side listener, client;
         struct fid_ep *shared, *victim, *next;
-        struct event request;
         struct peer peer;
         struct fid *eq;
 
-        peer_start(&peer, connect_and_act, (void *)(uintptr_t)&roles[cut]);
-        message_listen(&listener, NULL);
-        message_queue(&listener, NULL);
-        CHECK_OK(fi_srx_context(listener.domain, NULL, &shared, NULL));
-        request = victim_request(&peer, &listener);
-        victim = message_accept_shared(&listener, &request, shared, NULL);
-        (void)await_event(listener.eq, FI_CONNECTED);
+        shared = shared_listen(&peer, &roles[cut], &listener);
+        victim = shared_victim(&peer, &listener, shared);
         CHECK_INT(peer_hear(&peer), 1);
         check_no_completion(listener.cq);
         post_send(victim, untaken, UNTAKEN, UNTAKEN_SEND);

@@ -1,5 +1,4 @@
-//! The threads that have requested a wake-up. A thread that makes a call does not sleep meanwhile, and requests again
-//! before it does.
+//! The threads that have requested a wake-up, as far as it matters: none, one, or several.
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -67,7 +67,8 @@ pub(in super::super) struct State<D: Device> {
     has_unwatched: bool,
     /// Threads that sleep within calls.
     pub(super) sleepers: Sleepers,
-    /// Those that sleep until the device wakes them.
+    /// The threads that may sleep until the device wakes them. One that makes a call is awake, and arms again before it
+    /// sleeps.
     armed: Armed,
     /// Room for the completions of one poll, kept because making it anew costs a tenth of a short message.
     batch: Box<[Completion; BATCH]>,
