@@ -292,6 +292,7 @@ impl Receive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::iwarp::region::ProtectionDomain;
     use crate::{Memory, MemoryRegion as _, ProtectionDomain as _};
 
     /// Posts and removes receives with these ids and slots; each is unchanged when it is removed.
