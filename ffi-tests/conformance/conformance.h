@@ -43,6 +43,7 @@ extern const struct section message_queues_section;
 extern const struct section message_sleepers_section;
 extern const struct section message_threads_section;
 extern const struct section message_orders_section;
+extern const struct section message_series_section;
 extern const struct section message_rdma_section;
 extern const struct section headers_section;
 

@@ -10,7 +10,8 @@ static const struct section *const sections[] = {
     &sharing_section,       &moving_section,     &rdma_section,     &message_life_section,
     &message_events_section, &message_ends_section, &message_memory_section, &messages_section, &message_flags_section,
     &message_bindings_section, &message_rma_section, &message_queues_section, &message_sleepers_section,
-    &message_threads_section, &message_orders_section, &message_rdma_section, &headers_section,
+    &message_threads_section, &message_orders_section, &message_series_section, &message_rdma_section,
+    &headers_section,
 };
 
 int main(int argc, char **argv)

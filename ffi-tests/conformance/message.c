@@ -276,6 +276,49 @@ void messages_pass(struct pair *pair)
     message_transfer(&pair->server, &pair->client, 1000);
 }
 
+enum { SHORT = 64 };
+
+static uint8_t slots[SERIES][SHORT];
+
+void post_series(struct side *from, struct side *to, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        post_recv(to->ep, slots[i], SHORT, i);
+    for (unsigned i = 0; i < count; i++)
+        post_send(from->ep, pattern(i, SHORT), SHORT, i);
+}
+
+void read_series(struct fid_cq *cq, unsigned count, uint64_t flags, int ms)
+{
+    int64_t until = now_ms() + ms;
+    struct fi_cq_data_entry entry;
+
+    for (unsigned i = 0; i < count;) {
+        ssize_t got = fi_cq_read(cq, &entry, 1);
+
+        CHECK_BETWEEN(now_ms(), 0, until);
+        if (got == -FI_EAGAIN)
+            continue;
+        CHECK_RET(got, 1);
+        CHECK_INT((uintptr_t)entry.op_context, i);
+        CHECK_INT(entry.flags, flags);
+        if (flags == RECEIVED)
+            CHECK_BYTES(slots[i], pattern(i, SHORT), SHORT);
+        i++;
+    }
+}
+
+int64_t message_series(struct side *from, struct side *to)
+{
+    int64_t start = now_us(), took;
+
+    post_series(from, to, SERIES);
+    read_series(from->cq, SERIES, SENT, PATIENCE_MS);
+    took = now_us() - start;
+    read_series(to->cq, SERIES, RECEIVED, PATIENCE_MS);
+    return took;
+}
+
 /* ---- memory ------------------------------------------------------------------------------- */
 
 void *map_pages(size_t length)

@@ -101,6 +101,16 @@ void message_transfer(struct side *from, struct side *to, size_t length);
 /* Checks that messages go in both directions. No receive may be posted. */
 void messages_pass(struct pair *pair);
 
+/* Short messages, one after the other. A side that sends SERIES of them and reads its completions at once, several times,
+ * has them leave together. */
+enum { SERIES = 16 };
+/* Posts so many receives, and messages for them, with contexts from 0 on. */
+void post_series(struct side *from, struct side *to, unsigned count);
+/* Reads the completions of one side, which come within `ms`, without a call on any other object. */
+void read_series(struct fid_cq *cq, unsigned count, uint64_t flags, int ms);
+/* Both, for SERIES messages. Returns how long the sender took, in microseconds. */
+int64_t message_series(struct side *from, struct side *to);
+
 /* Pages of memory, and their end: any access after that crashes the test. */
 void *map_pages(size_t length);
 void unmap_pages(void *pages, size_t length);

@@ -297,6 +297,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.give_up(qp))
     }
 
+    fn post_corked(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+        each!(self, Self, cq => cq.post_corked(qp, requests, more))
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         each!(self, Self, cq => cq.awaits_peer(qp))
     }

@@ -13,6 +13,7 @@
 //! | queues | `queue`, `queue_pair`, `connecting`, `membership`, `notification`, `scratch` |
 
 mod connecting;
+mod cork;
 pub mod handshake;
 mod handshake_limit;
 mod listener;

@@ -4,7 +4,7 @@
 //! Verbs leave this agreement to the consumers: over iWARP, a message without a receive breaks the
 //! connection. libfabric's message endpoints require more, which a device that can wait provides.
 
-use crate::{Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Result};
+use crate::{Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Result, SendRequest};
 
 /// The id of a shared receive queue within the completion queue that owns it. Ids are not reused while the
 /// completion queue lives.
@@ -56,6 +56,14 @@ pub trait MessageQueues: QueuePairs {
     ) -> Result<(QpId, QpCapabilities)> {
         let _ = (pd, wanted, srq);
         Err(Error::Unsupported("shared receive queues"))
+    }
+
+    /// Posts sends as [`QueuePairs::post_send`] does, for a consumer that usually polls soon. Short requests to one queue
+    /// pair, one after the other, may leave together, with the next poll at the latest. A consumer that does not poll soon
+    /// is served as by `post_send`, except for one late series of requests in many, which the embedded device sends when
+    /// the peer's host acknowledges what it has got, within 200 ms.
+    fn post_corked(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+        self.post_send(qp, requests, more)
     }
 
     /// Creates a shared receive queue for up to `depth` receives, for queue pairs of the same domain. They

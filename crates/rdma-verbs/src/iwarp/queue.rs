@@ -4,6 +4,7 @@
 //! sockets are ready, so the cost depends on the traffic and not on the number of connections.
 
 mod connections;
+mod corked;
 mod single;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::cork::Cork;
 use super::machine::{Machine, Rules, SharedReceives, Sink};
 use super::membership::PollSets;
 use super::notification::Notification;
@@ -45,6 +47,7 @@ pub struct CompletionQueue {
     unfinished: bool,
     /// Whether queue pairs are or were in wait sets of their own.
     watched: bool,
+    cork: Cork,
     own_set: Option<WaitSet>,
     found: Vec<Token>,
 }
@@ -89,6 +92,7 @@ impl CompletionQueue {
             notification: Notification::default(),
             unfinished: false,
             watched: false,
+            cork: Cork::default(),
             own_set: None,
             found: Vec::new(),
         }
@@ -233,6 +237,10 @@ impl verbs::MessageQueues for CompletionQueue {
         self.add(wanted, |number, granted| Machine::of_shared(number, pd, granted, segment, shared))
     }
 
+    fn post_corked(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+        self.post_first_or_later(qp, requests, more)
+    }
+
     fn create_srq(&mut self, pd: &ProtectionDomain, depth: u32) -> Result<SrqId> {
         check_depth("shared receive queue depth", depth)?;
         let srq = SrqId(self.next_srq);
@@ -352,6 +360,9 @@ impl verbs::CompletionQueue for CompletionQueue {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         if out.is_empty() {
             return 0;
+        }
+        if self.cork.has_series() {
+            self.uncork();
         }
         let count = if self.ready.is_empty() { self.drive(out) } else { self.take_ready(out) };
         if count == 0 && self.ready.capacity() > super::KEPT_COMPLETIONS {

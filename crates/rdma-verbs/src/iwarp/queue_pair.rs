@@ -234,6 +234,20 @@ impl QueuePair {
         posted.or_else(|error| self.post_failed(error, ready, sets))
     }
 
+    /// Whether the socket keeps what it takes, as far as it does not fill a segment, up to the next output.
+    pub(super) fn keep_output(&mut self, keep: bool) {
+        if let Some(socket) = &mut self.socket {
+            socket.keep(keep);
+        }
+    }
+
+    /// Sends what the socket keeps.
+    pub(super) fn push_output(&self) {
+        if let Some(socket) = &self.socket {
+            socket.push();
+        }
+    }
+
     /// See [`Machine::send_at_once`].
     pub(super) fn send_at_once(
         &mut self,

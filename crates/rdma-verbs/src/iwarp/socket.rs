@@ -17,6 +17,7 @@ use crate::process::Maker;
 use crate::{Error, Result, memory};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 
 /// A connected socket, or one that is connecting; never blocks, never raises a signal.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub(super) struct Socket {
     maker: Maker,
     /// The error that ended the sending side. Input is still received until it ends.
     send_error: Option<Errno>,
+    send_flags: SendFlags,
     /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
     /// The capture of what passes, if one is asked for.
@@ -59,7 +61,7 @@ impl Socket {
             Err(errno) => Some(errno),
         };
         let (maker, tap) = (Maker::this_process(), Tap::new(true));
-        Ok((Self { descriptor, maker, send_error: None, tuned: None, tap }, refused))
+        Ok((Self { descriptor, maker, send_error: None, send_flags: SEND_FLAGS, tuned: None, tap }, refused))
     }
 
     /// Sets the options of every connection: no delay, and keep-alive probes. These detect that the peer's
@@ -155,12 +157,23 @@ impl Socket {
     /// See [`Wire::transmit`].
     #[inline]
     fn send(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        flags.set(SendFlags::MORE, more);
+        let flags = if more { self.send_flags | SendFlags::MORE } else { self.send_flags };
         self.attempt(|socket| match pieces {
             [piece] => net::send(socket, piece, flags),
             pieces => net::sendmsg(socket, pieces, &mut net::SendAncillaryBuffer::default(), flags),
         })
+    }
+
+    /// Whether the socket keeps what it takes from now on, as if more followed. What does not fill a segment is sent with
+    /// later output, by [`Socket::push`], or by the system: when what was sent before is acknowledged, or after 200 ms.
+    pub(super) fn keep(&mut self, keep: bool) {
+        self.send_flags.set(SendFlags::MORE, keep);
+    }
+
+    /// Sends what the socket keeps.
+    pub(super) fn push(&self) {
+        // Setting the option has this effect even if it is set. A socket that cannot has lost its connection.
+        let _ = sockopt::set_tcp_nodelay(&self.descriptor, true);
     }
 
     /// Attempts to send by `call`.
@@ -308,7 +321,8 @@ pub(super) fn accept(
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
     let maker = Maker::this_process();
     let tap = Tap::new(false);
-    let socket = Socket { descriptor, maker, send_error: None, tuned: Some(keepalive), tap };
+    let socket =
+        Socket { descriptor, maker, send_error: None, send_flags: SEND_FLAGS, tuned: Some(keepalive), tap };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 

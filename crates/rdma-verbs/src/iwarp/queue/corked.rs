@@ -1,0 +1,62 @@
+//! Posting requests that may leave together: see [`super::super::cork`].
+
+use std::time::Instant;
+
+use super::CompletionQueue;
+use crate::iwarp::cork::MAX_PAYLOAD;
+use crate::{QpId, QueuePairs as _, Result, SendRequest};
+
+impl CompletionQueue {
+    /// See [`MessageQueues::post_corked`](crate::MessageQueues::post_corked).
+    #[inline]
+    pub(super) fn post_first_or_later(
+        &mut self,
+        qp: QpId,
+        requests: &[SendRequest<'_>],
+        more: bool,
+    ) -> Result<()> {
+        if self.cork.has_series() {
+            return self.post_later(qp, requests, more);
+        }
+        self.cork.begin(qp);
+        self.post_send(qp, requests, more)
+    }
+
+    #[inline(never)]
+    fn post_later(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
+        let length: usize = requests.iter().map(|request| request.payload.len()).sum();
+        if more || length > MAX_PAYLOAD || !self.cork.is_of(qp) {
+            let keeping = self.cork.end();
+            self.push(keeping);
+            self.cork.begin(qp);
+            return self.post_send(qp, requests, more);
+        }
+        let waits = self.cork.add(Instant::now());
+        if waits {
+            self.with(qp, |pair, ready, sets| {
+                pair.keep_output(true);
+                let posted = pair.post_send(requests, more, ready, sets);
+                pair.keep_output(false);
+                posted
+            })??;
+        } else {
+            self.post_send(qp, requests, more)?;
+        }
+        self.cork.added(waits);
+        Ok(())
+    }
+
+    /// Sends what waits in a socket, before a poll.
+    #[inline]
+    pub(super) fn uncork(&mut self) {
+        let keeping = self.cork.end_by_poll();
+        self.push(keeping);
+    }
+
+    #[inline]
+    fn push(&self, keeping: Option<QpId>) {
+        if let Some(pair) = keeping.and_then(|qp| self.pair(qp)) {
+            pair.push_output();
+        }
+    }
+}
