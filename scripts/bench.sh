@@ -50,7 +50,7 @@ message_endpoints() {
     local over=("${apart[@]}" -r "$rounds" -d "$seconds" -o "rstream-msg,tcp-msg")
     perf messages-pingpong "${over[@]}" -t pingpong -s "$(IFS=,; echo "${message_sizes[*]}")"
     perf messages-bandwidth "${over[@]}" -t bandwidth -s 1M
-    perf messages-others "${over[@]}" -t rate,write,read,connections -n 8
+    perf messages-others "${over[@]}" -t rate,write,read,connections,spread -n 8
 }
 message_sizes=(64 1024 4096 65536)
 
@@ -186,7 +186,9 @@ ratios() {
         message_line "message of $size B there and back" messages-pingpong pingpong "$size" $latency "≤ 1.0"
     done
     message_line "messages of 1 MiB one way" messages-bandwidth bandwidth 1048576 $throughput "≥ 1.0"
-    message_line "8 connections on one queue" messages-others connections 64 $messages "≥ 1.2"
+    message_line "8 connections on one queue, 64 B there and back" messages-others connections 64 $messages "≥ 1.2"
+    message_line "8 connections on one queue, 64 B one way" messages-others spread 64 $messages "≥ 1.2"
+    message_line "64 B one way, a call each" messages-others rate 64 $messages "≥ 1.2"
 }
 
 # one RUN TEST METRIC...: its whole table, without the column of sizes

@@ -301,6 +301,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.post_corked(qp, requests, more))
     }
 
+    fn uncork(&mut self) {
+        each!(self, Self, cq => cq.uncork());
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         each!(self, Self, cq => cq.awaits_peer(qp))
     }

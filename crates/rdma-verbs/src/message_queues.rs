@@ -58,13 +58,16 @@ pub trait MessageQueues: QueuePairs {
         Err(Error::Unsupported("shared receive queues"))
     }
 
-    /// Posts sends as [`QueuePairs::post_send`] does, for a consumer that usually polls soon. Short requests to one queue
-    /// pair, one after the other, may leave together, with the next poll at the latest. A consumer that does not poll soon
-    /// is served as by `post_send`, except for one late series of requests in many, which the embedded device sends when
-    /// the peer's host acknowledges what it has got, within 200 ms.
+    /// Posts sends as [`QueuePairs::post_send`] does, for a consumer that usually polls soon. On the embedded device short
+    /// requests to one queue pair, one after the other, may leave together: with the next poll,
+    /// [`MessageQueues::uncork`], or request that is not of them. If there is no further call, they leave when the peer's
+    /// host acknowledges what it has got, or after the time-out of TCP (200 ms, unless the peer is far away). They do not wait for a consumer that usually polls later.
     fn post_corked(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
         self.post_send(qp, requests, more)
     }
+
+    /// Sends what [`MessageQueues::post_corked`] has left to wait, as a poll does.
+    fn uncork(&mut self) {}
 
     /// Creates a shared receive queue for up to `depth` receives, for queue pairs of the same domain. They
     /// are all for messages, and then its receives are in places; or none of them is, and then its receives

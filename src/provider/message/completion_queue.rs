@@ -17,7 +17,7 @@ use crate::abi::{CompletionError, CompletionsOut, Control, CqAttr, CqOps, Errno,
 use crate::provider::children::Child;
 use crate::provider::error::errno_of;
 use crate::provider::wait;
-use rdma_verbs::{Device, Signal, WaitSet};
+use rdma_verbs::{Device, MessageQueues as _, Signal, WaitSet};
 
 /// Maximum number of polls for completions that arrive while the wake-up is requested.
 const ARMS: usize = 8;
@@ -252,6 +252,7 @@ impl<D: Device> CompletionQueue<D> {
     /// is something to read, or whether the device never came to rest.
     fn is_ready_before_sleep(&self, state: &mut State<D>) -> bool {
         if state.queues[self.at].is_ready() {
+            state.cq.uncork();
             return true;
         }
         for _ in 0..ARMS {
@@ -273,6 +274,9 @@ impl<D: Device> CqOps for CompletionQueue<D> {
             // A call without room is made for the progress.
             if state.queues[self.at].entries.is_empty() || !out.has_room() {
                 state.drive();
+            } else {
+                // What is reported as sent does not wait any more.
+                state.cq.uncork();
             }
             state.take(self.at, out)
         })

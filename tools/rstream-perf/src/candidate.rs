@@ -64,7 +64,7 @@ impl Candidate {
     pub(crate) fn suits(&self, test: Test, sleeps: bool) -> bool {
         match self.way {
             Way::RstreamMsg | Way::TcpMsg => test != Test::Bidirectional,
-            _ if test.is_of_memory() => false,
+            _ if test.is_of_messages() => false,
             Way::Rstream | Way::RstreamIwarp | Way::RstreamRing | Way::Tcp | Way::Unix => true,
             Way::Ring => !sleeps && test != Test::Connections,
             Way::Line => !sleeps && test == Test::Pingpong,

@@ -48,6 +48,8 @@ pub(crate) enum Test {
     Register,
     /// Many connections, a message there and one back on each.
     Connections,
+    /// Messages one way, spread over many connections.
+    Spread,
     /// Content, not speed: what arrives is what was sent.
     Verify,
 }
@@ -94,6 +96,7 @@ impl Test {
         (Test::Read, "read"),
         (Test::Register, "register"),
         (Test::Connections, "connections"),
+        (Test::Spread, "spread"),
         (Test::Verify, "verify"),
     ];
 
@@ -106,13 +109,13 @@ impl Test {
             | Test::Read
             | Test::Register
             | Test::Verify => 65536,
-            Test::Pingpong | Test::Rate | Test::Connections => 64,
+            Test::Pingpong | Test::Rate | Test::Connections | Test::Spread => 64,
         }
     }
 
-    /// Whether it is about memory that the other side may access, which only messages have.
-    pub(crate) fn is_of_memory(self) -> bool {
-        matches!(self, Test::Write | Test::Read | Test::Register)
+    /// Whether only messages have it.
+    pub(crate) fn is_of_messages(self) -> bool {
+        matches!(self, Test::Write | Test::Read | Test::Register | Test::Spread)
     }
 }
 

@@ -28,7 +28,9 @@ pub(crate) fn passive<L: Listener>(job: &Job, listener: &mut L) -> Result<Outcom
         Test::Bidirectional => traffic::exchange_back(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Passive),
         Test::Pingpong => pingpong::answer(job, &mut end)?,
-        Test::Connections | Test::Write | Test::Read | Test::Register => return Err(job.unsuited()),
+        Test::Connections | Test::Spread | Test::Write | Test::Read | Test::Register => {
+            return Err(job.unsuited());
+        }
     }
     Ok(end.outcome(Vec::new()))
 }
@@ -43,7 +45,9 @@ pub(crate) fn active<C: Connector>(job: &Job, connector: &mut C) -> Result<Outco
         Test::Bidirectional => traffic::exchange(job, &mut end)?,
         Test::Verify => return traffic::verify(job, &mut end, Side::Active),
         Test::Pingpong => pingpong::ask(job, &mut end)?,
-        Test::Connections | Test::Write | Test::Read | Test::Register => return Err(job.unsuited()),
+        Test::Connections | Test::Spread | Test::Write | Test::Read | Test::Register => {
+            return Err(job.unsuited());
+        }
     };
     Ok(end.outcome(metrics))
 }

@@ -160,7 +160,7 @@ impl Options {
     fn complete(&mut self) -> Result<()> {
         let one_host = matches!(self.partner, Partner::Here(_));
         if self.candidates.is_empty() {
-            self.candidates = list(if self.tests.iter().all(|test| test.is_of_memory()) {
+            self.candidates = list(if self.tests.iter().all(|test| test.is_of_messages()) {
                 "rstream-msg,tcp-msg"
             } else if one_host {
                 "rstream,tcp,unix"

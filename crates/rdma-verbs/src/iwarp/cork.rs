@@ -4,7 +4,8 @@
 //! follows (`MSG_MORE`), it keeps what does not fill a segment, and the next `send` transmits both. What is kept leaves
 //! with the next request that does not wait, with the next poll, or before a request to another queue pair, so that
 //! requests leave in the order in which they are posted, whatever the connection. If there is no further call, the
-//! system transmits when the peer's host acknowledges what it has got, and after 200 ms at the latest.
+//! system transmits when the peer's host acknowledges what it has got, or after the time-out of TCP: 200 ms, unless the
+//! peer is far away.
 //!
 //! The first request after a poll never waits. The next ones wait only for a consumer whose lateness costs less than the
 //! waiting saves: one that computes before it polls has no late messages, except the first time.
@@ -20,8 +21,8 @@ const MOST: i32 = 32;
 pub(super) const MAX_PAYLOAD: usize = 16384;
 /// Time within which the next call comes soon. It includes sending the request before.
 const SOON: Duration = Duration::from_micros(10);
-/// From which balance on requests wait, and the most and the least that it can be, in microseconds. Nothing is
-/// later than 200 ms.
+/// From which balance on requests wait, and the most and the least that it can be, in microseconds. More
+/// than a time-out of TCP, nothing is late.
 const ENOUGH: i32 = 128;
 const MOST_BALANCE: i32 = 256;
 const LEAST_BALANCE: i32 = -200_000;
@@ -35,7 +36,7 @@ pub(super) struct Cork {
     length: i32,
     /// When the last one was posted, if there are several.
     last: Option<Instant>,
-    /// What waiting saves, or would: a microsecond for each request but the first, if the poll comes soon. Less what it
+    /// What waiting saves, or would: a microsecond for each request but the first, if the series ends soon. Less what it
     /// delays, or would: the time from a request to a call that does not come soon.
     balance: i32,
     /// Whether the socket of the queue pair keeps bytes.
@@ -75,9 +76,10 @@ impl Cork {
         self.keeps = waits;
     }
 
-    /// A poll ends the series. Returns the queue pair whose socket is to send what it keeps.
+    /// A poll, or a request that is not of the series, ends it. Returns the queue pair whose socket is to send what it
+    /// keeps.
     #[inline]
-    pub(super) fn end_by_poll(&mut self) -> Option<QpId> {
+    pub(super) fn end(&mut self) -> Option<QpId> {
         if self.last.is_none() {
             // It was one request.
             self.qp = None;
@@ -90,11 +92,6 @@ impl Cork {
         if self.pay(now) {
             self.balance = MOST_BALANCE.min(self.balance.saturating_add(self.length - 1));
         }
-        self.end()
-    }
-
-    /// A request that is not of the series ends it. Returns the same.
-    pub(super) fn end(&mut self) -> Option<QpId> {
         self.last = None;
         self.qp.take().filter(|_| mem::take(&mut self.keeps))
     }

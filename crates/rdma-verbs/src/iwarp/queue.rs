@@ -238,7 +238,11 @@ impl verbs::MessageQueues for CompletionQueue {
     }
 
     fn post_corked(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
-        self.post_first_or_later(qp, requests, more)
+        self.post_in_series(qp, requests, more)
+    }
+
+    fn uncork(&mut self) {
+        self.end_series();
     }
 
     fn create_srq(&mut self, pd: &ProtectionDomain, depth: u32) -> Result<SrqId> {
@@ -361,9 +365,7 @@ impl verbs::CompletionQueue for CompletionQueue {
         if out.is_empty() {
             return 0;
         }
-        if self.cork.has_series() {
-            self.uncork();
-        }
+        self.end_series();
         let count = if self.ready.is_empty() { self.drive(out) } else { self.take_ready(out) };
         if count == 0 && self.ready.capacity() > super::KEPT_COMPLETIONS {
             self.ready = VecDeque::new();

@@ -165,7 +165,8 @@ impl Socket {
     }
 
     /// Whether the socket keeps what it takes from now on, as if more followed. What does not fill a segment is sent with
-    /// later output, by [`Socket::push`], or by the system: when what was sent before is acknowledged, or after 200 ms.
+    /// later output, by [`Socket::push`], or by the system: when what was sent before is acknowledged, or after a
+    /// time-out (200 ms, unless the peer is far away).
     pub(super) fn keep(&mut self, keep: bool) {
         self.send_flags.set(SendFlags::MORE, keep);
     }

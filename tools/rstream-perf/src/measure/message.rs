@@ -5,6 +5,7 @@ mod access;
 mod flow;
 mod regions;
 mod side;
+mod spread;
 mod turns;
 mod verify;
 
@@ -25,6 +26,7 @@ pub(crate) fn passive(job: &Job, door: &mut MessageDoor) -> Result<Outcome> {
     let mut side = Side::new(Messages::accept(door, shape(job))?, shape(job));
     match job.test {
         Test::Bandwidth | Test::Rate | Test::Register => flow::take(&mut side)?,
+        Test::Spread => spread::take(&mut side)?,
         Test::Pingpong | Test::Connections => turns::answer(&mut side)?,
         Test::Write | Test::Read => access::look(job, &mut side)?,
         Test::Verify => return verify::passive(job, &mut side),
@@ -47,6 +49,7 @@ pub(crate) fn active(job: &Job, way: &MessageWay) -> Result<Outcome> {
         Test::Connections => {
             vec![(Metric::Opening, opening), (Metric::MessageRate, turns::ask(job, &mut side)?)]
         }
+        Test::Spread => spread::give(job, &mut side)?,
         Test::Write | Test::Read => access::ask(job, &mut side)?,
         Test::Register => regions::ask(job, &mut side)?,
         Test::Verify => return verify::active(job, &mut side),
@@ -60,7 +63,10 @@ fn shape(job: &Job) -> Shape {
         Test::Pingpong | Test::Connections => 1,
         _ => (WINDOW_BYTES / job.size).clamp(2, WINDOW),
     };
-    let ends = if job.test == Test::Connections { job.connections } else { 1 };
+    let ends = match job.test {
+        Test::Connections | Test::Spread => job.connections,
+        _ => 1,
+    };
     Shape { ends, window, size: job.size, sleeps: job.sleeps }
 }
 
@@ -102,6 +108,7 @@ mod tests {
             assert_eq!(of(Test::Bandwidth, 5 << 20), rates, "a window of two");
             assert_eq!(of(Test::Rate, 64), [rates[1], rates[0]]);
             assert_eq!(of(Test::Pingpong, 64), latency);
+            assert_eq!(of(Test::Spread, 3000), [rates[1], rates[0]]);
             assert_eq!(of(Test::Connections, 3000), [Metric::Opening, Metric::MessageRate]);
             for test in [Test::Write, Test::Read] {
                 assert_eq!(of(test, 1), rates, "marks of one byte");

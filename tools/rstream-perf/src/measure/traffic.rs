@@ -155,5 +155,5 @@ impl Processor {
 pub(super) fn rates(job: &Job, per_second: f64) -> Vec<(Metric, f64)> {
     let bytes = (Metric::Throughput, per_second / 1e6);
     let messages = (Metric::MessageRate, per_second / job.size as f64);
-    if job.test == Test::Rate { vec![messages, bytes] } else { vec![bytes, messages] }
+    if let Test::Rate | Test::Spread = job.test { vec![messages, bytes] } else { vec![bytes, messages] }
 }

@@ -85,6 +85,7 @@ fn title(run: &Run<'_>, test: Test) -> String {
         Test::Read => "Out of remote memory",
         Test::Register => "Registering memory",
         Test::Connections => "Many connections",
+        Test::Spread => "Messages one way over many connections",
         Test::Verify => "Compared",
     };
     let how = if run.options.sleeps { "sleep" } else { "poll" };

@@ -42,7 +42,7 @@ fn heading(run: &Run<'_>) -> String {
 fn about(run: &Run<'_>, test: Test) -> String {
     let how = if run.options.sleeps { "sleeping" } else { "polling" };
     match test {
-        Test::Connections => format!("{test} ({}), {how}", run.options.connections),
+        Test::Connections | Test::Spread => format!("{test} ({}), {how}", run.options.connections),
         Test::Bidirectional if run.options.threads => format!("{test}, two threads a side, {how}"),
         _ => format!("{test}, {how}"),
     }

@@ -9,7 +9,7 @@ use crate::{QpId, QueuePairs as _, Result, SendRequest};
 impl CompletionQueue {
     /// See [`MessageQueues::post_corked`](crate::MessageQueues::post_corked).
     #[inline]
-    pub(super) fn post_first_or_later(
+    pub(super) fn post_in_series(
         &mut self,
         qp: QpId,
         requests: &[SendRequest<'_>],
@@ -46,11 +46,13 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Sends what waits in a socket, before a poll.
+    /// Sends what waits in a socket: the consumer polls.
     #[inline]
-    pub(super) fn uncork(&mut self) {
-        let keeping = self.cork.end_by_poll();
-        self.push(keeping);
+    pub(super) fn end_series(&mut self) {
+        if self.cork.has_series() {
+            let keeping = self.cork.end();
+            self.push(keeping);
+        }
     }
 
     #[inline]
