@@ -4,6 +4,7 @@
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <pthread.h>
 
 /* What waits in a socket does not leave by itself within SOON_MS: the peer's host acknowledges after 40 ms. */
 enum { FEW = 4, ROUNDS = 3000, SOON_MS = 20 };
@@ -37,15 +38,15 @@ static struct tcp_info output(int fd)
 
 /* Posts series and reads at once, until a series of the client leaves in fewer segments than messages. Returns its
  * socket. */
-static int become_prompt(struct pair *pair)
+static int become_prompt(struct side *client, struct side *server)
 {
-    int fd = socket_of(pair->client.ep);
+    int fd = socket_of(client->ep);
     unsigned quick = 0;
 
     for (unsigned round = 0; round < ROUNDS; round++) {
         uint32_t before = output(fd).tcpi_data_segs_out;
 
-        quick += message_series(&pair->client, &pair->server) < 5 * SERIES;
+        quick += message_series(client, server) < 5 * SERIES;
         if (output(fd).tcpi_data_segs_out - before <= 2)
             return fd;
     }
@@ -57,7 +58,7 @@ static int become_prompt(struct pair *pair)
 static void keep_some(struct pair *pair)
 {
     for (unsigned round = 0; round < ROUNDS / 10; round++) {
-        int fd = become_prompt(pair);
+        int fd = become_prompt(&pair->client, &pair->server);
 
         post_series(&pair->client, &pair->server, FEW);
         /* The system may space out what it sends (BBR). */
@@ -77,7 +78,7 @@ static void leave_together(void)
 
     messages_open(&pair, NULL);
     for (unsigned round = 0; round < 20; round++) {
-        (void)become_prompt(&pair);
+        (void)become_prompt(&pair.client, &pair.server);
         post_series(&pair.client, &pair.server, FEW);
         read_series(pair.client.cq, FEW, SENT, PATIENCE_MS);
         read_series(pair.server.cq, FEW, RECEIVED, SOON_MS);
@@ -151,6 +152,36 @@ static void leave_in_order(void)
     pair_close(&pair);
 }
 
+static void *receive_one(void *queue)
+{
+    struct fi_cq_data_entry entry;
+
+    CHECK_RET(fi_cq_sread(queue, &entry, 1, NULL, PATIENCE_MS), 1);
+    return NULL;
+}
+
+/* While another thread waits for what these bring about, they do not wait. */
+static void leave_beside_sleeper(void)
+{
+    struct separate open;
+    pthread_t sleeper;
+    uint8_t byte;
+
+    separate_open(&open);
+    (void)become_prompt(&open.client, &open.server);
+    post_recv(open.client.ep, &byte, 1, 0);
+    CHECK_INT(pthread_create(&sleeper, NULL, receive_one, open.receives), 0);
+    sleep_ms(50);
+    for (unsigned round = 0; round < 100; round++) {
+        post_series(&open.client, &open.server, FEW);
+        read_series(open.server.cq, FEW, RECEIVED, SOON_MS);
+        read_series(open.client.cq, FEW, SENT, PATIENCE_MS);
+    }
+    CHECK_OK(fi_inject(open.server.ep, pattern(0, 1), 1, FI_ADDR_UNSPEC));
+    CHECK_INT(pthread_join(sleeper, NULL), 0);
+    separate_close(&open);
+}
+
 /* fi_close and fi_shutdown behind a series. */
 static void leave_before_end(void)
 {
@@ -175,6 +206,7 @@ static const struct test tests[] = {
     TEST(leave_together, "short messages, one after the other, leave together for whoever then reads the queue"),
     TEST(leave_without_calls, "without a further call they leave within 400 ms, and later ones at once"),
     TEST(leave_in_order, "a message of another endpoint leaves behind them"),
+    TEST(leave_beside_sleeper, "at once while another thread sleeps in fi_cq_sread"),
     TEST(leave_before_end, "fi_close and fi_shutdown send them first"),
 };
 

@@ -297,6 +297,7 @@ impl<D: Device> CqOps for CompletionQueue<D> {
 
     fn readerr(&self) -> Result<CompletionError> {
         self.engine.with(|state| {
+            state.cq.uncork();
             let queue = &mut state.queues[self.at];
             match queue.entries.pop_front() {
                 Some(Entry::Failure(error)) => Ok(*error),

@@ -23,7 +23,7 @@ use crate::abi::{CompletionsOut, Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
     ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device,
-    MessageQueues, QpId, QueuePairs, SrqId, WaitSet,
+    MessageQueues, QpId, QueuePairs, SendRequest, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -163,6 +163,21 @@ impl<D: Device> State<D> {
             self.leave_wake_up();
         }
         count > 0
+    }
+
+    /// Posts sends. They may leave with later ones if this thread goes on to poll, and no other one does, which would wait
+    /// for what they bring about.
+    #[inline]
+    pub(super) fn post_send(
+        &mut self,
+        qp: QpId,
+        requests: &[SendRequest<'_>],
+        more: bool,
+    ) -> rdma_verbs::Result<()> {
+        if self.armed.has_others() {
+            return self.cq.post_send(qp, requests, more);
+        }
+        self.cq.post_corked(qp, requests, more)
     }
 
     /// Leaves others that sleep the wake-up that this thread may have taken by polls.

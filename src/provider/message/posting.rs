@@ -14,8 +14,8 @@ use crate::abi::{
 };
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    Buffer, Device, Error, MessageQueues as _, Operation as Request, Payload, QueuePairs as _, RecvRequest,
-    RemoteAddress, SendRequest,
+    Buffer, Device, Error, Operation as Request, Payload, QueuePairs as _, RecvRequest, RemoteAddress,
+    SendRequest,
 };
 
 /// Flags of calls that send.
@@ -99,7 +99,7 @@ impl<D: Device> Endpoint<D> {
         let (qp, kind) = (link.qp, operation.kind);
         if is_silent {
             requests.iter_mut().for_each(|request| (request.id, request.signaled) = (NO_OPERATION, false));
-            let posted = state.cq.post_corked(qp, requests, more);
+            let posted = state.post_send(qp, requests, more);
             posted.map_err(|error| self.refused(state, at, error))?;
             state.link(at)?.statistics.posted(kind, requests);
             return Ok(());
@@ -110,7 +110,7 @@ impl<D: Device> Endpoint<D> {
             [one] => one.id = id_of(at, place),
             several => several.iter_mut().for_each(|request| request.id = id_of(at, place)),
         }
-        let posted = state.cq.post_corked(qp, requests, more);
+        let posted = state.post_send(qp, requests, more);
         let link = state.link(at)?;
         match posted {
             Ok(()) => {

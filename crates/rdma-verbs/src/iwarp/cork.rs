@@ -7,38 +7,48 @@
 //! system transmits when the peer's host acknowledges what it has got, or after the time-out of TCP: 200 ms, unless the
 //! peer is far away.
 //!
-//! The first request after a poll never waits. The next ones wait only for a consumer whose lateness costs less than the
-//! waiting saves: one that computes before it polls has no late messages, except the first time.
+//! The first request after a poll never waits. The next ones wait only for a consumer that lets them wait for less time
+//! than they save: one that computes between its calls has no late messages, except the first time.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
 use crate::QpId;
 
-/// How many requests leave together at most.
-const MOST: i32 = 32;
+/// How many requests leave together at most, and how many bytes until then.
+const MOST: u32 = 32;
+const MOST_BYTES: usize = 65536;
 /// Maximum payload of a request that may wait, in bytes.
-pub(super) const MAX_PAYLOAD: usize = 16384;
-/// Time within which the next call comes soon. It includes sending the request before.
-const SOON: Duration = Duration::from_micros(10);
-/// From which balance on requests wait, and the most and the least that it can be, in microseconds. More
-/// than a time-out of TCP, nothing is late.
-const ENOUGH: i32 = 128;
-const MOST_BALANCE: i32 = 256;
-const LEAST_BALANCE: i32 = -200_000;
+pub(super) const MAX_PAYLOAD: usize = 8192;
+/// What a request saves that leaves together with the one before, in nanoseconds.
+const SAVED: i64 = 2000;
+/// From which balance on requests wait, and the most and the least that it can be, in nanoseconds.
+const ENOUGH: i64 = 128_000;
+const MOST_BALANCE: i64 = 256_000;
+const LEAST_BALANCE: i64 = -20_000_000;
+/// A consumer that is away for longer leaves the least balance, because its messages may be later than that.
+const AWAY: Duration = Duration::from_millis(1);
 
-/// The series of requests since the last poll, and how soon polls came after earlier ones.
+/// The series of requests since the last poll, and what earlier ones have saved.
 #[derive(Debug, Default)]
 pub(super) struct Cork {
     /// The queue pair to which the requests of the series were posted.
     qp: Option<QpId>,
-    /// Their number.
-    length: i32,
-    /// When the last one was posted, if there are several.
-    last: Option<Instant>,
-    /// What waiting saves, or would: a microsecond for each request but the first, if the series ends soon. Less what it
-    /// delays, or would: the time from a request to a call that does not come soon.
-    balance: i32,
+    /// Since when requests of the group wait; if they do not, when the last call ended. `None`: there is one request.
+    since: Option<Instant>,
+    /// Number of requests of the group: those that leave together, or would. The first of the series is not among
+    /// them.
+    group: u32,
+    /// Their payload, in bytes.
+    bytes: usize,
+    /// Whether those of the group wait.
+    waits: bool,
+    /// How long the consumer was away since the first of the group, if they do not wait.
+    away: Duration,
+    /// What the series has saved, or would have, beside what its requests waited: it counts when the series ends.
+    saved: i64,
+    /// What earlier series have saved, or would have, less what their requests waited, or would have.
+    balance: i64,
     /// Whether the socket of the queue pair keeps bytes.
     keeps: bool,
 }
@@ -58,52 +68,71 @@ impl Cork {
     /// Begins a series with a request to `qp`, which does not wait.
     #[inline]
     pub(super) fn begin(&mut self, qp: QpId) {
-        (self.qp, self.length) = (Some(qp), 1);
+        self.qp = Some(qp);
     }
 
-    /// Adds a request to the series. Returns whether it may wait in the socket; one that may not takes along what is
-    /// there.
-    pub(super) fn add(&mut self, now: Instant) -> bool {
-        self.pay(now);
-        self.last = Some(now);
-        let waits = self.length % MOST != 0 && self.balance >= ENOUGH;
-        self.length = self.length.saturating_add(1);
-        waits
+    /// Adds a request of this length to the series. Returns whether it may wait in the socket; one that may not takes along what is
+    /// there. Call [`Cork::added`] when it is posted.
+    pub(super) fn add(&mut self, length: usize, clock: impl Fn() -> Instant) -> bool {
+        (self.group, self.bytes) = (self.group + 1, self.bytes + length);
+        if self.group == 1 {
+            self.waits = self.balance >= ENOUGH;
+            self.since = Some(clock());
+        } else if !self.waits {
+            self.pass(clock());
+        }
+        if self.group == MOST || self.bytes >= MOST_BYTES {
+            self.end_group(clock());
+            return false;
+        }
+        self.waits
     }
 
     /// The request was posted. Whether it waits.
-    pub(super) fn added(&mut self, waits: bool) {
+    pub(super) fn added(&mut self, waits: bool, clock: impl Fn() -> Instant) {
         self.keeps = waits;
+        if !waits {
+            self.since = Some(clock());
+        }
     }
 
     /// A poll, or a request that is not of the series, ends it. Returns the queue pair whose socket is to send what it
     /// keeps.
     #[inline]
-    pub(super) fn end(&mut self) -> Option<QpId> {
-        if self.last.is_none() {
+    pub(super) fn end(&mut self, clock: impl Fn() -> Instant) -> Option<QpId> {
+        if self.since.is_none() {
             // It was one request.
             self.qp = None;
             return None;
         }
-        self.end_at(Instant::now())
-    }
-
-    fn end_at(&mut self, now: Instant) -> Option<QpId> {
-        if self.pay(now) {
-            self.balance = MOST_BALANCE.min(self.balance.saturating_add(self.length - 1));
+        if self.group > 0 {
+            self.end_group(clock());
         }
-        self.last = None;
+        self.balance = MOST_BALANCE.min(self.balance + self.saved);
+        (self.saved, self.since) = (0, None);
         self.qp.take().filter(|_| mem::take(&mut self.keeps))
     }
 
-    /// Takes the time since the last request off the balance, unless this call comes soon. Returns whether it does.
-    fn pay(&mut self, now: Instant) -> bool {
-        let late = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        if late > SOON {
-            let late = i32::try_from(late.as_micros()).unwrap_or(i32::MAX);
-            self.balance = LEAST_BALANCE.max(self.balance.saturating_sub(late));
+    /// Adds the time in which the consumer was away, or requests waited.
+    fn pass(&mut self, now: Instant) {
+        let since = self.since.replace(now).unwrap_or(now);
+        self.away += now.saturating_duration_since(since);
+    }
+
+    fn end_group(&mut self, now: Instant) {
+        self.pass(now);
+        let away = mem::take(&mut self.away);
+        let requests = mem::take(&mut self.group);
+        self.bytes = 0;
+        if away > AWAY {
+            (self.balance, self.saved) = (LEAST_BALANCE, 0);
+            return;
         }
-        late <= SOON
+        // At most a million.
+        self.saved += i64::from(requests - 1) * SAVED - away.as_nanos() as i64;
+        if self.saved < 0 {
+            self.balance = LEAST_BALANCE.max(self.balance + mem::take(&mut self.saved));
+        }
     }
 }
 
@@ -124,137 +153,140 @@ mod tests {
             Self { cork: Cork::default(), now: Instant::now() }
         }
 
+        /// One whose requests wait.
+        fn prompt() -> Self {
+            let mut consumer = Self::new();
+            for _ in 0..100 {
+                consumer.posts(10, 0);
+                consumer.polls_after(0);
+            }
+            consumer
+        }
+
         fn passes(&mut self, microseconds: u64) {
             self.now += Duration::from_micros(microseconds);
         }
 
-        /// Posts so many requests, a microsecond apart. Returns how many of them wait.
-        fn posts(&mut self, count: usize) -> usize {
-            (0..count).filter(|_| self.posts_one()).count()
+        /// Posts so many requests, and does something else before each. Returns how many of them wait.
+        fn posts(&mut self, count: usize, microseconds: u64) -> usize {
+            (0..count).filter(|_| self.posts_one(microseconds)).count()
         }
 
-        fn posts_one(&mut self) -> bool {
-            self.passes(1);
+        fn posts_one(&mut self, microseconds: u64) -> bool {
+            self.passes(microseconds);
             if !self.cork.has_series() {
                 self.cork.begin(ONE);
                 return false;
             }
             assert!(self.cork.is_of(ONE));
-            let waits = self.cork.add(self.now);
-            self.cork.added(waits);
+            let waits = self.cork.add(1, || self.now);
+            // A send that transmits takes longer.
+            self.passes(if waits { 0 } else { 3 });
+            self.cork.added(waits, || self.now);
             waits
         }
 
         /// Polls after this time. Returns whether the socket is to send what it keeps.
         fn polls_after(&mut self, microseconds: u64) -> bool {
             self.passes(microseconds);
-            let keeping = self.cork.end_at(self.now);
+            let keeping = self.cork.end(|| self.now);
             assert!(!self.cork.has_series());
             assert!(matches!(keeping, None | Some(ONE)));
             keeping.is_some()
         }
 
-        /// One whose requests wait.
-        fn prompt() -> Self {
-            let mut consumer = Self::new();
-            for _ in 0..MOST_BALANCE {
-                consumer.posts(2);
-                consumer.polls_after(1);
-            }
-            consumer
+        /// How many of 1000 series of so many requests have some that wait.
+        fn waiting(mut self, count: usize, between: u64, before_poll: u64) -> usize {
+            let series = (0..1000).filter(|_| {
+                let waits = self.posts(count, between) > 0;
+                self.polls_after(before_poll);
+                waits
+            });
+            series.count()
         }
     }
 
     #[test]
     fn requests_wait_for_a_consumer_that_polls_soon() {
         let mut consumer = Consumer::new();
-        for _ in 0..ENOUGH {
-            assert_eq!(consumer.posts(2), 0);
-            assert!(!consumer.polls_after(10));
+        for _ in 0..ENOUGH / (8 * SAVED) {
+            assert_eq!(consumer.posts(10, 0), 0);
+            assert!(!consumer.polls_after(0));
         }
-        assert_eq!(consumer.posts(2), 1);
-        assert!(consumer.polls_after(10));
-        assert_eq!(consumer.posts(1), 0, "a single one does not");
-        assert!(!consumer.polls_after(10));
+        assert_eq!(consumer.posts(10, 0), 9);
+        assert!(consumer.polls_after(0));
+        assert_eq!(consumer.posts(1, 0), 0, "a single one does not");
+        assert!(!consumer.polls_after(0));
     }
 
     #[test]
     fn so_many_leave_together() {
         let (mut consumer, most) = (Consumer::prompt(), MOST as usize);
-        assert_eq!(consumer.posts(most), most - 1);
-        assert_eq!(consumer.posts(1), 0, "which takes the others along");
-        assert!(!consumer.polls_after(1), "so nothing is kept");
-        assert_eq!(consumer.posts(2 * most), 2 * (most - 1));
-        assert!(consumer.polls_after(1));
+        assert_eq!(consumer.posts(most, 0), most - 1);
+        assert_eq!(consumer.posts(1, 0), 0, "which takes the others along");
+        assert!(!consumer.polls_after(0), "so nothing is kept");
+        assert_eq!(consumer.posts(2 * most, 0), 2 * (most - 1));
+        assert!(consumer.polls_after(0));
+        consumer.posts(1, 0);
+        assert!(consumer.cork.add(MOST_BYTES - 1, || consumer.now));
+        assert!(!consumer.cork.add(1, || consumer.now));
     }
 
     #[test]
     fn nothing_waits_for_a_consumer_that_never_polls() {
-        assert_eq!(Consumer::new().posts(100_000), 0);
+        assert_eq!(Consumer::new().posts(100_000, 0), 0);
     }
 
     #[test]
-    fn nothing_waits_for_a_consumer_that_computes_before_it_polls() {
-        let (mut consumer, mut waited) = (Consumer::prompt(), 0);
-        for _ in 0..1000 {
-            waited += consumer.posts(5);
-            consumer.polls_after(200);
-        }
-        assert_eq!(waited, 4, "the first time");
-        for _ in 0..1000 {
-            waited += consumer.posts(4);
-            consumer.polls_after(1);
-            consumer.posts(4);
-            consumer.passes(300);
-            consumer.posts(1);
-            consumer.polls_after(1);
-        }
-        assert_eq!(waited, 4, "however soon it polls at other times");
+    fn nothing_waits_where_it_saves_less_than_it_delays() {
+        assert_eq!(Consumer::prompt().waiting(10, 0, 1), 1000);
+        assert_eq!(Consumer::prompt().waiting(10, 1, 2), 1000);
+        // In any case what was saved before is spent.
+        assert!(Consumer::prompt().waiting(10, 0, 20) < 64);
+        assert!(Consumer::prompt().waiting(10, 3, 0) < 64);
+        assert!(Consumer::prompt().waiting(16, 3, 3) < 64);
+        assert!(Consumer::prompt().waiting(2, 0, 1) < 256, "one that waits saves nothing");
+        assert_eq!(Consumer::prompt().waiting(10, 0, 1001), 1);
     }
 
     #[test]
-    fn what_is_late_costs_less_than_waiting_saves() {
-        // Of these, lateness of about 1 µs for a request leaves nothing that waits, and a tenth leaves nearly all.
+    fn seldom_delays_are_paid_for() {
         let waiting = |computes: u64| {
             let mut consumer = Consumer::new();
-            let waited: usize = (0..10_000)
-                .map(|series| {
-                    let waited = consumer.posts(11);
-                    consumer.polls_after(if series % 20 == 0 { computes } else { 1 });
-                    waited
-                })
-                .sum();
-            waited as f64 / 100_000.0
+            let series = (0..10_000).filter(|series| {
+                let waits = consumer.posts(11, 0) > 0;
+                consumer.polls_after(if series % 20 == 0 { computes } else { 0 });
+                waits
+            });
+            series.count()
         };
-        assert!(waiting(20) > 0.9);
-        assert!(waiting(1000) < 0.1);
+        assert!(waiting(100) > 9000);
+        assert!(waiting(500) < 1000);
+        assert!(waiting(5000) < 100);
     }
 
     #[test]
     fn one_pause_is_forgotten() {
         let mut consumer = Consumer::prompt();
-        consumer.posts(2);
+        consumer.posts(2, 0);
         consumer.polls_after(3_600_000_000);
-        let series = LEAST_BALANCE.unsigned_abs() as usize / 100 + 2;
-        let waited: usize = (0..=series)
-            .map(|_| {
-                let waited = consumer.posts(101);
-                consumer.polls_after(1);
-                waited
-            })
-            .sum();
-        assert!((1..101).contains(&waited), "the last one: {waited}");
+        let series = (0..).take_while(|_| {
+            let waits = consumer.posts(101, 0) > 0;
+            consumer.polls_after(0);
+            !waits
+        });
+        assert!((100..120).contains(&series.count()));
     }
 
     #[test]
     fn what_is_kept_leaves_before_another_request_however_it_ends() {
         let mut consumer = Consumer::prompt();
-        assert_eq!(consumer.posts(3), 2);
-        assert_eq!(consumer.cork.end(), Some(ONE));
-        assert_eq!(consumer.cork.end(), None);
-        assert_eq!(consumer.posts(3), 2);
+        assert_eq!(consumer.posts(3, 0), 2);
+        assert_eq!(consumer.cork.end(|| consumer.now), Some(ONE));
+        assert_eq!(consumer.cork.end(|| consumer.now), None);
+        assert_eq!(consumer.posts(3, 0), 2);
         // A request that the queue pair refuses changes nothing.
-        consumer.cork.add(consumer.now);
-        assert!(consumer.polls_after(1));
+        consumer.cork.add(1, || consumer.now);
+        assert!(consumer.polls_after(0));
     }
 }

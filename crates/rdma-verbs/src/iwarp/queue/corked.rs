@@ -26,12 +26,12 @@ impl CompletionQueue {
     fn post_later(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
         let length: usize = requests.iter().map(|request| request.payload.len()).sum();
         if more || length > MAX_PAYLOAD || !self.cork.is_of(qp) {
-            let keeping = self.cork.end();
+            let keeping = self.cork.end(Instant::now);
             self.push(keeping);
             self.cork.begin(qp);
             return self.post_send(qp, requests, more);
         }
-        let waits = self.cork.add(Instant::now());
+        let waits = self.cork.add(length, Instant::now);
         if waits {
             self.with(qp, |pair, ready, sets| {
                 pair.keep_output(true);
@@ -42,7 +42,7 @@ impl CompletionQueue {
         } else {
             self.post_send(qp, requests, more)?;
         }
-        self.cork.added(waits);
+        self.cork.added(waits, Instant::now);
         Ok(())
     }
 
@@ -50,7 +50,7 @@ impl CompletionQueue {
     #[inline]
     pub(super) fn end_series(&mut self) {
         if self.cork.has_series() {
-            let keeping = self.cork.end();
+            let keeping = self.cork.end(Instant::now);
             self.push(keeping);
         }
     }
