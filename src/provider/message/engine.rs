@@ -165,8 +165,8 @@ impl<D: Device> State<D> {
         count > 0
     }
 
-    /// Posts sends. They may leave with later ones if this thread goes on to poll, and no other one does, which would wait
-    /// for what they bring about.
+    /// Posts sends. They may leave together with later ones, unless another thread sleeps: this one may go on to wait for
+    /// it, instead of polling.
     #[inline]
     pub(super) fn post_send(
         &mut self,

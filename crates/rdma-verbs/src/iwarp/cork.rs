@@ -43,11 +43,12 @@ pub(super) struct Cork {
     bytes: usize,
     /// Whether those of the group wait.
     waits: bool,
-    /// How long the consumer was away since the first of the group, if they do not wait.
+    /// How long the consumer was away since the first of the group. If they wait, how long that one did, at the end.
     away: Duration,
-    /// What the series has saved, or would have, beside what its requests waited: it counts when the series ends.
+    /// What the groups of the series have saved, or would have, less what they waited, or would have. It counts when the
+    /// series ends, so that a consumer which never polls saves nothing.
     saved: i64,
-    /// What earlier series have saved, or would have, less what their requests waited, or would have.
+    /// The same of earlier series.
     balance: i64,
     /// Whether the socket of the queue pair keeps bytes.
     keeps: bool,
@@ -71,8 +72,8 @@ impl Cork {
         self.qp = Some(qp);
     }
 
-    /// Adds a request of this length to the series. Returns whether it may wait in the socket; one that may not takes along what is
-    /// there. Call [`Cork::added`] when it is posted.
+    /// Adds a request of this length to the series. Returns whether it may wait in the socket; one that may not takes
+    /// along what is there. Call [`Cork::added`] when it is posted.
     pub(super) fn add(&mut self, length: usize, clock: impl Fn() -> Instant) -> bool {
         (self.group, self.bytes) = (self.group + 1, self.bytes + length);
         if self.group == 1 {
@@ -128,7 +129,7 @@ impl Cork {
             (self.balance, self.saved) = (LEAST_BALANCE, 0);
             return;
         }
-        // At most a million.
+        // At most a million for `AWAY`.
         self.saved += i64::from(requests - 1) * SAVED - away.as_nanos() as i64;
         if self.saved < 0 {
             self.balance = LEAST_BALANCE.max(self.balance + mem::take(&mut self.saved));
