@@ -6,9 +6,9 @@ use crate::{Completion, Connections, MessageQueues, QpId, QueuePairs, Result, Wa
 
 /// A completion queue and the queue pairs that report to it, with their connections.
 pub trait CompletionQueue: QueuePairs + MessageQueues + Connections + Send {
-    /// Fills `out` with completions and returns their number. If completions wait already, it performs no
-    /// input or output; otherwise it drives the queue pairs. 0 means that there is nothing to do until the
-    /// wait set reports something.
+    /// Fills `out` with completions and returns their number. Sends what [`MessageQueues::post_corked`] has left to wait.
+    /// If completions wait already, it performs no other input or output; otherwise it drives the queue pairs. 0 means
+    /// that there is nothing to do until the wait set reports something.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// From now on `wait` becomes readable when [`CompletionQueue::poll`] has something to do, as after

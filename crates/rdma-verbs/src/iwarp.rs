@@ -10,7 +10,7 @@
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
 //! | listeners and sockets | `listener`, `request_sockets`, `handshake_limit`, `socket`, `tap`, `tcp`, `liveness` |
-//! | queues | `queue`, `queue_pair`, `connecting`, `membership`, `notification`, `scratch` |
+//! | queues | `queue`, `queue_pair`, `cork`, `connecting`, `membership`, `notification`, `scratch` |
 
 mod connecting;
 mod cork;

@@ -14,8 +14,8 @@ mod connect;
 mod ending;
 mod entries;
 mod input;
+mod posting;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -25,16 +25,12 @@ use rustix::io::Errno;
 
 use super::connecting::Connecting;
 use super::liveness::Liveness;
-use super::machine::{Machine, Port, Sink, Violation};
+use super::machine::{Machine, Port, Sink};
 use super::membership::{Membership, PollSets};
 use super::scratch::Scratch;
 use super::socket::Socket;
-use crate::{
-    Completion, ConnectionEvent, Error, Interest, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
-    Token, WaitSet,
-};
+use crate::{ConnectionEvent, Error, Interest, QpCapabilities, QpId, Result, Token, WaitSet};
 use ending::{End, Failure, Terminating};
-use entries::{Entries, Queue};
 
 /// Maximum number of receive calls of one `drive`, so that a peer that sends without pause does not hold the
 /// caller. `unread` records that input is left.
@@ -135,38 +131,6 @@ impl QueuePair {
         }
     }
 
-    /// Posts receives. `ready` has the completions that wait to be polled.
-    pub(super) fn post_recv(
-        &mut self,
-        requests: &[RecvRequest<'_>],
-        ready: &mut VecDeque<Completion>,
-        sets: PollSets<'_>,
-    ) -> Result<()> {
-        match self.phase {
-            Phase::Idle | Phase::Connecting(_) | Phase::Open | Phase::Failed(_) => {
-                let entries = Entries {
-                    qp: self.number,
-                    queue: if self.machine.is_for_messages() { Queue::MessageRecv } else { Queue::Recv },
-                    depth: self.capabilities.recv_depth,
-                    free: self.machine.recv_room(),
-                };
-                entries.check(requests.len(), ready)?;
-                self.machine.post_recv(requests)?;
-                self.resume(ready, sets);
-                Ok(())
-            }
-            Phase::Closing { .. } | Phase::Draining | Phase::Terminating(_) | Phase::Over => {
-                Err(Error::BadState { state: self.state(), what: "receive" })
-            }
-        }
-    }
-
-    /// See [`Machine::add_receive`]. `ready` completions wait to be polled.
-    pub(super) fn add_receive(&mut self, request: &RecvRequest<'_>, ready: usize) -> bool {
-        let takes_receives = matches!(self.phase, Phase::Idle | Phase::Connecting(_) | Phase::Open);
-        takes_receives && ready < self.machine.recv_room() && self.machine.add_receive(request)
-    }
-
     /// See [`crate::MessageQueues::hold_writes`].
     pub(super) fn hold_writes(&mut self, hold: bool, sink: &mut impl Sink, sets: PollSets<'_>) {
         self.machine.hold_writes(hold);
@@ -197,89 +161,6 @@ impl QueuePair {
     /// See [`crate::MessageQueues::stalls`].
     pub(super) fn stalls(&self) -> u64 {
         self.machine.stalls()
-    }
-
-    /// Cancels a receive; see [`crate::MessageQueues::cancel_recv`].
-    pub(super) fn cancel_recv(&mut self, id: u64) -> bool {
-        self.machine.cancel_recv(id)
-    }
-
-    /// Posts sends. `ready` has the completions that wait to be polled; others are added [RFC 5041 6.2.1-2].
-    pub(super) fn post_send(
-        &mut self,
-        requests: &[SendRequest<'_>],
-        more: bool,
-        ready: &mut VecDeque<Completion>,
-        sets: PollSets<'_>,
-    ) -> Result<()> {
-        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else {
-            return Err(Error::BadState { state: self.state(), what: "send" });
-        };
-        let entries = Entries {
-            qp: self.number,
-            queue: Queue::Send,
-            depth: self.capabilities.send_depth,
-            free: self.machine.send_room(),
-        };
-        entries.check(requests.len(), ready)?;
-        let posted = {
-            let mut port = Port { wire, sink: ready, scratch: &mut Scratch::take() };
-            self.machine.post_send(requests, more, &mut port)
-        };
-        // A caller with `more` continues at once, so there is no need to wait for room in the socket
-        // meanwhile, unless the completion queue finds its ready sockets by its own set.
-        if (!more || sets.own.is_some()) && self.update_interest(sets) && self.send_output(ready, sets) {
-            self.notify_end();
-        }
-        posted.or_else(|error| self.post_failed(error, ready, sets))
-    }
-
-    /// Whether the socket keeps what it takes, as far as it does not fill a segment, up to the next output.
-    pub(super) fn keep_output(&mut self, keep: bool) {
-        if let Some(socket) = &mut self.socket {
-            socket.keep(keep);
-        }
-    }
-
-    /// Sends what the socket keeps.
-    pub(super) fn push_output(&self) {
-        if let Some(socket) = &self.socket {
-            socket.push();
-        }
-    }
-
-    /// See [`Machine::send_at_once`].
-    pub(super) fn send_at_once(
-        &mut self,
-        request: &SendRequest<'_>,
-        sink: &mut impl Sink,
-        sets: PollSets<'_>,
-    ) -> bool {
-        let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else { return false };
-        let is_sent = {
-            let mut port = Port { wire, sink, scratch: &mut Scratch::take() };
-            self.machine.send_at_once(request, &mut port)
-        };
-        if is_sent && self.update_interest(sets) && self.send_output(sink, sets) {
-            self.notify_end();
-        }
-        is_sent
-    }
-
-    /// Ends the connection if a fault made the post fail. If the fault is a place that cannot be read, the
-    /// completion of the request reports it, and the post succeeds.
-    #[cold]
-    fn post_failed(
-        &mut self,
-        error: Error,
-        ready: &mut VecDeque<Completion>,
-        sets: PollSets<'_>,
-    ) -> Result<()> {
-        let fault = self.machine.fault();
-        if fault.is_some() && self.send_output(ready, sets) {
-            self.notify_end();
-        }
-        if let Some(Violation::LocalPlace) = fault { Ok(()) } else { Err(error) }
     }
 
     /// Receives what arrived and sends what waits.

@@ -33,12 +33,7 @@ impl CompletionQueue {
         }
         let waits = self.cork.add(length, Instant::now);
         if waits {
-            self.with(qp, |pair, ready, sets| {
-                pair.keep_output(true);
-                let posted = pair.post_send(requests, more, ready, sets);
-                pair.keep_output(false);
-                posted
-            })??;
+            self.with(qp, |pair, ready, sets| pair.post_kept_send(requests, ready, sets))??;
         } else {
             self.post_send(qp, requests, more)?;
         }
