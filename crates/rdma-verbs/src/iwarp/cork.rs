@@ -7,8 +7,9 @@
 //! system transmits when the peer's host acknowledges what it has got, or after the time-out of TCP: 200 ms, unless the
 //! peer is far away.
 //!
-//! The first request after a poll never waits. The next ones wait only for a consumer that lets them wait for less time
-//! than they save: one that computes between its calls has no late messages, except the first time.
+//! The first request after a poll never waits. Whether the next ones do depends on a balance: the time that waiting has
+//! saved, less the time that requests have waited. It is kept while none waits, too, as if they did. So a consumer that
+//! computes between its calls has no late messages, except the first time.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ const AWAY: Duration = Duration::from_millis(1);
 pub(super) struct Cork {
     /// The queue pair to which the requests of the series were posted.
     qp: Option<QpId>,
-    /// Since when requests of the group wait; if they do not, when the last call ended. `None`: there is one request.
+    /// If requests of the group wait: when the first one was posted. Otherwise: when the last call ended. `None`: the
+    /// series has one request.
     since: Option<Instant>,
     /// Number of requests of the group: those that leave together, or would. The first of the series is not among
     /// them.
@@ -43,7 +45,7 @@ pub(super) struct Cork {
     bytes: usize,
     /// Whether those of the group wait.
     waits: bool,
-    /// How long the consumer was away since the first of the group. If they wait, how long that one did, at the end.
+    /// If requests of the group do not wait: how long the consumer was not in a call since the first one.
     away: Duration,
     /// What the groups of the series have saved, or would have, less what they waited, or would have. It counts when the
     /// series ends, so that a consumer which never polls saves nothing.
@@ -114,7 +116,7 @@ impl Cork {
         self.qp.take().filter(|_| mem::take(&mut self.keeps))
     }
 
-    /// Adds the time in which the consumer was away, or requests waited.
+    /// Adds the time since [`Cork::since`].
     fn pass(&mut self, now: Instant) {
         let since = self.since.replace(now).unwrap_or(now);
         self.away += now.saturating_duration_since(since);
@@ -129,7 +131,7 @@ impl Cork {
             (self.balance, self.saved) = (LEAST_BALANCE, 0);
             return;
         }
-        // At most a million for `AWAY`.
+        // `AWAY` has a million nanoseconds, so the cast loses nothing.
         self.saved += i64::from(requests - 1) * SAVED - away.as_nanos() as i64;
         if self.saved < 0 {
             self.balance = LEAST_BALANCE.max(self.balance + mem::take(&mut self.saved));
