@@ -36,7 +36,7 @@ impl QueuePair {
         }
     }
 
-    /// See [`Machine::add_receive`]. `ready` completions wait to be polled.
+    /// See [`Machine::add_receive`](super::super::machine::Machine::add_receive). `ready` completions wait to be polled.
     pub(in super::super) fn add_receive(&mut self, request: &RecvRequest<'_>, ready: usize) -> bool {
         let takes_receives = matches!(self.phase, Phase::Idle | Phase::Connecting(_) | Phase::Open);
         takes_receives && ready < self.machine.recv_room() && self.machine.add_receive(request)
@@ -104,7 +104,7 @@ impl QueuePair {
         }
     }
 
-    /// See [`Machine::send_at_once`].
+    /// See [`Machine::send_at_once`](super::super::machine::Machine::send_at_once).
     pub(in super::super) fn send_at_once(
         &mut self,
         request: &SendRequest<'_>,
