@@ -319,12 +319,12 @@ mod tests {
         }
         let source = memory.source(2, 5).unwrap();
         let mut found = b"x".to_vec();
-        for start in [0, 3, 5, 9] {
-            source.append_from(start, &mut found);
+        for range in [0..5, 3..usize::MAX, 1..3, 5..6, 9..usize::MAX] {
+            source.append_to(range, &mut found);
         }
-        assert_eq!(found, b"xcdefgfg");
-        Source::default().append_from(1, &mut found);
-        assert_eq!(found.len(), 8);
+        assert_eq!(found, b"xcdefgfgde");
+        Source::default().append_to(0..1, &mut found);
+        assert_eq!(found.len(), 10);
     }
 
     /// Threads copy the same bytes concurrently: each copy has in every byte what one of the writers wrote.

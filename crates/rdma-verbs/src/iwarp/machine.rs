@@ -16,6 +16,7 @@ mod receives;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod train;
 mod transmit;
 mod validate;
 mod violation;
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 
 pub use encode::SCRATCH;
 pub use placement::{Placement, Target};
-pub use stream::{Fpdu, Taken, Wire, copies};
+pub use stream::{Taken, Wire, copies};
 pub use violation::{Fault, Purpose, Violation};
 
 use failed::Failed;

@@ -9,12 +9,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
-use super::machine::{Fpdu, Placement, Taken, Wire, copies};
+use super::machine::{Placement, Taken, Wire, copies};
 use super::scratch::Scratch;
 use super::tap::Tap;
 use super::tcp;
+use crate::memory::{self, Source};
 use crate::process::Maker;
-use crate::{Error, Result, memory};
+use crate::{Error, Result};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
@@ -75,6 +76,13 @@ impl Socket {
             self.tuned = Some(keepalive);
         }
         Ok(())
+    }
+
+    /// Makes output to a peer on the same host leave as soon as its window allows. No network is between the two whose
+    /// congestion would have to be controlled, and the system's default may space out what is sent (BBR does).
+    pub(super) fn stay_on_host(&self) {
+        // Every system and process may use Reno; if not, the default remains.
+        let _ = sockopt::set_tcp_congestion(&self.descriptor, "reno");
     }
 
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
@@ -279,13 +287,13 @@ impl Wire for Socket {
         if self.tap.is_some() { self.transmit_tapped(pieces, more) } else { self.send(pieces, more) }
     }
 
-    fn transmit_from_memory(&mut self, fpdus: &[Fpdu<'_>]) -> Taken {
+    fn transmit_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
         if self.tap.is_some() {
             // What is captured is what is sent: the memory may change.
-            return self.transmit(&[IoSlice::new(&copies(fpdus))], false);
+            return self.transmit(&[IoSlice::new(&copies(pieces))], false);
         }
         self.attempt(|socket| {
-            let sent = memory::send(socket, fpdus.as_flattened());
+            let sent = memory::send(socket, pieces);
             sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
@@ -60,10 +61,10 @@ impl<'m> Source<'m> {
         self.len() == 0
     }
 
-    /// Appends a copy of the bytes from `start` on to `target`.
-    pub fn append_from(&self, start: usize, target: &mut Vec<u8>) {
-        let start = start.min(self.len());
-        let length = self.len() - start;
+    /// Appends a copy of these of its bytes to `target`. A range beyond the end counts as the end.
+    pub fn append_to(&self, range: Range<usize>, target: &mut Vec<u8>) {
+        let start = range.start.min(self.len());
+        let length = range.end.min(self.len()).saturating_sub(start);
         target.reserve(length);
         // SAFETY: `length` bytes from `start` on are readable (`new`), and there is room for as many after
         // those that `target` has. The copies initialize them. `target` is an exclusive borrow.

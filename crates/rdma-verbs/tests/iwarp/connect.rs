@@ -1,6 +1,7 @@
 //! Connection attempts that succeed, and that fail.
 
 use std::io::{IoSlice, Read as _, Write as _};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::support::*;
@@ -170,6 +171,25 @@ fn addresses_are_reported() {
     assert_eq!(a.end.cq.local_address(a.qp), Some(peer));
     assert_eq!(b.end.cq.peer_address(b.qp), Some(peer));
     assert_eq!(a.end.cq.peer_address(a.qp), b.end.cq.local_address(b.qp));
+}
+
+#[test]
+fn connections_within_a_host_use_reno() {
+    for address in [V4, V6] {
+        let (a, b) = pair_with(Config::default(), Config::default(), address);
+        for side in [&a, &b] {
+            let port = side.end.cq.local_address(side.qp).unwrap().port();
+            let filter = ["state", "established", "sport", "=", &format!(":{port}")];
+            let shown = match Command::new("ss").arg("-Htni").args(filter).output() {
+                Ok(output) => String::from_utf8(output.stdout).unwrap(),
+                Err(error) => {
+                    println!("skipped connections_within_a_host_use_reno: ss: {error}");
+                    return;
+                }
+            };
+            assert!(shown.split_whitespace().any(|word| word == "reno"), "{shown}");
+        }
+    }
 }
 
 #[test]

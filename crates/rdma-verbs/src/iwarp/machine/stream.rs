@@ -2,7 +2,9 @@
 //! takes it.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
+use super::train::Train;
 use super::violation::Violation;
 use crate::memory::Source;
 
@@ -11,20 +13,27 @@ pub trait Wire {
     /// Takes as many bytes of `pieces`, in order, as can be sent now. `more`: more output follows at once.
     fn transmit(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken;
 
-    /// Takes as many bytes of `fpdus`, in order, as can be sent now. A wire that needs slices gets copies.
-    fn transmit_from_memory(&mut self, fpdus: &[Fpdu<'_>]) -> Taken {
-        self.transmit(&[IoSlice::new(&copies(fpdus))], false)
+    /// The same for memory. A wire that needs slices gets copies.
+    fn transmit_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
+        self.transmit(&[IoSlice::new(&copies(pieces))], false)
     }
 }
 
-/// An FPDU whose payload is in registered memory: length field and header, payload, and trailer.
-pub type Fpdu<'m> = [Source<'m>; 3];
-
-/// Copies of these FPDUs, in order.
-pub fn copies(fpdus: &[Fpdu<'_>]) -> Vec<u8> {
+/// Copies of these bytes, in order.
+pub fn copies(pieces: &[Source<'_>]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    fpdus.as_flattened().iter().for_each(|source| source.append_from(0, &mut bytes));
+    append_range(pieces, 0..usize::MAX, &mut bytes);
     bytes
+}
+
+/// Appends a range of these bytes to `target`.
+fn append_range(pieces: &[Source<'_>], range: Range<usize>, target: &mut Vec<u8>) {
+    let mut position = 0;
+    for piece in pieces {
+        let [start, end] = [range.start, range.end].map(|at| at.saturating_sub(position).min(piece.len()));
+        piece.append_to(start..end, target);
+        position += piece.len();
+    }
 }
 
 /// What a [`Wire`] took.
@@ -40,7 +49,7 @@ pub enum Taken {
 
 /// Capacity in bytes up to which an empty buffer is kept; a larger one is freed.
 pub(super) const KEPT: usize = 4096;
-/// See [`Batch::small`].
+/// Longest payload that a [`Batch`] copies next to its header, rather than referring to it.
 const SMALL: usize = 256;
 /// Maximum number of pieces in one call to [`Wire::transmit`].
 const PIECES: usize = 8;
@@ -112,11 +121,13 @@ impl Stream {
         self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
     }
 
-    /// Sends as many of `fpdus` as the socket takes, and stages the rest of the one that it takes in part. The
-    /// caller has flushed what was staged. Returns how many are sent or staged; `None`: memory cannot be read, and
-    /// nothing is sent.
-    pub(super) fn send_from_memory<W: Wire>(&mut self, fpdus: &[Fpdu<'_>], wire: &mut W) -> Option<usize> {
-        let mut left = match wire.transmit_from_memory(fpdus) {
+    /// Sends as much of `train` as the socket takes, and stages the rest of the FPDU that it takes in part. The
+    /// caller has flushed what was staged. Returns how many FPDUs are sent or staged; `None`: memory cannot be read,
+    /// and nothing is sent.
+    pub(super) fn send_train<W: Wire>(&mut self, train: &mut Train<'_>, wire: &mut W) -> Option<usize> {
+        let (pieces, ends) = train.finish();
+        let taken = match wire.transmit_from_memory(pieces) {
+            Taken::Bytes(0) => return Some(0),
             Taken::Bytes(count) => count,
             Taken::Dead => {
                 self.close();
@@ -124,24 +135,12 @@ impl Stream {
             }
             Taken::Unreadable => return None,
         };
-        let mut begun = 0;
-        for fpdu in fpdus {
-            if left == 0 {
-                break;
-            }
-            let size = fpdu.iter().map(Source::len).sum();
-            let taken = left.min(size);
-            self.produced += size as u64;
-            self.taken += taken as u64;
-            if taken < size && self.make_room(size - taken) {
-                let mut skip = taken;
-                for source in fpdu {
-                    source.append_from(skip, &mut self.staged);
-                    skip = skip.saturating_sub(source.len());
-                }
-            }
-            left -= taken;
-            begun += 1;
+        let begun = ends.len().min(ends.partition_point(|&end| end < taken) + 1);
+        let end = ends[..begun].last().map_or(0, |&end| end);
+        self.produced += end as u64;
+        self.taken += taken.min(end) as u64;
+        if taken < end && self.make_room(end - taken) {
+            append_range(pieces, taken..end, &mut self.staged);
         }
         Some(begun)
     }
@@ -250,8 +249,6 @@ pub(super) struct Batch<'a, 's, W: Wire> {
     stream: &'s mut Stream,
     wire: &'s mut W,
     gathered: &'s mut [u8],
-    /// Longest payload that is copied next to its header, rather than referenced.
-    small: usize,
     used: usize,
     /// Offset of the gathered bytes that are in no piece yet.
     run: usize,
@@ -273,23 +270,7 @@ impl<'a, 's, W: Wire> Batch<'a, 's, W> {
     /// A batch that gathers bytes in `gathered`, which has room for any header and any small payload.
     pub(super) fn new(stream: &'s mut Stream, wire: &'s mut W, gathered: &'s mut [u8]) -> Self {
         let pieces = [Piece::Gathered(0, 0); PIECES];
-        Self {
-            stream,
-            wire,
-            gathered,
-            small: SMALL,
-            used: 0,
-            run: 0,
-            pieces,
-            count: 0,
-            length: 0,
-            begun: false,
-        }
-    }
-
-    /// A batch that leaves every payload to the system, which finds out whether it can be read.
-    pub(super) fn of_references(self) -> Self {
-        Self { small: 0, ..self }
+        Self { stream, wire, gathered, used: 0, run: 0, pieces, count: 0, length: 0, begun: false }
     }
 
     /// The position of the stream after everything that was added.
@@ -350,7 +331,7 @@ impl<'a, W: Wire> Output<'a> for Batch<'a, '_, W> {
 
     #[inline(always)]
     fn borrowed(&mut self, bytes: &'a [u8]) {
-        if bytes.len() <= self.small {
+        if bytes.len() <= SMALL {
             return self.copied(bytes);
         }
         // Three pieces are needed: the bytes gathered before it, it, and the bytes gathered after it.

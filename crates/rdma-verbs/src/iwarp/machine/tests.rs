@@ -13,6 +13,7 @@ use iwarp_wire::mpa;
 
 use super::*;
 use crate::iwarp::region::MemoryRegion;
+use crate::memory::Source;
 use crate::{
     Access, Buffer, Memory, MemoryRegion as _, Operation, Payload, ProtectionDomain as _, RemoteAddress,
     Segment,
@@ -60,11 +61,11 @@ impl Wire for Pipe {
         Taken::Bytes(taken)
     }
 
-    fn transmit_from_memory(&mut self, fpdus: &[Fpdu<'_>]) -> Taken {
+    fn transmit_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
         if self.unreadable {
             return Taken::Unreadable;
         }
-        self.transmit(&[IoSlice::new(&copies(fpdus))], false)
+        self.transmit(&[IoSlice::new(&copies(pieces))], false)
     }
 }
 

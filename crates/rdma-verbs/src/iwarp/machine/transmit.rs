@@ -9,10 +9,11 @@ mod respond;
 
 use std::collections::VecDeque;
 
-use super::encode::{self, Chunk, Encoder};
+use super::encode::{self, Chunk, Encoder, Gather};
 use super::failed::Failed;
 use super::reads::Reads;
 use super::stream::{Output as _, Stream, Wire};
+use super::train::Train;
 use super::violation::Violation;
 use super::work::{Body, Pending, Report, Sources, Work};
 use super::{Port, Rules, Sink};
@@ -354,26 +355,35 @@ impl Transmitter {
         port: &mut Port<'_, W, S>,
     ) -> bool {
         self.response_first = next == Next::Request;
-        if next == Next::Request {
-            self.send_direct(port);
-            return true;
-        }
-        let responded = self.respond_direct(reads, port);
-        self.fault = responded.err();
-        responded == Ok(true)
+        let sent = match next {
+            Next::Request => self.send_direct(port),
+            _ => self.respond_direct(reads, port),
+        };
+        self.fault = sent.err();
+        sent == Ok(true)
     }
 
-    /// Sends a part of the oldest queued request straight from its places.
-    fn send_direct<W: Wire, S: Sink>(&mut self, port: &mut Port<'_, W, S>) {
-        let Some(Work { report, body: Body::Message(message), .. }) = self.work.front_mut() else { return };
-        let report = *report;
-        let is_last =
-            message.send(&self.encoder, &mut self.sources, &mut self.stream, (port.wire, port.scratch));
-        self.fault = self.stream.fault().copied();
-        if is_last && self.fault.is_none() {
+    /// Sends segments of the oldest queued request straight from its places. Returns whether the socket may take
+    /// more.
+    fn send_direct<W: Wire, S: Sink>(
+        &mut self,
+        port: &mut Port<'_, W, S>,
+    ) -> std::result::Result<bool, Violation> {
+        let Some(Work { report, body: Body::Message(message), .. }) = self.work.front_mut() else {
+            return Ok(false);
+        };
+        let mut train = Train::new(port.scratch);
+        message.load(&self.encoder, &mut Gather::new(self.sources.places.make_contiguous()), &mut train);
+        let loaded = train.len();
+        let begun = self.stream.send_train(&mut train, port.wire).ok_or(Violation::LocalPlace)?;
+        let (passed, is_complete) = message.pass(&self.encoder, begun);
+        self.sources.advance(passed);
+        if is_complete {
+            let report = *report;
             self.work.pop_front();
             self.pending.push_back(Pending { report, end: self.stream.produced() });
         }
+        Ok(begun == loaded)
     }
 
     /// Fills `chunk` with what is sent next [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 5.3-1]

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use super::encode::{self, Chunk, Encoder, Gather, Head, Message};
-use super::stream::{Batch, Output, Stream, Wire};
+use super::stream::Output;
+use super::train::Train;
 use crate::iwarp::region::RegionCache;
 use crate::{
     Completion, CompletionKind, CompletionStatus, Operation, Payload, Place, QpId, RemoteAddress, Segment,
@@ -150,34 +151,41 @@ impl Streamed {
         Some(last)
     }
 
-    /// Sends a segment straight from its places, and a short rest of the message with it. Returns whether the
-    /// message is complete. `gathered` is as for [`Batch::new`].
-    pub(super) fn send<W: Wire>(
-        &mut self,
+    /// Adds its next segments to `train`, as many as that has room for. `gather` has its places. [`Streamed::pass`]
+    /// records which of them are sent.
+    pub(super) fn load<'m>(
+        mut self,
         encoder: &Encoder,
-        sources: &mut Sources,
-        stream: &mut Stream,
-        (wire, gathered): (&mut W, &mut [u8]),
-    ) -> bool {
-        let mut taken = 0;
-        let mut gather = Gather::new(sources.places.make_contiguous());
-        let mut batch = Batch::new(stream, wire, gathered).of_references();
-        let is_complete = loop {
+        gather: &mut Gather<'m, Place>,
+        train: &mut Train<'m>,
+    ) {
+        while train.has_room() {
             let (portion, last) = self.portion(encoder, usize::MAX);
             let (head, payload) = self.head(portion, last);
-            encoder.segment(&head, &mut gather, payload, &mut batch);
+            encoder.segment(&head, gather, payload, train);
             self.sent += portion as u64;
-            taken += payload;
             if last {
-                self.finish(encoder, &mut batch);
+                self.finish(encoder, train);
             }
-            if last || self.is_worth_a_call() {
-                break last;
+            train.end_fpdu();
+            if last {
+                break;
             }
-        };
-        batch.finish();
-        sources.advance(taken);
-        is_complete
+        }
+    }
+
+    /// Records that its next segments, so many of them, are in the stream. Returns how many bytes of its places that
+    /// is, and whether the message is complete.
+    pub(super) fn pass(&mut self, encoder: &Encoder, segments: usize) -> (usize, bool) {
+        let leading = self.leading_immediate.filter(|_| self.sent == 0 && segments > 0);
+        let before = self.sent;
+        let is_complete = (0..segments).fold(false, |_, _| {
+            let (portion, last) = self.portion(encoder, usize::MAX);
+            self.sent += portion as u64;
+            last
+        });
+        let passed = (self.sent - before) as usize - leading.map_or(0, |_| rdmap::IMMEDIATE);
+        (passed, is_complete)
     }
 
     /// Whether the rest is long enough for a system call of its own.
@@ -257,7 +265,7 @@ impl Sources {
     }
 
     /// Removes so many bytes of places.
-    fn advance(&mut self, mut count: usize) {
+    pub(super) fn advance(&mut self, mut count: usize) {
         while let (Some(place), true) = (self.places.front_mut(), count > 0) {
             let passed = count.min(place.len());
             *place = place.from(passed);

@@ -1,6 +1,6 @@
 //! Establishes the connection of a queue pair: drives the handshake of either side and applies its outcome.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -134,6 +134,9 @@ impl QueuePair {
         }
         self.local = self.local.or_else(|| socket.local_address());
         self.peer = self.peer.or_else(|| socket.peer_address());
+        if self.local.zip(self.peer).is_some_and(|(local, peer)| are_on_one_host(local.ip(), peer.ip())) {
+            socket.stay_on_host();
+        }
         self.machine.establish(agreement);
         self.phase = Phase::Open;
         self.liveness = Some(Liveness::new(keepalive));
@@ -149,5 +152,30 @@ impl QueuePair {
         }
         self.opened = Some(ConnectionEvent::Failed(error));
         self.phase = Phase::Over;
+    }
+}
+
+/// Whether a connection between these addresses does not leave this host.
+fn are_on_one_host(local: IpAddr, peer: IpAddr) -> bool {
+    local == peer || peer.to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_has_equal_addresses_or_is_the_loopback() {
+        for (local, peer, expected) in [
+            ("127.0.0.1", "127.0.0.9", true),
+            ("::1", "::1", true),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1", true),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.2", true),
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("2001:db8::1", "2001:db8::2", false),
+        ] {
+            assert_eq!(are_on_one_host(local.parse().unwrap(), peer.parse().unwrap()), expected, "{peer}");
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! One exchange, recorded once and fed in all splits. The outcome is always the same.
 
+use super::refusals::read;
 use super::*;
-use crate::CompletionKind;
+use crate::{CompletionKind, Place};
 
 /// The outcome of an exchange.
 #[derive(Debug, PartialEq)]
@@ -160,6 +161,79 @@ fn a_wire_that_takes_single_bytes_carries_the_same_stream() {
         b.take(&a.pipe.bytes, true);
         assert_eq!(b.ring_bytes()[1..10_001], bytes);
         assert_eq!((b.completions[0].length, b.completions[0].immediate), (10_000, Some(5)));
+    }
+}
+
+/// Rooms of a wire that takes so many bytes at a time: within each part of an FPDU of 4000 bytes of payload, at its end,
+/// and after several.
+const ROOMS: [usize; 9] = [3, 1000, 4019, 4020, 4022, 4024, 4025, 12_345, 70_000];
+
+/// What `end` sends, a wire's room after the other.
+fn sent_in_parts(end: &mut End, room: usize) -> Vec<u8> {
+    while end.machine.wants_wire() {
+        let before = end.pipe.bytes.len();
+        end.pipe.room = room;
+        end.pump();
+        assert_eq!(end.fault, None);
+        assert!(end.pipe.bytes.len() == before + room || end.machine.is_drained(), "the wire has room left");
+    }
+    std::mem::take(&mut end.pipe.bytes)
+}
+
+#[test]
+fn a_message_in_places_is_the_same_stream_whatever_the_wire_takes() {
+    let remote = RemoteAddress { key: 1, address: 9 };
+    let operations = [
+        PLAIN,
+        send(Some(7), None, false),
+        Operation::Write { remote, immediate: None },
+        Operation::Write { remote, immediate: Some(7) },
+    ];
+    // All but the last are more than one system call sends.
+    for lengths in [&[100_001][..], &[1, 70_000, 3999, 4000], &[4000, 8192]] {
+        let places: Vec<_> = lengths.iter().map(|&length| Place::leaked(length)).collect();
+        for (at, place) in places.iter().enumerate() {
+            place.fill(&pattern(at * 1000, place.len()));
+        }
+        for (crc, operation) in [false, true].into_iter().flat_map(|crc| operations.map(|what| (crc, what))) {
+            let posted = |room| {
+                let mut end = End::for_messages(Side::Active, crc);
+                end.pump();
+                end.pipe = Pipe { room, ..Pipe::default() };
+                end.post(1, operation, Payload::Places(&places)).unwrap();
+                end
+            };
+            let whole = posted(usize::MAX);
+            let ulpdus = ulpdus(&whole.pipe.bytes);
+            assert!(ulpdus.iter().all(|ulpdu| ulpdu.len() <= 4018));
+            let length = lengths.iter().sum::<u32>() as usize;
+            assert!(whole.pipe.calls <= 2 + length / 60_000, "{} calls", whole.pipe.calls);
+            for room in ROOMS {
+                let mut end = posted(0);
+                assert!(sent_in_parts(&mut end, room) == whole.pipe.bytes, "room for {room} bytes");
+                assert_eq!(end.completions.len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_response_is_the_same_stream_whatever_the_wire_takes() {
+    let answered = |room| {
+        let mut end = End::new(Side::Passive, false);
+        end.ring().memory().write(0, &pattern(5, SIZE)).unwrap();
+        let request = read(end.ring().remote_key(), 1, SIZE as u32 - 1);
+        let mut second = request.clone();
+        second[15] = 2;
+        end.pipe.room = 0;
+        end.take(&[request, second].concat(), false);
+        sent_in_parts(&mut end, room)
+    };
+    let whole = answered(usize::MAX);
+    let payload: Vec<u8> = ulpdus(&whole).iter().flat_map(|ulpdu| &ulpdu[14..]).copied().collect();
+    assert!(payload == [&pattern(5, SIZE)[1..]; 2].concat());
+    for room in ROOMS {
+        assert!(answered(room) == whole, "room for {room} bytes");
     }
 }
 

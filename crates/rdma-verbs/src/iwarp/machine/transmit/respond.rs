@@ -3,16 +3,13 @@
 
 use super::super::encode::{self, Chunk, Encoder, Head};
 use super::super::reads::{Reads, Served};
-use super::super::stream::{Fpdu, Wire};
+use super::super::stream::{Output as _, Wire};
+use super::super::train::Train;
 use super::super::violation::{Purpose, Violation};
 use super::super::{Port, Sink};
 use super::Transmitter;
 use crate::Memory;
-use crate::memory::Source;
 use iwarp_wire::rdmap::Opcode;
-
-/// Maximum number of segments that are sent by one system call.
-const SEGMENTS: usize = 8;
 
 /// A segment of a response.
 struct Segment {
@@ -82,29 +79,24 @@ impl Transmitter {
         port: &mut Port<'_, W, S>,
     ) -> Result<bool, Violation> {
         let Some(served) = reads.next_served() else { return Ok(false) };
-        let mut fpdus = [Fpdu::default(); SEGMENTS];
-        let (mut count, mut done) = (0, 0);
-        let mut room = &mut *port.scratch;
-        // The scratch buffer has room for the headers and trailers of so many segments.
-        let mut gather = |bytes: &[u8]| {
-            let (here, rest) = std::mem::take(&mut room).split_at_mut(bytes.len());
-            here.copy_from_slice(bytes);
-            room = rest;
-            Source::from(&*here)
-        };
-        while count < SEGMENTS && done < u64::from(served.left) {
+        let mut train = Train::new(port.scratch);
+        let mut done = 0;
+        while train.has_room() && done < u64::from(served.left) {
             let Segment { head, offset, length } = Segment::of(served, done, &self.encoder, usize::MAX);
             let source = served.memory().and_then(|memory| memory.source(offset, length).ok());
             let payload = source.ok_or_else(|| served.unreadable())?;
             let (trailer, trailing) = self.encoder.trailer(&head, 0);
-            fpdus[count] = [gather(head.bytes()), payload, gather(&trailer[..trailing])];
-            count += 1;
+            train.copied(head.bytes());
+            train.payload(payload);
+            train.copied(&trailer[..trailing]);
+            train.end_fpdu();
             done += length as u64;
         }
-        let fpdus = &fpdus[..count];
-        let begun = self.stream.send_from_memory(fpdus, port.wire).ok_or_else(|| served.unreadable())?;
-        let responded = fpdus[..begun].iter().map(|[_, payload, _]| payload.len()).sum();
-        reads.responded(responded);
-        Ok(begun == count)
+        let loaded = train.len();
+        let begun = self.stream.send_train(&mut train, port.wire).ok_or_else(|| served.unreadable())?;
+        let responded = (0..begun)
+            .fold(0, |done, _| done + Segment::of(served, done, &self.encoder, usize::MAX).length as u64);
+        reads.responded(responded as usize);
+        Ok(begun == loaded)
     }
 }
