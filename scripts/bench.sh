@@ -246,8 +246,9 @@ middle() {
 }
 
 report() {
-    jq -r '"\(.machine.processors) × \(.machine.model), Linux \(.machine.kernel), libfabric \(.machine.libfabric), " +
-        "load \(.machine.load) at the start;\nrounds of \(.settings.seconds) s in turns (\(.settings.rounds)): medians."' \
+    jq -r --arg control "$(</proc/sys/net/ipv4/tcp_congestion_control)" \
+        '"\(.machine.processors) × \(.machine.model), Linux \(.machine.kernel), libfabric \(.machine.libfabric), " +
+        "load \(.machine.load) at the start, \($control) as TCP'"'"'s default;\nrounds of \(.settings.seconds) s in turns (\(.settings.rounds)): medians."' \
         "$results/polling.json"
     printf '\nRatios to the candidate under "against":\n\n'
     ratios
