@@ -436,8 +436,7 @@ fn a_receive_that_comes_back_goes_to_the_one_that_waits() {
         settle(&mut hub.end);
         assert_eq!(hub.end.completions.len(), 0);
         end(&mut hub);
-        hub.end.cq.arm().unwrap();
-        assert!(is_ready(&hub.end.data), "{ending}");
+        assert!(hub.end.cq.arm().unwrap() || is_ready(&hub.end.data), "{ending}");
         let mut done = [Completion::EMPTY; 2];
         assert_eq!(hub.end.cq.poll(&mut done), 1, "{ending}");
         assert_eq!((done[0].qp, summary(&done[0])), (hub.qps[1], (3, Recv, Success, 5)), "{ending}");

@@ -145,6 +145,11 @@ impl Stream {
         Some(begun)
     }
 
+    /// Records why bytes that come next are missing.
+    pub(super) fn fail(&mut self, fault: Violation) {
+        self.fault = Some(fault);
+    }
+
     /// Frees the staging buffer, if it is empty and large.
     pub(super) fn shrink(&mut self) {
         if self.staged() == 0 && self.staged.capacity() > KEPT {

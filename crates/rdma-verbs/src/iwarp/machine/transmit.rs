@@ -355,27 +355,29 @@ impl Transmitter {
         port: &mut Port<'_, W, S>,
     ) -> bool {
         self.response_first = next == Next::Request;
-        let sent = match next {
-            Next::Request => self.send_direct(port),
-            _ => self.respond_direct(reads, port),
-        };
-        self.fault = sent.err();
-        sent == Ok(true)
+        if next == Next::Request {
+            return self.send_direct(port);
+        }
+        let responded = self.respond_direct(reads, port);
+        self.fault = responded.err();
+        responded == Ok(true)
     }
 
     /// Sends segments of the oldest queued request straight from its places. Returns whether the socket may take
     /// more.
-    fn send_direct<W: Wire, S: Sink>(
-        &mut self,
-        port: &mut Port<'_, W, S>,
-    ) -> std::result::Result<bool, Violation> {
+    fn send_direct<W: Wire, S: Sink>(&mut self, port: &mut Port<'_, W, S>) -> bool {
         let Some(Work { report, body: Body::Message(message), .. }) = self.work.front_mut() else {
-            return Ok(false);
+            return false;
         };
         let mut train = Train::new(port.scratch);
         message.load(&self.encoder, &mut Gather::new(self.sources.places.make_contiguous()), &mut train);
         let loaded = train.len();
-        let begun = self.stream.send_train(&mut train, port.wire).ok_or(Violation::LocalPlace)?;
+        let Some(begun) = self.stream.send_train(&mut train, port.wire) else {
+            // It is the oldest queued request that fails, and nothing is sent behind it.
+            self.fault = Some(Violation::LocalPlace);
+            self.stream.fail(Violation::LocalPlace);
+            return false;
+        };
         let (passed, is_complete) = message.pass(&self.encoder, begun);
         self.sources.advance(passed);
         if is_complete {
@@ -383,7 +385,7 @@ impl Transmitter {
             self.work.pop_front();
             self.pending.push_back(Pending { report, end: self.stream.produced() });
         }
-        Ok(begun == loaded)
+        begun == loaded
     }
 
     /// Fills `chunk` with what is sent next [RFC 5040 5.1-3, 5.2.1-6, 5.3-5, 5.5-4] [RFC 5041 5.3-1]

@@ -356,6 +356,20 @@ fn a_read_of_memory_that_is_not_there_ends_the_connection() {
     assert_eq!(end.fault, Some(Fault::Violation(Violation::Stag { purpose: Purpose::Read, stag })));
 }
 
+#[test]
+fn a_message_in_a_place_that_cannot_be_read_is_a_local_error() {
+    let place = Place::leaked(20_000);
+    let mut end = End::for_messages(Side::Active, false);
+    end.pump();
+    end.pipe = Pipe { unreadable: true, ..Pipe::endless() };
+    assert!(matches!(end.post(1, PLAIN, Payload::Places(&[place])), Err(Error::Io { .. })));
+    assert_eq!(end.machine.fault(), Some(Violation::LocalPlace));
+    end.machine.flush(Some(&Violation::LocalPlace.into()), &mut end.completions);
+    let done: Vec<_> = end.completions.iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(done, [(1, CompletionStatus::LocalAccess)]);
+    assert!(end.pipe.bytes.is_empty(), "a Terminate can follow");
+}
+
 /// [RFC 5040 7.1-1]
 #[test]
 fn a_receive_whose_region_died_is_a_local_error() {
