@@ -6,12 +6,12 @@
 /* Longer than what is copied: the system accesses the rest itself. */
 enum { LONG = 1 << 20 };
 
-/* A message or write in memory that cannot be read: the operation fails, one behind it is cancelled, and the connection
- * ends. */
-static void unreadable_source(bool writes, bool with_more)
+/* A message or write in memory of which only the first bytes can be read, if any: the operation fails, one behind it is
+ * cancelled, and the connection ends. */
+static void unreadable_source(size_t readable, bool writes, bool with_more)
 {
-    uint8_t *none = mmap(NULL, LONG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct iovec piece = {none, LONG};
+    uint8_t *memory = mmap(NULL, LONG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct iovec piece = {memory, LONG};
     struct fi_rma_iov remote = {.len = LONG, .key = 1};
     struct fi_msg send = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
     struct fi_msg_rma write = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
@@ -20,7 +20,8 @@ static void unreadable_source(bool writes, bool with_more)
     struct fid_mr *region;
     struct pair pair;
 
-    CHECK(none != MAP_FAILED);
+    CHECK(memory != MAP_FAILED);
+    CHECK(mprotect(memory, readable, PROT_READ) == 0);
     messages_open(&pair, NULL);
     region = message_region(&pair.server, got, LONG, 1);
     post_recv(pair.server.ep, got, LONG, 1);
@@ -40,13 +41,37 @@ static void unreadable_source(bool writes, bool with_more)
     check_no_completion(pair.server.cq);
     close_fid(&region->fid);
     pair_close(&pair);
-    unmap_pages(none, LONG);
+    unmap_pages(memory, LONG);
 }
 
 static void unreadable_memory(void)
 {
-    for (unsigned i = 0; i < 4; i++)
-        unreadable_source(i % 2, i / 2);
+    const size_t readable[] = {0, 4096, LONG / 2, LONG - 4096};
+
+    for (unsigned i = 0; i < 16; i++)
+        unreadable_source(readable[i / 4], i % 2, i / 2 % 2);
+}
+
+/* A read of a region of which only the first half can be read: it fails, and the connection ends. */
+static void unreadable_region(void)
+{
+    uint8_t *memory = map_pages(LONG);
+    static uint8_t got[LONG];
+    struct fid_mr *region;
+    struct pair pair;
+
+    CHECK(mprotect(memory + LONG / 2, LONG / 2, PROT_NONE) == 0);
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, memory, LONG, 1);
+    CHECK_OK(fi_read(pair.client.ep, got, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(2)));
+    (void)await_failed(pair.client.cq, 2, WAS_READ, FI_ECANCELED);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    check_no_completion(pair.client.cq);
+    check_no_completion(pair.server.cq);
+    close_fid(&region->fid);
+    pair_close(&pair);
+    unmap_pages(memory, LONG);
 }
 
 /* LONG bytes whose second half cannot be written. */
@@ -168,7 +193,8 @@ static void unwritable_region(void)
 }
 
 static const struct test tests[] = {
-    TEST(unreadable_memory, "a message or write in memory that cannot be read: FI_EFAULT, and the end"),
+    TEST(unreadable_memory, "a message or write in memory that cannot be read, or only in part: FI_EFAULT, and the end"),
+    TEST(unreadable_region, "a read of memory that can be read only in part: it fails, and both sides end"),
     TEST(unwritable_region, "a peer's write to memory that cannot be written: both sides end, no receive is to blame"),
     TEST(unwritable_memory, "a message or response to memory that cannot be written: FI_EFAULT once, and the end"),
 };

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use place::Place;
-pub use transfer::{Source, send};
+pub use transfer::{Source, append_range, send};
 
 use super::{Error, Result};
 
@@ -317,14 +317,34 @@ mod tests {
             let error = OutOfBounds { offset, length, size: 8 };
             assert_eq!(memory.source(offset, length).unwrap_err(), error);
         }
-        let source = memory.source(2, 5).unwrap();
+    }
+
+    #[test]
+    fn a_range_of_sources_is_copied_unless_it_cannot_be_read() {
+        let memory = Memory::zeroed(8).unwrap();
+        memory.write(0, b"abcdefgh").unwrap();
+        let sources = [memory.source(2, 5).unwrap(), Source::default(), Source::from(&b"12"[..])];
         let mut found = b"x".to_vec();
-        for range in [0..5, 3..usize::MAX, 1..3, 5..6, 9..usize::MAX] {
-            source.append_to(range, &mut found);
+        for range in [0..7, 3..usize::MAX, 1..3, 4..6, 7..9, 9..usize::MAX] {
+            assert!(append_range(&sources, range, &mut found));
         }
-        assert_eq!(found, b"xcdefgfgde");
-        Source::default().append_to(0..1, &mut found);
-        assert_eq!(found.len(), 10);
+        assert_eq!(found, b"xcdefg12fg12deg1");
+        assert!(append_range(&[], 0..1, &mut found));
+        if cfg!(miri) {
+            return;
+        }
+        // A page without rights behind one with rights.
+        let pages = map(8192, libc::MAP_PRIVATE, None).unwrap();
+        // SAFETY: the second page of the mapping, to which nothing refers.
+        assert_eq!(unsafe { libc::mprotect(pages.as_ptr().add(4096).cast(), 4096, libc::PROT_NONE) }, 0);
+        // SAFETY: the system checks what it reads, and nothing else reads it.
+        let half = unsafe { Source::new(pages.as_ptr(), 8192) };
+        assert!(!append_range(&[half], 4000..4100, &mut found));
+        assert_eq!(found.len(), 16);
+        assert!(append_range(&[half], 4000..4096, &mut found));
+        assert_eq!(found[16..], [0; 96]);
+        // SAFETY: the mapping, which is used no more.
+        assert_eq!(unsafe { libc::munmap(pages.as_ptr().cast(), 8192) }, 0);
     }
 
     /// Threads copy the same bytes concurrently: each copy has in every byte what one of the writers wrote.

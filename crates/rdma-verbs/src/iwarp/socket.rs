@@ -290,7 +290,8 @@ impl Wire for Socket {
     fn transmit_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
         if self.tap.is_some() {
             // What is captured is what is sent: the memory may change.
-            return self.transmit(&[IoSlice::new(&copies(pieces))], false);
+            let Some(bytes) = copies(pieces) else { return Taken::Unreadable };
+            return self.transmit(&[IoSlice::new(&bytes)], false);
         }
         self.attempt(|socket| {
             let sent = memory::send(socket, pieces);

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -61,18 +62,64 @@ impl<'m> Source<'m> {
         self.len() == 0
     }
 
-    /// Appends a copy of these of its bytes to `target`. A range beyond the end counts as the end.
-    pub fn append_to(&self, range: Range<usize>, target: &mut Vec<u8>) {
+    /// These of its bytes. A range beyond the end counts as the end.
+    fn part(&self, range: Range<usize>) -> Self {
         let start = range.start.min(self.len());
         let length = range.end.min(self.len()).saturating_sub(start);
-        target.reserve(length);
-        // SAFETY: `length` bytes from `start` on are readable (`new`), and there is room for as many after
-        // those that `target` has. The copies initialize them. `target` is an exclusive borrow.
-        unsafe {
-            let base = self.0.iov_base.cast::<u8>().add(start);
-            copy::copy(base, target.as_mut_ptr().add(target.len()), length);
-            target.set_len(target.len() + length);
+        // SAFETY: the result is within the bytes that are readable for `'m` (`new`), or at their end.
+        unsafe { Self::new(self.0.iov_base.cast::<u8>().add(start), length) }
+    }
+}
+
+/// Appends a copy of this range of the bytes of `sources` to `target`. Returns whether all of them could be read; if
+/// not, `target` is what it was.
+///
+/// The system makes the copy, because it finds out whether memory can be read. Where a process may not ask it for
+/// that, the copy is made here, and memory that cannot be read ends the process.
+pub fn append_range(sources: &[Source<'_>], range: Range<usize>, target: &mut Vec<u8>) -> bool {
+    let mut position = 0;
+    let mut parts = Vec::with_capacity(sources.len());
+    for source in sources {
+        let [start, end] = [range.start, range.end].map(|at| at.saturating_sub(position));
+        parts.push(source.part(start..end));
+        position += source.len();
+    }
+    let length = parts.iter().map(Source::len).sum();
+    target.reserve(length);
+    match read_by_system(&parts, &mut target.spare_capacity_mut()[..length]) {
+        // SAFETY: there is room for `length` more bytes (`reserve`), and the system has written as many.
+        Ok(count) if count == length => unsafe { target.set_len(target.len() + length) },
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            parts.iter().for_each(|part| append(part, target));
         }
+        _ => return false,
+    }
+    true
+}
+
+/// Has the system copy `sources` to `target`, which has their length. Returns how many bytes it could read before
+/// others that it could not, if any.
+fn read_by_system(sources: &[Source<'_>], target: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+    if cfg!(miri) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
+    let (remote, count) = (sources.as_ptr().cast(), sources.len() as libc::c_ulong);
+    // SAFETY: both lists of vectors live through the call (a `Source` has the layout of one). The kernel writes
+    // `target` only, which is an exclusive borrow, and checks the addresses that it reads.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, remote, count, 0) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// Appends a copy of the bytes to `target`.
+fn append(source: &Source<'_>, target: &mut Vec<u8>) {
+    target.reserve(source.len());
+    // SAFETY: the bytes are readable (`Source::new`), and there is room for as many after those that `target` has.
+    // The copies initialize them. `target` is an exclusive borrow.
+    unsafe {
+        let base = source.0.iov_base.cast::<u8>();
+        copy::copy(base, target.as_mut_ptr().add(target.len()), source.len());
+        target.set_len(target.len() + source.len());
     }
 }
 

@@ -2,11 +2,10 @@
 //! takes it.
 
 use std::io::IoSlice;
-use std::ops::Range;
 
 use super::train::Train;
 use super::violation::Violation;
-use crate::memory::Source;
+use crate::memory::{Source, append_range};
 
 /// Takes bytes for the peer: a socket, or the queue of a test.
 pub trait Wire {
@@ -15,25 +14,17 @@ pub trait Wire {
 
     /// The same for memory. A wire that needs slices gets copies.
     fn transmit_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
-        self.transmit(&[IoSlice::new(&copies(pieces))], false)
+        match copies(pieces) {
+            Some(bytes) => self.transmit(&[IoSlice::new(&bytes)], false),
+            None => Taken::Unreadable,
+        }
     }
 }
 
-/// Copies of these bytes, in order.
-pub fn copies(pieces: &[Source<'_>]) -> Vec<u8> {
+/// Copies of these bytes, in order, if they can be read.
+pub fn copies(pieces: &[Source<'_>]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    append_range(pieces, 0..usize::MAX, &mut bytes);
-    bytes
-}
-
-/// Appends a range of these bytes to `target`.
-fn append_range(pieces: &[Source<'_>], range: Range<usize>, target: &mut Vec<u8>) {
-    let mut position = 0;
-    for piece in pieces {
-        let [start, end] = [range.start, range.end].map(|at| at.saturating_sub(position).min(piece.len()));
-        piece.append_to(start..end, target);
-        position += piece.len();
-    }
+    append_range(pieces, 0..usize::MAX, &mut bytes).then_some(bytes)
 }
 
 /// What a [`Wire`] took.
@@ -122,8 +113,8 @@ impl Stream {
     }
 
     /// Sends as much of `train` as the socket takes, and stages the rest of the FPDU that it takes in part. The
-    /// caller has flushed what was staged. Returns how many FPDUs are sent or staged; `None`: memory cannot be read,
-    /// and nothing is sent.
+    /// caller has flushed what was staged. Returns how many FPDUs are sent or staged; `None`: memory cannot be read, and
+    /// nothing is sent any more but a Terminate, if it can follow.
     pub(super) fn send_train<W: Wire>(&mut self, train: &mut Train<'_>, wire: &mut W) -> Option<usize> {
         let (pieces, ends) = train.finish();
         let taken = match wire.transmit_from_memory(pieces) {
@@ -139,8 +130,10 @@ impl Stream {
         let end = ends[..begun].last().map_or(0, |&end| end);
         self.produced += end as u64;
         self.taken += taken.min(end) as u64;
-        if taken < end && self.make_room(end - taken) {
-            append_range(pieces, taken..end, &mut self.staged);
+        if taken < end && self.make_room(end - taken) && !append_range(pieces, taken..end, &mut self.staged) {
+            // A Terminate would lie within the FPDU that cannot be finished.
+            self.close();
+            return None;
         }
         Some(begun)
     }

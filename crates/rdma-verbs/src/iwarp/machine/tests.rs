@@ -65,7 +65,7 @@ impl Wire for Pipe {
         if self.unreadable {
             return Taken::Unreadable;
         }
-        self.transmit(&[IoSlice::new(&copies(pieces))], false)
+        self.transmit(&[IoSlice::new(&copies(pieces).unwrap())], false)
     }
 }
 
