@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -19,6 +20,11 @@ use crate::{Error, Result};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+/// Lengths that exceed one segment of the loopback device by little (it has 65 536 bytes, with the headers of IPv6 or
+/// IPv4 and TCP): a message of 64 KiB with its headers.
+const HALVED: Range<usize> = 65_464..72 * 1024;
+/// Most pieces of memory that [`Socket::send_halves`] takes.
+const HALVED_PIECES: usize = 8;
 
 /// A connected socket, or one that is connecting; never blocks, never raises a signal.
 #[derive(Debug)]
@@ -30,6 +36,10 @@ pub(super) struct Socket {
     send_flags: SendFlags,
     /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
+    /// Whether the peer is on the same host.
+    stays_on_host: bool,
+    /// Whether a message from this host has arrived since memory was sent last: the peer may wait for the answer.
+    answers: bool,
     /// The capture of what passes, if one is asked for.
     tap: Option<Box<Tap>>,
 }
@@ -62,7 +72,19 @@ impl Socket {
             Err(errno) => Some(errno),
         };
         let (maker, tap) = (Maker::this_process(), Tap::new(true));
-        Ok((Self { descriptor, maker, send_error: None, send_flags: SEND_FLAGS, tuned: None, tap }, refused))
+        Ok((
+            Self {
+                descriptor,
+                maker,
+                send_error: None,
+                send_flags: SEND_FLAGS,
+                tuned: None,
+                stays_on_host: false,
+                answers: false,
+                tap,
+            },
+            refused,
+        ))
     }
 
     /// Sets the options of every connection: no delay, and keep-alive probes. These detect that the peer's
@@ -80,7 +102,8 @@ impl Socket {
 
     /// Makes output to a peer on the same host leave as soon as its window allows. No network is between the two whose
     /// congestion would have to be controlled, and the system's default may space out what is sent (BBR does).
-    pub(super) fn stay_on_host(&self) {
+    pub(super) fn stay_on_host(&mut self) {
+        self.stays_on_host = true;
         // Every system and process may use Reno; if not, the default remains.
         let _ = sockopt::set_tcp_congestion(&self.descriptor, "reno");
     }
@@ -126,6 +149,12 @@ impl Socket {
         let unacknowledged = tcp::unacknowledged(self.as_fd()).unwrap_or(0);
         tap.received(|| self.ends(), &buffer[..count], unacknowledged);
         Ok(count)
+    }
+
+    /// A message has arrived.
+    #[inline]
+    pub(super) fn note_message(&mut self) {
+        self.answers = self.stays_on_host;
     }
 
     /// Whether there is something to receive: data, the end of the input, or an error.
@@ -183,6 +212,37 @@ impl Socket {
     pub(super) fn push(&self) {
         // Setting the option has this effect even if it is set. A socket that cannot has lost its connection.
         let _ = sockopt::set_tcp_nodelay(&self.descriptor, true);
+    }
+
+    /// Sends `pieces`, `length` bytes, as two segments of equal length: the peer copies the first while this side copies
+    /// the second. By one call the first would be as long as a segment may be, and leave little for the second.
+    fn send_halves(&mut self, pieces: &[Source<'_>], length: usize) -> Taken {
+        let half = length / 2;
+        let first = self.send_range(pieces, 0..half);
+        if first != Taken::Bytes(half) {
+            return first;
+        }
+        match self.send_range(pieces, half..length) {
+            Taken::Bytes(count) => Taken::Bytes(half + count),
+            // Sending the rest reports it again.
+            Taken::Dead | Taken::Unreadable => first,
+        }
+    }
+
+    /// Sends this range of the bytes of `pieces`, at most [`HALVED_PIECES`] of them.
+    fn send_range(&mut self, pieces: &[Source<'_>], range: Range<usize>) -> Taken {
+        let mut parts = [Source::default(); HALVED_PIECES];
+        for (place, part) in parts.iter_mut().zip(memory::parts(pieces, range)) {
+            *place = part;
+        }
+        self.send_from_memory(&parts)
+    }
+
+    fn send_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
+        self.attempt(|socket| {
+            let sent = memory::send(socket, pieces);
+            sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })
     }
 
     /// Attempts to send by `call`.
@@ -293,10 +353,11 @@ impl Wire for Socket {
             let Some(bytes) = copies(pieces) else { return Taken::Unreadable };
             return self.transmit(&[IoSlice::new(&bytes)], false);
         }
-        self.attempt(|socket| {
-            let sent = memory::send(socket, pieces);
-            sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        })
+        let length = pieces.iter().map(Source::len).sum();
+        if std::mem::take(&mut self.answers) && HALVED.contains(&length) && pieces.len() <= HALVED_PIECES {
+            return self.send_halves(pieces, length);
+        }
+        self.send_from_memory(pieces)
     }
 }
 
@@ -331,8 +392,17 @@ pub(super) fn accept(
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
     let maker = Maker::this_process();
     let tap = Tap::new(false);
-    let socket =
-        Socket { descriptor, maker, send_error: None, send_flags: SEND_FLAGS, tuned: Some(keepalive), tap };
+    let (send_flags, tuned) = (SEND_FLAGS, Some(keepalive));
+    let socket = Socket {
+        descriptor,
+        maker,
+        send_error: None,
+        send_flags,
+        tuned,
+        stays_on_host: false,
+        answers: false,
+        tap,
+    };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
@@ -377,14 +447,54 @@ fn tune(descriptor: BorrowedFd<'_>, keepalive: Duration) -> rustix::io::Result<(
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_is_accepted_is_tuned() {
+    /// Two ends of one connection on this host.
+    fn connected() -> (Socket, Socket) {
         let keepalive = Duration::from_secs(40);
         let listening = listen("127.0.0.1:0".parse().unwrap(), 1, keepalive).unwrap();
-        let (_client, refused) = Socket::connect(bound_address(listening.as_fd()).unwrap(), None).unwrap();
+        let (mut client, refused) = Socket::connect(bound_address(listening.as_fd()).unwrap(), None).unwrap();
         assert_eq!(refused, None);
         assert!(has_waiting_peer(listening.as_fd()));
-        let (mut accepted, _) = accept(listening.as_fd(), keepalive).unwrap();
+        let (accepted, _) = accept(listening.as_fd(), keepalive).unwrap();
+        client.stay_on_host();
+        (client, accepted)
+    }
+
+    #[test]
+    fn halves_are_the_same_stream() {
+        let bytes: Vec<u8> = (0..HALVED.end as u32).map(|at| (at.wrapping_mul(at) >> 7) as u8).collect();
+        let (mut here, there) = connected();
+        let mut arrived = vec![0; 2 * bytes.len()];
+        for length in [HALVED.start, HALVED.start + 1, 65_600, HALVED.end - 1] {
+            for cuts in [&[][..], &[0], &[20, 64_768], &[length / 2], &[1, 2, 3, 4, 5, 6, length - 1]] {
+                let ends = cuts.iter().copied().chain([length]);
+                let pieces: Vec<_> = ends
+                    .scan(0, |at, end| Some(Source::from(&bytes[std::mem::replace(at, end)..end])))
+                    .collect();
+                // Nobody receives until the socket takes no more.
+                let mut taken = 0;
+                let full = loop {
+                    here.note_message();
+                    match here.transmit_from_memory(&pieces) {
+                        Taken::Bytes(count) if count == length => taken += length,
+                        Taken::Bytes(count) => break count,
+                        other => panic!("{other:?}"),
+                    }
+                };
+                let mut seen = 0;
+                while seen < taken + full {
+                    let Ok(count @ 1..) = there.receive(&mut arrived) else { continue };
+                    for (at, byte) in (seen..).zip(&arrived[..count]) {
+                        assert_eq!(*byte, bytes[at % length], "{length}, {cuts:?}: byte {at}");
+                    }
+                    seen += count;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_accepted_is_tuned() {
+        let (_client, mut accepted) = connected();
         let settings = |socket: &Socket| {
             let socket = socket.as_fd();
             assert_eq!(sockopt::tcp_nodelay(socket), Ok(true));

@@ -71,19 +71,22 @@ impl<'m> Source<'m> {
     }
 }
 
+/// What each of `sources` has of this range of their bytes.
+pub fn parts<'m>(sources: &[Source<'m>], range: Range<usize>) -> impl Iterator<Item = Source<'m>> {
+    sources.iter().scan(0, move |position, source| {
+        let [start, end] = [range.start, range.end].map(|at| at.saturating_sub(*position));
+        *position += source.len();
+        Some(source.part(start..end))
+    })
+}
+
 /// Appends a copy of this range of the bytes of `sources` to `target`. Returns whether all of them could be read; if
 /// not, `target` is what it was.
 ///
 /// The system makes the copy, because it finds out whether memory can be read. Where a process may not ask it for
 /// that, the copy is made here, and memory that cannot be read ends the process.
 pub fn append_range(sources: &[Source<'_>], range: Range<usize>, target: &mut Vec<u8>) -> bool {
-    let mut position = 0;
-    let mut parts = Vec::with_capacity(sources.len());
-    for source in sources {
-        let [start, end] = [range.start, range.end].map(|at| at.saturating_sub(position));
-        parts.push(source.part(start..end));
-        position += source.len();
-    }
+    let parts: Vec<_> = parts(sources, range).collect();
     let length = parts.iter().map(Source::len).sum();
     target.reserve(length);
     match read_by_system(&parts, &mut target.spare_capacity_mut()[..length]) {

@@ -44,6 +44,11 @@ impl QueuePair {
             if let Err(fault) = self.machine.feed(&scratch[..count - placed], &mut counting) {
                 return Some(End::Fault(fault));
             }
+            if counting.count > 0
+                && let Some(socket) = &mut self.socket
+            {
+                socket.note_message();
+            }
             if !thorough && (counting.count > 0 || count < asked) {
                 return None;
             }
