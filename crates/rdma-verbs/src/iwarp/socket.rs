@@ -33,13 +33,13 @@ pub(super) struct Socket {
     maker: Maker,
     /// The error that ended the sending side. Input is still received until it ends.
     send_error: Option<Errno>,
-    send_flags: SendFlags,
+    /// See [`Socket::keep`].
+    keeps: bool,
     /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
-    /// Whether the peer is on the same host.
-    stays_on_host: bool,
-    /// Whether a message from this host has arrived since memory was sent last: the peer may wait for the answer.
-    answers: bool,
+    /// Whether a message has arrived since memory was sent last: the peer may wait for the answer. Only of a peer on
+    /// this host.
+    answers: Option<bool>,
     /// The capture of what passes, if one is asked for.
     tap: Option<Box<Tap>>,
 }
@@ -73,16 +73,7 @@ impl Socket {
         };
         let (maker, tap) = (Maker::this_process(), Tap::new(true));
         Ok((
-            Self {
-                descriptor,
-                maker,
-                send_error: None,
-                send_flags: SEND_FLAGS,
-                tuned: None,
-                stays_on_host: false,
-                answers: false,
-                tap,
-            },
+            Self { descriptor, maker, send_error: None, keeps: false, tuned: None, answers: None, tap },
             refused,
         ))
     }
@@ -103,7 +94,7 @@ impl Socket {
     /// Makes output to a peer on the same host leave as soon as its window allows. No network is between the two whose
     /// congestion would have to be controlled, and the system's default may space out what is sent (BBR does).
     pub(super) fn stay_on_host(&mut self) {
-        self.stays_on_host = true;
+        self.answers = Some(false);
         // Every system and process may use Reno; if not, the default remains.
         let _ = sockopt::set_tcp_congestion(&self.descriptor, "reno");
     }
@@ -154,7 +145,9 @@ impl Socket {
     /// A message has arrived.
     #[inline]
     pub(super) fn note_message(&mut self) {
-        self.answers = self.stays_on_host;
+        if let Some(answers) = &mut self.answers {
+            *answers = true;
+        }
     }
 
     /// Whether there is something to receive: data, the end of the input, or an error.
@@ -194,7 +187,7 @@ impl Socket {
     /// See [`Wire::transmit`].
     #[inline]
     fn send(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
-        let flags = if more { self.send_flags | SendFlags::MORE } else { self.send_flags };
+        let flags = if more || self.keeps { SEND_FLAGS | SendFlags::MORE } else { SEND_FLAGS };
         self.attempt(|socket| match pieces {
             [piece] => net::send(socket, piece, flags),
             pieces => net::sendmsg(socket, pieces, &mut net::SendAncillaryBuffer::default(), flags),
@@ -205,7 +198,7 @@ impl Socket {
     /// later output, by [`Socket::push`], or by the system: when what was sent before is acknowledged, or after a
     /// time-out (200 ms, unless the peer is far away).
     pub(super) fn keep(&mut self, keep: bool) {
-        self.send_flags.set(SendFlags::MORE, keep);
+        self.keeps = keep;
     }
 
     /// Sends what the socket keeps.
@@ -354,7 +347,10 @@ impl Wire for Socket {
             return self.transmit(&[IoSlice::new(&bytes)], false);
         }
         let length = pieces.iter().map(Source::len).sum();
-        if std::mem::take(&mut self.answers) && HALVED.contains(&length) && pieces.len() <= HALVED_PIECES {
+        if self.answers.as_mut().is_some_and(std::mem::take)
+            && HALVED.contains(&length)
+            && pieces.len() <= HALVED_PIECES
+        {
             return self.send_halves(pieces, length);
         }
         self.send_from_memory(pieces)
@@ -392,17 +388,8 @@ pub(super) fn accept(
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
     let maker = Maker::this_process();
     let tap = Tap::new(false);
-    let (send_flags, tuned) = (SEND_FLAGS, Some(keepalive));
-    let socket = Socket {
-        descriptor,
-        maker,
-        send_error: None,
-        send_flags,
-        tuned,
-        stays_on_host: false,
-        answers: false,
-        tap,
-    };
+    let tuned = Some(keepalive);
+    let socket = Socket { descriptor, maker, send_error: None, keeps: false, tuned, answers: None, tap };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
