@@ -44,12 +44,14 @@ impl QueuePair {
             if let Err(fault) = self.machine.feed(&scratch[..count - placed], &mut counting) {
                 return Some(End::Fault(fault));
             }
-            if counting.count > 0
-                && let Some(socket) = &mut self.socket
-            {
-                socket.note_message();
-            }
-            if !thorough && (counting.count > 0 || count < asked) {
+            if counting.count > 0 {
+                if let Some(socket) = &mut self.socket {
+                    socket.note_message();
+                }
+                if !thorough {
+                    return None;
+                }
+            } else if !thorough && count < asked {
                 return None;
             }
         }
