@@ -37,9 +37,10 @@ pub(super) struct Socket {
     keeps: bool,
     /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
-    /// Whether a message has arrived since memory was sent last: the peer may wait for the answer. Only of a peer on
-    /// this host.
-    answers: Option<bool>,
+    /// Whether the peer is on this host.
+    stays_on_host: bool,
+    /// Whether a message has arrived since memory was sent last: the peer may wait for the answer.
+    answers: bool,
     /// The capture of what passes, if one is asked for.
     tap: Option<Box<Tap>>,
 }
@@ -73,7 +74,16 @@ impl Socket {
         };
         let (maker, tap) = (Maker::this_process(), Tap::new(true));
         Ok((
-            Self { descriptor, maker, send_error: None, keeps: false, tuned: None, answers: None, tap },
+            Self {
+                descriptor,
+                maker,
+                send_error: None,
+                keeps: false,
+                tuned: None,
+                stays_on_host: false,
+                answers: false,
+                tap,
+            },
             refused,
         ))
     }
@@ -94,7 +104,7 @@ impl Socket {
     /// Makes output to a peer on the same host leave as soon as its window allows. No network is between the two whose
     /// congestion would have to be controlled, and the system's default may space out what is sent (BBR does).
     pub(super) fn stay_on_host(&mut self) {
-        self.answers = Some(false);
+        self.stays_on_host = true;
         // Every system and process may use Reno; if not, the default remains.
         let _ = sockopt::set_tcp_congestion(&self.descriptor, "reno");
     }
@@ -145,9 +155,7 @@ impl Socket {
     /// A message has arrived.
     #[inline]
     pub(super) fn note_message(&mut self) {
-        if let Some(answers) = &mut self.answers {
-            *answers = true;
-        }
+        self.answers = true;
     }
 
     /// Whether there is something to receive: data, the end of the input, or an error.
@@ -347,7 +355,8 @@ impl Wire for Socket {
             return self.transmit(&[IoSlice::new(&bytes)], false);
         }
         let length = pieces.iter().map(Source::len).sum();
-        if self.answers.as_mut().is_some_and(std::mem::take)
+        if std::mem::take(&mut self.answers)
+            && self.stays_on_host
             && HALVED.contains(&length)
             && pieces.len() <= HALVED_PIECES
         {
@@ -389,7 +398,16 @@ pub(super) fn accept(
     let maker = Maker::this_process();
     let tap = Tap::new(false);
     let tuned = Some(keepalive);
-    let socket = Socket { descriptor, maker, send_error: None, keeps: false, tuned, answers: None, tap };
+    let socket = Socket {
+        descriptor,
+        maker,
+        send_error: None,
+        keeps: false,
+        tuned,
+        stays_on_host: false,
+        answers: false,
+        tap,
+    };
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
