@@ -9,11 +9,12 @@
 //! | bytes | [`iwarp_wire`]: checked parse to plain values, and `emit` |
 //! | state without input or output | [`handshake`], [`machine`] |
 //! | memory | [`region`]: keys, rights, bounds |
-//! | listeners and sockets | `listener`, `request_sockets`, `handshake_limit`, `socket`, `tap`, `tcp`, `liveness` |
+//! | listeners and sockets | `listener`, `request_sockets`, `handshake_limit`, `socket`, `halves`, `tap`, `tcp`, `liveness` |
 //! | queues | `queue`, `queue_pair`, `cork`, `connecting`, `membership`, `notification`, `scratch` |
 
 mod connecting;
 mod cork;
+mod halves;
 pub mod handshake;
 mod handshake_limit;
 mod listener;

@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
+use super::halves::halves;
 use super::machine::{Placement, Taken, Wire, copies};
 use super::scratch::Scratch;
 use super::tap::Tap;
@@ -20,11 +20,6 @@ use crate::{Error, Result};
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
-/// Lengths that exceed one segment of the loopback device by little (it has 65 536 bytes, with the headers of IPv6 or
-/// IPv4 and TCP): a message of 64 KiB with its headers.
-const HALVED: Range<usize> = 65_464..72 * 1024;
-/// Most pieces of memory that [`Socket::send_halves`] takes.
-const HALVED_PIECES: usize = 8;
 
 /// A connected socket, or one that is connecting; never blocks, never raises a signal.
 #[derive(Debug)]
@@ -39,7 +34,7 @@ pub(super) struct Socket {
     tuned: Option<Duration>,
     /// Whether the peer is on this host.
     stays_on_host: bool,
-    /// Whether a message has arrived since memory was sent last: the peer may wait for the answer.
+    /// Whether input has completed a request since memory was sent last. If so, the peer may wait for an answer.
     answers: bool,
     /// The capture of what passes, if one is asked for.
     tap: Option<Box<Tap>>,
@@ -72,20 +67,14 @@ impl Socket {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => None,
             Err(errno) => Some(errno),
         };
-        let (maker, tap) = (Maker::this_process(), Tap::new(true));
-        Ok((
-            Self {
-                descriptor,
-                maker,
-                send_error: None,
-                keeps: false,
-                tuned: None,
-                stays_on_host: false,
-                answers: false,
-                tap,
-            },
-            refused,
-        ))
+        Ok((Self::new(descriptor, None, true), refused))
+    }
+
+    /// The socket that `descriptor` is, with the keep-alive time that it has. `active`: this side connects.
+    fn new(descriptor: OwnedFd, tuned: Option<Duration>, active: bool) -> Self {
+        let (maker, tap) = (Maker::this_process(), Tap::new(active));
+        let (keeps, stays_on_host, answers) = (false, false, false);
+        Self { descriptor, maker, send_error: None, keeps, tuned, stays_on_host, answers, tap }
     }
 
     /// Sets the options of every connection: no delay, and keep-alive probes. These detect that the peer's
@@ -152,9 +141,9 @@ impl Socket {
         Ok(count)
     }
 
-    /// A message has arrived.
+    /// Input has completed a request: what is sent next may be an answer.
     #[inline]
-    pub(super) fn note_message(&mut self) {
+    pub(super) fn expect_answer(&mut self) {
         self.answers = true;
     }
 
@@ -215,28 +204,18 @@ impl Socket {
         let _ = sockopt::set_tcp_nodelay(&self.descriptor, true);
     }
 
-    /// Sends `pieces`, `length` bytes, as two segments of equal length: the peer copies the first while this side copies
-    /// the second. By one call the first would be as long as a segment may be, and leave little for the second.
-    fn send_halves(&mut self, pieces: &[Source<'_>], length: usize) -> Taken {
-        let half = length / 2;
-        let first = self.send_range(pieces, 0..half);
-        if first != Taken::Bytes(half) {
-            return first;
+    /// Sends two halves by a call each.
+    fn send_halves(&mut self, [first, second]: [&[Source<'_>]; 2]) -> Taken {
+        let half = first.iter().map(Source::len).sum();
+        let taken = self.send_from_memory(first);
+        if taken != Taken::Bytes(half) {
+            return taken;
         }
-        match self.send_range(pieces, half..length) {
+        match self.send_from_memory(second) {
             Taken::Bytes(count) => Taken::Bytes(half + count),
             // Sending the rest reports it again.
-            Taken::Dead | Taken::Unreadable => first,
+            Taken::Dead | Taken::Unreadable => taken,
         }
-    }
-
-    /// Sends this range of the bytes of `pieces`, at most [`HALVED_PIECES`] of them.
-    fn send_range(&mut self, pieces: &[Source<'_>], range: Range<usize>) -> Taken {
-        let mut parts = [Source::default(); HALVED_PIECES];
-        for (place, part) in parts.iter_mut().zip(memory::parts(pieces, range)) {
-            *place = part;
-        }
-        self.send_from_memory(&parts)
     }
 
     fn send_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
@@ -354,13 +333,11 @@ impl Wire for Socket {
             let Some(bytes) = copies(pieces) else { return Taken::Unreadable };
             return self.transmit(&[IoSlice::new(&bytes)], false);
         }
-        let length = pieces.iter().map(Source::len).sum();
         if std::mem::take(&mut self.answers)
             && self.stays_on_host
-            && HALVED.contains(&length)
-            && pieces.len() <= HALVED_PIECES
+            && let Some([first, second]) = halves(pieces)
         {
-            return self.send_halves(pieces, length);
+            return self.send_halves([&first, &second]);
         }
         self.send_from_memory(pieces)
     }
@@ -395,19 +372,7 @@ pub(super) fn accept(
     keepalive: Duration,
 ) -> rustix::io::Result<(Socket, Option<SocketAddr>)> {
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
-    let maker = Maker::this_process();
-    let tap = Tap::new(false);
-    let tuned = Some(keepalive);
-    let socket = Socket {
-        descriptor,
-        maker,
-        send_error: None,
-        keeps: false,
-        tuned,
-        stays_on_host: false,
-        answers: false,
-        tap,
-    };
+    let socket = Socket::new(descriptor, Some(keepalive), false);
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
@@ -450,6 +415,7 @@ fn tune(descriptor: BorrowedFd<'_>, keepalive: Duration) -> rustix::io::Result<(
 
 #[cfg(test)]
 mod tests {
+    use super::super::halves::HALVED;
     use super::*;
 
     /// Two ends of one connection on this host.
@@ -478,7 +444,7 @@ mod tests {
                 // Nobody receives until the socket takes no more.
                 let mut taken = 0;
                 let full = loop {
-                    here.note_message();
+                    here.expect_answer();
                     match here.transmit_from_memory(&pieces) {
                         Taken::Bytes(count) if count == length => taken += length,
                         Taken::Bytes(count) => break count,

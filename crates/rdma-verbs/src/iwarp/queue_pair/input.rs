@@ -46,7 +46,7 @@ impl QueuePair {
             }
             if counting.count > 0 {
                 if let Some(socket) = &mut self.socket {
-                    socket.note_message();
+                    socket.expect_answer();
                 }
                 if !thorough {
                     return None;
