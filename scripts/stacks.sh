@@ -104,9 +104,11 @@ netpipe() {
     debian netpipe bookworm netpipe-openmpi netpipe-mpich2
 }
 
+# The wheel of MPICH has no library for Fortran. Debian's, of libmpich12, calls that of the wheel, which is found first.
 mpi_suites() {
     libraries
-    debian mpi-suites bookworm hpcc scalapack-mpi-test scalapack-test-common libscalapack-{openmpi,mpich}2.2 libblas3 liblapack3 libgfortran5 libquadmath0
+    debian mpi-suites bookworm hpcc scalapack-mpi-test scalapack-test-common libscalapack-{openmpi,mpich}2.2 \
+        libmpich12 libblas3 liblapack3 libgfortran5 libquadmath0
 }
 
 # Of libfabric 2.6 what there is to compare with.
