@@ -210,6 +210,14 @@ impl End {
     /// What a socket part does with bytes. Answers how many are left because a message waits.
     fn take(&mut self, mut bytes: &[u8], straight: bool, scratch: &mut [u8]) -> usize {
         while !bytes.is_empty() && self.fault.is_none() && !self.machine.is_stalled() {
+            if straight && let Some(spaced) = self.machine.spaced_target() {
+                let mut gaps = [0; 1024];
+                let count = spaced.fill(bytes, &mut gaps);
+                assert!(count > 0 && count <= spaced.length());
+                self.fault = self.machine.take_spaced(&spaced, &gaps, count, &mut self.completions).err();
+                bytes = &bytes[count..];
+                continue;
+            }
             let placed = match self.machine.target() {
                 Some(place) if straight => {
                     assert!(place.length > 0);

@@ -213,8 +213,10 @@ impl Memory {
     ) -> io::Result<usize> {
         let place =
             self.range(offset, length).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        // SAFETY: `place` begins `length` bytes within our mapping or allocation (checked by `range`).
-        unsafe { transfer::receive(socket, place, length, rest) }
+        let mut pieces = [transfer::target(place, length), transfer::target_of(rest)];
+        // SAFETY: `place` begins `length` bytes within our mapping or allocation (checked by `range`); `rest` is an
+        // exclusive borrow.
+        unsafe { transfer::receive(socket, &mut pieces) }
     }
 
     /// The `length` bytes at `offset`, to send them.

@@ -2,7 +2,8 @@
 //!
 //! The caller passes received bytes to [`Machine::feed`], in pieces of any size. For the bulk of a payload,
 //! [`Machine::target`] returns the place where it belongs, so that the caller can receive it straight into
-//! that place, and then call [`Machine::placed`]. The machine passes bytes for the peer to a [`Wire`] and
+//! that place, and then call [`Machine::placed`]; [`Machine::spaced_target`] does so for several segments of a
+//! response. The machine passes bytes for the peer to a [`Wire`] and
 //! completions to a [`Sink`]. After a [`Fault`] the machine takes nothing more. The caller sends
 //! [`Machine::terminate`] if the fault was a violation, and calls [`Machine::flush`] to complete what is
 //! outstanding, and [`Machine::send_staged`] until the wire has taken the rest.
@@ -13,6 +14,7 @@ mod placement;
 mod reads;
 mod receive;
 mod receives;
+mod spaced;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ use parking_lot::Mutex;
 
 pub use encode::SCRATCH;
 pub use placement::{Placement, Target};
+pub use spaced::Spaced;
 pub use stream::{Taken, Wire, copies};
 pub use violation::{Fault, Purpose, Violation};
 

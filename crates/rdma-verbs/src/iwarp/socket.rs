@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::halves::halves;
-use super::machine::{Placement, Taken, Wire, copies};
+use super::machine::{Taken, Wire, copies};
 use super::scratch::Scratch;
 use super::tap::Tap;
 use super::tcp;
@@ -167,14 +167,13 @@ impl Socket {
             .flatten()
     }
 
-    /// Receives into `place`, and what follows its payload into `rest`; 0 is the end of the input.
-    pub(super) fn receive_at(
+    /// Receives by `call`; 0 is the end of the input.
+    pub(super) fn receive_by(
         &self,
-        place: &Placement<'_>,
-        rest: &mut [u8],
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<usize>,
     ) -> std::result::Result<usize, Errno> {
         loop {
-            match place.receive(self.as_fd(), rest) {
+            match call(self.as_fd()) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => return other.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
             }

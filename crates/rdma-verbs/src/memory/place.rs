@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 
+use super::transfer;
 #[cfg(feature = "ibv")]
 use crate::Segment;
 
@@ -27,6 +28,9 @@ unsafe impl Send for Place {}
 unsafe impl Sync for Place {}
 
 impl Place {
+    /// Maximum number of places of a [`Place::receive_spaced`].
+    pub(crate) const MOST_SPACED: usize = 8;
+
     /// The `length` bytes at `base`; `None` if there are bytes and `base` is null.
     ///
     /// # Safety
@@ -113,9 +117,32 @@ impl Place {
         length: usize,
         rest: &mut [u8],
     ) -> io::Result<usize> {
+        let mut pieces = [transfer::target(self.base, length.min(self.len())), transfer::target_of(rest)];
         // SAFETY: this number of bytes is writable, and nothing else uses them while the request is
-        // outstanding (`new`).
-        unsafe { super::transfer::receive(socket, self.base, length.min(self.len()), rest) }
+        // outstanding (`new`); `rest` is an exclusive borrow.
+        unsafe { transfer::receive(socket, &mut pieces) }
+    }
+
+    /// Receives from `socket` without waiting: into the `places`, and after each `gap` bytes into `rest`, one gap behind
+    /// the other. At most [`Place::MOST_SPACED`] places are used, and those for whose gaps `rest` has room. Only for
+    /// places of a posted request that receives or reads.
+    pub(crate) fn receive_spaced(
+        places: impl IntoIterator<Item = Self>,
+        gap: usize,
+        socket: BorrowedFd<'_>,
+        rest: &mut [u8],
+    ) -> io::Result<usize> {
+        let mut pieces = [transfer::target_of(&mut []); 2 * Self::MOST_SPACED];
+        let mut used = 0;
+        let gaps = rest.chunks_exact_mut(gap.max(1));
+        for (place, gap) in places.into_iter().zip(gaps).take(Self::MOST_SPACED) {
+            pieces[used] = transfer::target(place.base, place.len());
+            pieces[used + 1] = transfer::target_of(gap);
+            used += 2;
+        }
+        // SAFETY: the bytes of the places are writable, and nothing else uses them while the request is outstanding
+        // (`new`); the others are exclusive borrows.
+        unsafe { transfer::receive(socket, &mut pieces[..used]) }
     }
 }
 

@@ -13,27 +13,27 @@ use std::ptr::NonNull;
 
 use super::{Memory, copy};
 
-/// Receives from `socket` without waiting: up to `length` bytes to `base`, and further bytes into `rest`.
+/// Receives from `socket` without waiting, into `pieces` in their order.
 ///
 /// # Safety
-/// The `length` bytes at `base` are writable, and no reference to them is alive.
-pub(super) unsafe fn receive(
-    socket: BorrowedFd<'_>,
-    base: NonNull<u8>,
-    length: usize,
-    rest: &mut [u8],
-) -> io::Result<usize> {
-    let mut pieces = [
-        libc::iovec { iov_base: base.as_ptr().cast(), iov_len: length },
-        libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() },
-    ];
+/// The bytes of `pieces` are writable, and no reference to them is alive but exclusive ones that `pieces` come from.
+pub(super) unsafe fn receive(socket: BorrowedFd<'_>, pieces: &mut [libc::iovec]) -> io::Result<usize> {
     let mut message = message(pieces.as_mut_ptr(), pieces.len());
-    // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names two pieces that live
-    // through the call: the first is writable by the requirement of this function, the second is an
-    // exclusive borrow. The kernel writes nowhere else.
+    // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names pieces that live through the call
+    // and are writable by the requirement of this function. The kernel writes nowhere else.
     let received =
         unsafe { libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
     usize::try_from(received).map_err(|_| io::Error::last_os_error())
+}
+
+/// The `length` bytes at `base`, to receive into them.
+pub(super) const fn target(base: NonNull<u8>, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: base.as_ptr().cast(), iov_len: length }
+}
+
+/// The bytes of `slice`, to receive into them.
+pub(super) fn target_of(slice: &mut [u8]) -> libc::iovec {
+    libc::iovec { iov_base: slice.as_mut_ptr().cast(), iov_len: slice.len() }
 }
 
 /// Bytes to send: a slice's, or registered memory's, which may change at any time.

@@ -24,6 +24,11 @@ pub enum Target<'m> {
 }
 
 impl Placement<'_> {
+    /// Whether it is this place, with its length.
+    pub(super) fn is(&self, place: Place) -> bool {
+        matches!(self.target, Target::Place(whole) if whole.part(0, self.length) == place)
+    }
+
     /// Copies bytes there, up to `length`. Returns their number.
     pub fn fill(&self, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.length);

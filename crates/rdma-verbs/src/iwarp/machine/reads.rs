@@ -132,6 +132,11 @@ impl Reads {
         place_at(self.places.iter().take(places.into()), offset)
     }
 
+    /// Number of bytes of the next response that are not in complete segments yet.
+    pub(super) fn response_left(&self) -> usize {
+        self.outstanding.front().map_or(0, |read| read.left as usize)
+    }
+
     /// Whether the next response goes to places. One that is dropped goes to none of them.
     pub(super) fn has_places(&self) -> bool {
         self.given_up || self.outstanding.front().is_some_and(|read| read.places > 0)

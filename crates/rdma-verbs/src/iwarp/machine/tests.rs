@@ -4,6 +4,7 @@ mod endings;
 mod joined;
 mod messages;
 mod refusals;
+mod spaced;
 mod splits;
 mod wire;
 

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::super::machine::{Sink, Violation};
+use super::super::machine::{Sink, Spaced, Violation};
 use super::super::scratch::Scratch;
 use super::super::socket::Socket;
 use super::QueuePair;
@@ -27,7 +27,7 @@ impl QueuePair {
                 return self.socket.as_ref().and_then(Socket::failure).map(End::System);
             }
             let scratch = scratch.get_or_insert_with(Scratch::take);
-            let (asked, straight, received) = self.read(scratch)?;
+            let Read { asked, straight, received } = self.read(scratch)?;
             let count = match received {
                 Ok(0) => return Some(End::Input),
                 Ok(count) => count,
@@ -38,10 +38,19 @@ impl QueuePair {
                 Err(Errno::FAULT) => return Some(End::Fault(Violation::LocalTarget.into())),
                 Err(errno) => return Some(End::System(errno)),
             };
-            let placed = count.min(straight);
-            self.bulk = placed >= READ || self.bulk && count == asked;
-            self.machine.placed(placed);
-            if let Err(fault) = self.machine.feed(&scratch[..count - placed], &mut counting) {
+            let straight_bytes = match straight {
+                Straight::Bytes(most) => count.min(most),
+                Straight::Spaced(_) => count,
+            };
+            self.bulk = straight_bytes >= READ || self.bulk && count == asked;
+            let taken = match straight {
+                Straight::Bytes(_) => {
+                    self.machine.placed(straight_bytes);
+                    self.machine.feed(&scratch[..count - straight_bytes], &mut counting)
+                }
+                Straight::Spaced(spaced) => self.machine.take_spaced(&spaced, scratch, count, &mut counting),
+            };
+            if let Err(fault) = taken {
                 return Some(End::Fault(fault));
             }
             if counting.count > 0 {
@@ -63,25 +72,47 @@ impl QueuePair {
         None
     }
 
-    /// Receives from the socket once. Returns how many bytes it requested, how many of these go straight to
-    /// their place, and the outcome. The rest is in `scratch`.
-    fn read(&self, scratch: &mut [u8]) -> Option<(usize, usize, Result<usize, Errno>)> {
+    /// Receives from the socket once. What does not go straight to its place is in `scratch`.
+    fn read(&self, scratch: &mut [u8]) -> Option<Read> {
         let socket = self.socket.as_ref()?;
-        Some(match self.machine.target() {
-            Some(place) if !socket.is_tapped() => {
-                let rest = &mut scratch[..REST];
-                (place.length + REST, place.length, socket.receive_at(&place, rest))
-            }
-            _ => {
-                let asked = match self.bulk {
-                    _ if self.machine.checks_crc() => scratch.len(),
-                    true => REST,
-                    false => READ,
-                };
-                (asked, 0, socket.receive(&mut scratch[..asked]))
-            }
-        })
+        if socket.is_tapped() {
+            return Some(self.read_all(socket, scratch));
+        }
+        if let Some(spaced) = self.machine.spaced_target() {
+            let received = socket.receive_by(|socket| spaced.receive(socket, scratch));
+            return Some(Read { asked: spaced.length(), straight: Straight::Spaced(spaced), received });
+        }
+        let Some(place) = self.machine.target() else { return Some(self.read_all(socket, scratch)) };
+        let rest = &mut scratch[..REST];
+        let (asked, straight) = (place.length + REST, Straight::Bytes(place.length));
+        Some(Read { asked, straight, received: socket.receive_by(|socket| place.receive(socket, rest)) })
     }
+
+    /// Receives everything into `scratch`.
+    fn read_all(&self, socket: &Socket, scratch: &mut [u8]) -> Read {
+        let asked = match self.bulk {
+            _ if self.machine.checks_crc() => scratch.len(),
+            true => REST,
+            false => READ,
+        };
+        Read { asked, straight: Straight::Bytes(0), received: socket.receive(&mut scratch[..asked]) }
+    }
+}
+
+/// What was received from the socket at once.
+struct Read {
+    /// Number of bytes requested.
+    asked: usize,
+    straight: Straight,
+    received: Result<usize, Errno>,
+}
+
+/// What of it goes straight to its place.
+enum Straight {
+    /// The first bytes, up to this number.
+    Bytes(usize),
+    /// Payload of several segments.
+    Spaced(Spaced),
 }
 
 /// Counts the completions that it passes on.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::super::reads::Reads;
 use super::super::violation::{Purpose, Violation};
-use super::super::{Placement, Target};
+use super::super::{Placement, Spaced, Target};
 use super::{Effect, Part, Receiver};
 use crate::Place;
 use crate::iwarp::region::Region;
+use iwarp_wire::{ddp, mpa};
 
 /// Where payload is placed.
 #[derive(Debug)]
@@ -33,6 +34,17 @@ impl Receiver {
     #[inline]
     pub(in super::super) fn target(&self, reads: &Reads) -> Option<Placement<'_>> {
         if self.part == Part::Payload { self.placement(reads) } else { None }
+    }
+
+    /// See [`super::super::Machine::spaced_target`].
+    pub(in super::super) fn spaced_target(&self, reads: &Reads) -> Option<Spaced> {
+        let (Part::Payload, Effect::Response { length, last: false }) = (self.part, self.effect) else {
+            return None;
+        };
+        let &Some(Destination::Read(offset)) = &self.destination else { return None };
+        let left = reads.response_left().saturating_sub(length - self.left);
+        let place = reads.place(offset)?.part(0, left);
+        Spaced::new(place, self.left, length, self.trailer + mpa::FPDU_LENGTH_FIELD + ddp::TAGGED)
     }
 
     fn placement(&self, reads: &Reads) -> Option<Placement<'_>> {

@@ -469,6 +469,14 @@ impl<'g> Run<'g> {
         let straight = self.chance.below(2) == 0;
         while !bytes.is_empty() && !self.parties[at].machine.is_stalled() {
             let party = &mut self.parties[at];
+            if straight && let Some(spaced) = party.machine.spaced_target() {
+                let mut gaps = [0; 1024];
+                let count = spaced.fill(&bytes[..self.chance.below(bytes.len() + 1)], &mut gaps);
+                let taken = party.machine.take_spaced(&spaced, &gaps, count, &mut party.completions);
+                assert_eq!(taken, Ok(()));
+                bytes = &bytes[count..];
+                continue;
+            }
             let placed = match party.machine.target() {
                 Some(place) if straight => {
                     assert!(place.length > 0);
