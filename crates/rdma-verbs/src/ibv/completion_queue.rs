@@ -2,6 +2,7 @@
 
 mod connections;
 mod forgotten;
+mod numbered;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use rdma_sys as sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
+use self::numbered::Numbered;
 use super::connection::{self, add_channel};
 use super::device::{Context, check, check_pointer, set_nonblocking};
 use super::memory::Pd;
@@ -35,8 +37,7 @@ const FIRST_DEPTH: u32 = 1024;
 
 /// A completion queue with its queue pairs.
 pub struct Cq {
-    queue_pairs: BTreeMap<u32, QueuePair>,
-    last_number: u32,
+    queue_pairs: Numbered<QueuePair>,
     shared: BTreeMap<SrqId, Arc<SharedQueue>>,
     last_shared: u32,
     /// The queue pair of a number by which the device names it: of those with shared receives.
@@ -173,8 +174,7 @@ impl Cq {
         let room = (depth == ANY_DEPTH).then_some(FIRST_DEPTH.min(context.attributes.max_completions));
         Ok(Self {
             queue: Arc::new(Queue::create(context, room.unwrap_or(depth))?),
-            queue_pairs: BTreeMap::new(),
-            last_number: 0,
+            queue_pairs: Numbered::default(),
             shared: BTreeMap::new(),
             last_shared: 0,
             by_wire: BTreeMap::new(),
@@ -191,7 +191,7 @@ impl Cq {
     }
 
     fn queue_pair(&mut self, qp: QpId, what: &'static str) -> Result<&mut QueuePair> {
-        self.queue_pairs.get_mut(&qp.0).ok_or(Error::BadState { state: "unknown", what })
+        self.queue_pairs.get_mut(qp.0).ok_or(Error::BadState { state: "unknown", what })
     }
 
     /// Polls one batch from the device. Returns how many completions of it the consumer gets in `out`, and
@@ -214,7 +214,7 @@ impl Cq {
                 continue;
             }
             // Completions of a destroyed queue pair are dropped.
-            let Some(queue_pair) = self.queue_pairs.get_mut(&number_of(work.wr_id)) else { continue };
+            let Some(queue_pair) = self.queue_pairs.get_mut(number_of(work.wr_id)) else { continue };
             if let Some(completion) = queue_pair.take(work) {
                 out[count] = completion;
                 count += 1;
@@ -240,7 +240,7 @@ impl Cq {
     fn take_shared(&mut self, work: &sys::ibv_wc, srq: SrqId, at: u32) -> Option<Completion> {
         let shared = self.shared.get(&srq)?;
         let number = self.by_wire.get(&work.qp_num);
-        if let Some(queue_pair) = number.and_then(|number| self.queue_pairs.get_mut(number))
+        if let Some(queue_pair) = number.and_then(|&number| self.queue_pairs.get_mut(number))
             && queue_pair.take_shared(work)
         {
             return Some(queue_pair.received(shared.complete(at)?, work));
@@ -262,14 +262,13 @@ impl Cq {
                 return Err(Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() });
             }
         }
-        let number = QpId(self.last_number + 1);
+        let number = QpId(self.queue_pairs.next());
         if number.0 > LAST_NUMBER {
             return Err(Error::Unsupported("so many queue pairs of one completion queue"));
         }
         connection::destroy_waiting();
         let queue_pair = QueuePair::create(number, pd, &self.queue, wanted, purpose)?;
         self.make_room(queue_pair.completions())?;
-        self.last_number = number.0;
         let granted = queue_pair.granted;
         if queue_pair.shared.is_some() {
             self.by_wire.insert(queue_pair.wire_number(), number.0);
@@ -334,7 +333,7 @@ impl verbs::QueuePairs for Cq {
     }
 
     fn destroy_qp(&mut self, qp: QpId) {
-        if let Some(queue_pair) = self.queue_pairs.remove(&qp.0) {
+        if let Some(queue_pair) = self.queue_pairs.remove(qp.0) {
             self.by_wire.remove(&queue_pair.wire_number());
             self.left_behind = self.left_behind.saturating_add(queue_pair.completions());
             connection::destroy(queue_pair);

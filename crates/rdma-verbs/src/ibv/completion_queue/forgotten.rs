@@ -26,7 +26,7 @@ impl Cq {
         while count < out.len()
             && let Some(qp) = self.forgotten.last()
         {
-            match self.queue_pairs.get_mut(&qp.0).and_then(flush_oldest) {
+            match self.queue_pairs.get_mut(qp.0).and_then(flush_oldest) {
                 Some(completion) => {
                     out[count] = completion;
                     count += 1;
