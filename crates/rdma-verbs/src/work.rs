@@ -65,6 +65,8 @@ impl Buffer<'_> {
         match self {
             Self::Empty => 0,
             Self::Segment(segment) => segment.length.into(),
+            // The usual buffer costs no loop.
+            Self::Places([place]) => place.len() as u64,
             Self::Places(places) => places.iter().map(|place| place.len() as u64).sum(),
         }
     }
@@ -141,22 +143,29 @@ impl Payload<'_> {
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported)
     pub fn check_fence(&self, operation: Operation) -> crate::Result<()> {
-        let is_plain = match operation {
-            Operation::Send { immediate, .. } | Operation::Write { immediate, .. } => immediate.is_none(),
-            Operation::Read { .. } => false,
-        };
-        match self {
-            Self::Fenced(_) if !is_plain => {
-                Err(crate::Error::Unsupported("fenced reads, or immediate data of fenced requests"))
-            }
-            _ => Ok(()),
+        let Self::Fenced(_) = self else { return Ok(()) };
+        match operation {
+            Operation::Send { immediate: None, .. } | Operation::Write { immediate: None, .. } => Ok(()),
+            _ => Err(crate::Error::Unsupported("fenced reads, or immediate data of fenced requests")),
         }
     }
 
     /// Length in bytes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn len(&self) -> usize {
+        match self {
+            // The usual payloads cost no loop.
+            Self::Inline([slice]) => slice.len(),
+            Self::Segments([segment]) | Self::Fenced([segment]) => segment.length as usize,
+            Self::Places([place]) => place.len(),
+            _ => self.sum(),
+        }
+    }
+
+    /// Length in bytes, by adding up that of all pieces.
+    #[inline(never)]
+    fn sum(&self) -> usize {
         match self {
             Self::Inline(slices) => slices.iter().map(|slice| slice.len()).sum(),
             Self::Segments(segments) | Self::Fenced(segments) => {

@@ -5,7 +5,7 @@ use super::engine::State;
 use super::operation::{Kind, Operation};
 use crate::abi::{Result, Stats, StatsOps};
 use crate::provider::stats::Line;
-use rdma_verbs::{CompletionStatus, Connections as _, Device, MessageQueues as _, Payload, SendRequest};
+use rdma_verbs::{CompletionStatus, Connections as _, Device, MessageQueues as _, SendRequest};
 
 /// Statistics of a connection. What the peer reads and writes is not among them.
 #[derive(Debug, Default)]
@@ -32,8 +32,7 @@ impl Statistics {
     pub(super) fn posted(&mut self, kind: Kind, requests: &[SendRequest<'_>]) {
         let bytes = match requests {
             // The usual operation costs no loop.
-            [SendRequest { payload: Payload::Places([place]), .. }] => place.len(),
-            [SendRequest { payload: Payload::Inline([slice]), .. }] => slice.len(),
+            [one] => one.payload.len(),
             _ => bytes_of(requests),
         };
         self.add(kind, bytes);
