@@ -227,7 +227,11 @@ impl Cq {
     /// Posts sends. Returns how many the device took.
     pub(crate) fn post_some(&mut self, qp: QpId, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
         match self.queue_pair(qp, "post_send") {
-            Ok(queue_pair) => queue_pair.post_some(requests),
+            Ok(queue_pair) => {
+                let before = queue_pair.sends.posted();
+                let posted = queue_pair.post_send(requests);
+                ((queue_pair.sends.posted() - before) as usize, posted)
+            }
             Err(error) => (0, Err(error)),
         }
     }
@@ -348,7 +352,7 @@ impl verbs::QueuePairs for Cq {
     }
 
     fn post_send(&mut self, qp: QpId, requests: &[SendRequest<'_>], _more: bool) -> Result<()> {
-        self.post_some(qp, requests).1
+        self.queue_pair(qp, "post_send")?.post_send(requests)
     }
 }
 

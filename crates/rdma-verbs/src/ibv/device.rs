@@ -391,13 +391,19 @@ fn port_bit(port: u8) -> u64 {
 }
 
 /// Converts the result of a function that returns an errno.
+#[inline]
 pub(super) fn check(what: &'static str, result: c_int) -> Result<()> {
-    match result {
-        0 => Ok(()),
+    if result == 0 { Ok(()) } else { Err(failure(what, result)) }
+}
+
+#[cold]
+fn failure(what: &'static str, result: c_int) -> Error {
+    let source = match result {
         // Some functions return -1 and set errno.
-        -1 => Err(Error::Io { what, source: io::Error::last_os_error() }),
-        errno => Err(Error::Io { what, source: io::Error::from_raw_os_error(errno.abs()) }),
-    }
+        -1 => io::Error::last_os_error(),
+        errno => io::Error::from_raw_os_error(errno.abs()),
+    };
+    Error::Io { what, source }
 }
 
 /// Converts the result of a function that returns a pointer, or null and sets errno.

@@ -30,14 +30,26 @@ impl QueuePair {
     /// Posts all of the receives, or none. If the device takes only a part of them, the connection breaks.
     pub(super) fn post_recv(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         if matches!(self.state, State::Closing | State::Ended) {
-            return Err(Error::BadState { state: self.state.name(), what: "post_recv" });
+            return Err(self.refusal("post_recv"));
         }
         if self.shared.is_some() {
             return Err(Error::BadState { state: "using a shared receive queue", what: "post_recv" });
         }
-        requests.iter().try_for_each(|request| self.check_recv(request))?;
         let (depth, used) = (self.granted.recv_depth, self.receives.outstanding());
-        require_room(depth, depth.saturating_sub(used), requests.len())?;
+        let room = depth.saturating_sub(used);
+        // The usual call costs no loop and no room for several requests. The device takes one or none, so nothing breaks.
+        if let [one] = requests {
+            self.check_recv(one)?;
+            require_room(depth, room, 1)?;
+            return self.post_receives::<1, SEND_SEGMENTS>(array::from_ref(one));
+        }
+        requests.iter().try_for_each(|request| self.check_recv(request))?;
+        require_room(depth, room, requests.len())?;
+        self.post_several_receives(requests)
+    }
+
+    #[inline(never)]
+    fn post_several_receives(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         let before = self.receives.posted();
         let posted = if self.most_places > 0 {
             requests.iter().try_for_each(|one| self.post_receives::<1, SEND_SEGMENTS>(array::from_ref(one)))
@@ -45,6 +57,12 @@ impl QueuePair {
             requests.chunks(CHAIN).try_for_each(|chunk| self.post_receives::<CHAIN, 1>(chunk))
         };
         self.all_or_none(posted, self.receives.posted() == before)
+    }
+
+    /// The error of a request that the state of the connection does not allow.
+    #[cold]
+    fn refusal(&self, what: &'static str) -> Error {
+        Error::BadState { state: self.state.name(), what }
     }
 
     fn check_recv(&self, request: &RecvRequest<'_>) -> Result<()> {
@@ -55,6 +73,7 @@ impl QueuePair {
     }
 
     /// Posts at most `N` receives of at most `S` pieces: if the device refuses one, those before it.
+    #[inline(always)]
     fn post_receives<const N: usize, const S: usize>(&mut self, requests: &[RecvRequest<'_>]) -> Result<()> {
         let mut pieces = [[NO_PIECE; S]; N];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
@@ -87,28 +106,30 @@ impl QueuePair {
         posted
     }
 
-    /// Posts all of the sends, or none. If the device takes only a part of them, the connection breaks. Returns
-    /// how many it took.
-    pub(super) fn post_some(&mut self, requests: &[SendRequest<'_>]) -> (usize, Result<()>) {
-        if let Err(error) = self.check_sends(requests) {
-            return (0, Err(error));
+    /// Posts all of the sends, or none. If the device takes only a part of them, the connection breaks.
+    #[inline(always)]
+    pub(super) fn post_send(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
+        if !matches!(self.state, State::Established) {
+            return Err(self.refusal("post_send"));
         }
+        require_room(self.granted.send_depth, self.send_room(), requests.len())?;
+        // As for receives.
+        if let [one] = requests {
+            self.check_send(one)?;
+            return self.post_sends::<1>(array::from_ref(one));
+        }
+        self.post_several_sends(requests)
+    }
+
+    #[inline(never)]
+    fn post_several_sends(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
+        requests.iter().try_for_each(|request| self.check_send(request))?;
         let before = self.sends.posted();
         let posted = match requests {
-            [_] => self.post_sends::<1>(requests),
             [_, _] => self.post_sends::<2>(requests),
             _ => requests.chunks(CHAIN).try_for_each(|chunk| self.post_sends::<CHAIN>(chunk)),
         };
-        let taken = (self.sends.posted() - before) as usize;
-        (taken, self.all_or_none(posted, taken == 0))
-    }
-
-    fn check_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
-        if !matches!(self.state, State::Established) {
-            return Err(Error::BadState { state: self.state.name(), what: "post_send" });
-        }
-        require_room(self.granted.send_depth, self.send_room(), requests.len())?;
-        requests.iter().try_for_each(|request| self.check_send(request))
+        self.all_or_none(posted, self.sends.posted() == before)
     }
 
     /// Breaks the connection if posting failed and not `none` of the requests were posted.
@@ -122,13 +143,17 @@ impl QueuePair {
         Err(error)
     }
 
+    #[inline(always)]
     fn check_send(&self, request: &SendRequest<'_>) -> Result<()> {
         let immediate = match request.operation {
             Operation::Send { immediate, .. } | Operation::Write { immediate, .. } => immediate,
             Operation::Read { .. } => None,
         };
-        let bits = u32::from(self.context().attributes.immediate);
-        if immediate.is_some_and(|data| bits == 0 || data.checked_shr(bits).unwrap_or(0) > 0) {
+        let is_too_long = |data: u64| {
+            let bits = u32::from(self.context().attributes.immediate);
+            bits == 0 || data.checked_shr(bits).unwrap_or(0) > 0
+        };
+        if immediate.is_some_and(is_too_long) {
             return Err(Error::Unsupported("such immediate data"));
         }
         request.payload.check_fence(request.operation)?;
@@ -139,8 +164,9 @@ impl QueuePair {
                 Err(too_many(segments.len(), self.segments))
             }
             Payload::Inline(_) if is_read => Err(Error::Unsupported("read into inline payload")),
-            Payload::Inline(_) if request.payload.len() > self.granted.inline => {
-                Err(Error::InlineTooLong { length: request.payload.len(), limit: self.granted.inline })
+            Payload::Inline(_) => {
+                let (length, limit) = (request.payload.len(), self.granted.inline);
+                if length > limit { Err(Error::InlineTooLong { length, limit }) } else { Ok(()) }
             }
             Payload::Segments(segments) if segments.len() > if is_read { 1 } else { self.segments } => {
                 Err(too_many(segments.len(), if is_read { 1 } else { self.segments }))
@@ -149,11 +175,12 @@ impl QueuePair {
                 let max_message = self.context().attributes.max_message;
                 check_places(places, self.most_places, !self.is_copied(request), max_message)
             }
-            Payload::Inline(_) | Payload::Segments(_) | Payload::Fenced(_) => Ok(()),
+            Payload::Segments(_) | Payload::Fenced(_) => Ok(()),
         }
     }
 
     /// Posts at most `N` sends: if the device refuses one, those before it.
+    #[inline(always)]
     fn post_sends<const N: usize>(&mut self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut pieces = [[NO_PIECE; SEND_SEGMENTS]; N];
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
@@ -309,6 +336,11 @@ fn inline_pieces(slices: &[IoSlice<'_>], place: &mut [sys::ibv_sge], joined: &mu
         slices.iter().for_each(|slice| joined.extend_from_slice(slice));
         place[0] = piece(&joined[start..]);
         return 1;
+    }
+    if let ([slice], [place, ..]) = (slices, &mut *place) {
+        // The usual payload costs no loop.
+        *place = piece(slice);
+        return usize::from(!slice.is_empty());
     }
     let filled = slices.iter().filter(|slice| !slice.is_empty());
     place.iter_mut().zip(filled).map(|(place, slice)| *place = piece(slice)).count()
