@@ -106,12 +106,18 @@ impl Outstanding {
         }
         let posted = self.entries[self.place(number)];
         if posted.may_be_late() {
-            self.reads.remove(self.reads.iter().position(|&read| read == number)?);
+            self.forget_read(number)?;
         } else if number < self.completed {
             return None;
         }
         self.completed = self.completed.max(number + 1);
         Some(posted)
+    }
+
+    /// Removes a read or probe from those that have not completed, if it is one of them.
+    #[cold]
+    fn forget_read(&mut self, number: u64) -> Option<()> {
+        self.reads.remove(self.reads.iter().position(|&read| read == number)?).map(drop)
     }
 
     fn place(&self, number: u64) -> usize {
