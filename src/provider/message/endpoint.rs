@@ -134,13 +134,11 @@ pub(super) enum Phase {
 impl Link {
     /// Records that an operation has ended.
     pub(super) fn ended(&mut self, kind: Kind) {
-        match kind {
-            Kind::Recv => self.receives = self.receives.saturating_sub(1),
-            Kind::Send | Kind::Write => self.sends -= 1,
-            Kind::Read => {
-                self.sends -= 1;
-                self.reads -= 1;
-            }
+        if kind == Kind::Recv {
+            self.receives = self.receives.saturating_sub(1);
+        } else {
+            self.sends -= 1;
+            self.reads -= usize::from(kind == Kind::Read);
         }
     }
 }

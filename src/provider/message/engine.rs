@@ -16,14 +16,14 @@ use super::armed::Armed;
 use super::endpoint::Link;
 use super::leader::Sleepers;
 use super::limits::Limits;
-use super::operation::{Kind, Operation, Operations, remote_write};
+use super::operation::{Entry, Kind, Operations, remote_write};
 use super::queues::Queues;
 use super::waiter::Waiter;
 use crate::abi::{CompletionsOut, Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device,
-    MessageQueues, QpId, QueuePairs, SendRequest, SrqId, WaitSet,
+    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, Connections, Device, MessageQueues, QpId,
+    QueuePairs, SendRequest, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -151,7 +151,9 @@ impl<D: Device> State<D> {
         let mut count = BATCH;
         for _ in 0..BATCHES {
             count = self.cq.poll(&mut *self.batch);
-            self.deliver_batch(count);
+            if count > 0 {
+                self.deliver_batch(count);
+            }
             if count < BATCH {
                 break;
             }
@@ -226,85 +228,60 @@ impl<D: Device> State<D> {
     }
 
     /// Reports the first `count` completions of the batch.
-    #[inline]
     fn deliver_batch(&mut self, count: usize) {
         for at in 0..count {
-            let completion = self.batch[at];
-            self.deliver(&completion);
+            self.deliver(at);
         }
     }
 
-    fn deliver(&mut self, completion: &Completion) {
-        let &Completion { qp, id, kind, status, length, immediate, .. } = completion;
+    /// Reports the completion at this place of the batch.
+    #[inline]
+    fn deliver(&mut self, at: usize) {
+        let Completion { qp, id, kind, status, length, immediate, .. } = self.batch[at];
         let is_remote_write = kind == CompletionKind::RecvWrite;
+        let length = length as usize;
         if id == NO_OPERATION {
-            if is_remote_write && let Some(&link) = self.by_qp.get(&qp) {
-                self.report_remote_write(link, UserContext::NONE, completion);
+            if is_remote_write
+                && let Some(&link) = self.by_qp.get(&qp)
+                && let Some(link) = self.links.get_mut(link)
+            {
+                let entry = remote_write(UserContext::NONE, length, immediate);
+                link.report_remote_write(entry, &mut self.queues, &mut self.cq);
             }
             return;
         }
         let (at, operation) = ((id & !SHARED) >> 32, id & u64::from(u32::MAX));
         let (at, operation) = (at as usize, operation as usize);
-        let (operations, link) = if id & SHARED == 0 {
+        let (done, link) = if id & SHARED == 0 {
             match self.links.get_mut(at) {
-                Some(link) if link.qp == qp => (&mut link.operations, at),
+                Some(link) if link.qp == qp => (link.operations.complete(operation, status), link),
                 // It belongs to an endpoint that is closed.
                 _ => return,
             }
         } else {
-            match (self.shared.get_mut(at), self.by_qp.get(&qp)) {
-                (Some(shared), Some(&link)) => (&mut shared.operations, link),
-                _ => return,
-            }
+            let (Some(shared), Some(&link)) = (self.shared.get_mut(at), self.by_qp.get(&qp)) else { return };
+            let done = shared.operations.complete(operation, status);
+            let Some(link) = self.links.get_mut(link) else { return };
+            (done, link)
         };
-        let Some(posted) = operations.get_mut(operation) else { return };
-        // A reason says more than that another of its requests was flushed.
-        if status != CompletionStatus::Success
-            && matches!(posted.failure, None | Some(CompletionStatus::Flushed))
-        {
-            posted.failure = Some(status);
-        }
-        posted.left -= 1;
-        if posted.left == 0 {
-            let done = operations.remove(operation);
-            if is_remote_write && done.failure.is_none() {
-                if let Some(link) = self.links.get_mut(link) {
-                    link.ended(done.kind);
-                }
-                return self.report_remote_write(link, done.context, completion);
-            }
-            self.report(link, &done, length as usize, immediate);
-        }
-    }
-
-    /// Reports an operation whose last work request is complete.
-    fn report(&mut self, link: usize, done: &Operation, length: usize, data: Option<u64>) {
-        let Some(link) = self.links.get_mut(link) else { return };
+        let Some(done) = done else { return };
         link.ended(done.kind);
+        if is_remote_write && done.failure.is_none() {
+            let entry = remote_write(done.context, length, immediate);
+            return link.report_remote_write(entry, &mut self.queues, &mut self.cq);
+        }
         if done.kind == Kind::Recv {
-            link.statistics.received(done, length);
+            link.statistics.received(&done, length);
         }
         link.counters.count(done.kind, done.failure.is_none());
         let report = if done.kind == Kind::Recv { &link.rx } else { &link.tx };
         let entry = match done.failure {
             _ if done.is_injected => return,
             None if report.is_selective && !done.asks => return,
-            None => done.success(length, data),
+            None => done.success(length, immediate),
             Some(status) => done.failure(status, length),
         };
         self.queues[report.at].push(entry);
-    }
-
-    /// Reports a write of the peer that came with data. It may have taken a receive, which had this context.
-    fn report_remote_write(&mut self, link: usize, context: UserContext, completion: &Completion) {
-        let Some(link) = self.links.get_mut(link) else { return };
-        link.counters.count_remote_write();
-        let data = completion.immediate.unwrap_or(0);
-        let entry = remote_write(context, completion.length as usize, data);
-        if self.queues[link.rx.at].push_write(entry) && !link.holds_writes {
-            link.holds_writes = true;
-            self.cq.hold_writes(link.qp, true);
-        }
     }
 
     /// Moves entries of a completion queue to `out`, up to the first failure. Lets writes of peers pass that waited
@@ -403,5 +380,16 @@ impl<D: Device> State<D> {
     /// The enabled endpoint with this index.
     pub(super) fn link(&mut self, at: usize) -> Result<&mut Link> {
         self.links.get_mut(at).ok_or(Errno::EOPBADSTATE)
+    }
+}
+
+impl Link {
+    /// Reports a write of the peer that came with data.
+    fn report_remote_write(&mut self, entry: Entry, queues: &mut Queues, cq: &mut impl MessageQueues) {
+        self.counters.count_remote_write();
+        if queues[self.rx.at].push_write(entry) && !self.holds_writes {
+            self.holds_writes = true;
+            cq.hold_writes(self.qp, true);
+        }
     }
 }

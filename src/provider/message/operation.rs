@@ -29,7 +29,7 @@ impl Kind {
 }
 
 /// An operation that is posted and not reported.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) context: UserContext,
@@ -62,6 +62,22 @@ impl Operations {
         operation.order = self.calls;
         self.calls = self.calls.wrapping_add(1);
         self.by_place.insert(operation)
+    }
+
+    /// Records that a work request of the operation in this place is complete. Returns the operation if it was the last
+    /// one.
+    pub(super) fn complete(&mut self, place: usize, status: CompletionStatus) -> Option<Operation> {
+        let operation = self.by_place.get_mut(place)?;
+        // A reason says more than that another of its requests was flushed.
+        if status != CompletionStatus::Success
+            && matches!(operation.failure, None | Some(CompletionStatus::Flushed))
+        {
+            operation.failure = Some(status);
+        }
+        operation.left -= 1;
+        let done = (operation.left == 0).then_some(*operation)?;
+        self.by_place.remove(place);
+        Some(done)
     }
 
     /// All of them, in the order of their calls.
@@ -140,9 +156,9 @@ impl Operation {
 
 /// The entry of a write of the peer that carried data, with the context of the receive that it consumed, if
 /// it consumed one.
-pub(super) fn remote_write(context: UserContext, length: usize, data: u64) -> Entry {
+pub(super) fn remote_write(context: UserContext, length: usize, data: Option<u64>) -> Entry {
     let flags = constants::FI_REMOTE_WRITE | constants::FI_RMA | constants::FI_REMOTE_CQ_DATA;
-    Entry::Success(Completion { context, flags, length, data })
+    Entry::Success(Completion { context, flags, length, data: data.unwrap_or(0) })
 }
 
 /// The statuses, in the order of their codes in `prov_errno`, which begin with 1.
