@@ -134,6 +134,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// Runs a call on the state, then updates the signals.
+    #[inline(always)]
     pub(super) fn with<R>(&self, call: impl FnOnce(&mut State<D>) -> R) -> R {
         let mut state = self.state.lock();
         let outcome = call(&mut state);

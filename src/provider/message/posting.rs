@@ -86,30 +86,29 @@ impl<D: Device> Endpoint<D> {
         more: bool,
     ) -> Result<()> {
         let mut link = state.link(at)?;
-        if link.phase == Phase::Connecting {
+        if link.phase != Phase::Connected {
             // Whoever reads no events is connected as well.
-            self.advance(state, at);
-            link = state.link(at)?;
+            if link.phase == Phase::Connecting {
+                self.advance(state, at);
+                link = state.link(at)?;
+            }
+            link.may_post()?;
         }
-        link.may_post()?;
         let is_silent = operation.is_injected && !link.counters.is_of_sends();
         if link.sends >= self.sizes.tx {
             return Err(Errno::EAGAIN);
         }
         let (qp, kind) = (link.qp, operation.kind);
         if is_silent {
-            requests.iter_mut().for_each(|request| (request.id, request.signaled) = (NO_OPERATION, false));
-            let posted = state.post_send(qp, requests, more);
-            posted.map_err(|error| self.refused(state, at, error))?;
+            mark(requests, NO_OPERATION, false);
+            if let Err(error) = state.post_send(qp, requests, more) {
+                return Err(self.refused(state, at, error));
+            }
             state.link(at)?.statistics.posted(kind, requests);
             return Ok(());
         }
         let place = link.operations.insert(operation);
-        match &mut *requests {
-            // The usual operation costs no loop.
-            [one] => one.id = id_of(at, place),
-            several => several.iter_mut().for_each(|request| request.id = id_of(at, place)),
-        }
+        mark(requests, id_of(at, place), true);
         let posted = state.post_send(qp, requests, more);
         let link = state.link(at)?;
         match posted {
@@ -133,6 +132,7 @@ impl<D: Device> Endpoint<D> {
     }
 
     /// The errno of a request that the device refuses.
+    #[cold]
     fn refused(&self, state: &mut State<D>, at: usize, error: Error) -> Errno {
         match error {
             Error::QueueFull { .. } => Errno::EAGAIN,
@@ -165,7 +165,17 @@ impl<D: Device> Endpoint<D> {
     }
 }
 
-/// A request of which a completion is wanted. Its id comes later.
+/// Sets how the requests of one operation are reported.
+#[inline]
+fn mark(requests: &mut [SendRequest<'_>], id: u64, signaled: bool) {
+    match requests {
+        // The usual operation costs no loop.
+        [one] => (one.id, one.signaled) = (id, signaled),
+        several => several.iter_mut().for_each(|one| (one.id, one.signaled) = (id, signaled)),
+    }
+}
+
+/// A request of an operation, which is marked when it is posted.
 fn request<'a>(operation: Request, payload: Payload<'a>) -> SendRequest<'a> {
     SendRequest { id: 0, signaled: true, operation, payload }
 }
@@ -235,13 +245,12 @@ impl<D: Device> MessageOps for Endpoint<D> {
             link.receives += 1;
             let qp = link.qp;
             let posted = state.cq.post_recv(qp, &[RecvRequest { id: id_of(at, place), buffer }]);
-            posted.map_err(|error| {
-                if let Ok(link) = state.link(at) {
-                    link.operations.remove(place);
-                    link.receives -= 1;
-                }
-                self.refused(state, at, error)
-            })
+            let Err(error) = posted else { return Ok(()) };
+            if let Ok(link) = state.link(at) {
+                link.operations.remove(place);
+                link.receives -= 1;
+            }
+            Err(self.refused(state, at, error))
         })
     }
 
@@ -260,6 +269,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
         })
     }
 
+    #[inline(always)]
     fn inject(&self, message: &[u8], data: Option<u64>) -> Result<()> {
         if message.len() > self.engine.limits.inject {
             return Err(Errno::EMSGSIZE);
