@@ -104,6 +104,8 @@ unsafe extern "C" fn read<T: CqOps>(queue: *mut sys::fid_cq, buffer: *mut c_void
     unsafe { readfrom::<T>(queue, buffer, count, ptr::null_mut()) }
 }
 
+// Not inlined into `read`, so that the call through the boundary is inlined here, where it has its only caller.
+#[inline(never)]
 unsafe extern "C" fn readfrom<T: CqOps>(
     queue: *mut sys::fid_cq,
     buffer: *mut c_void,

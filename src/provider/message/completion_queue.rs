@@ -109,21 +109,30 @@ impl Queue {
     /// Moves entries to `out`, up to the first failure.
     #[inline]
     pub(super) fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
-        while let Some(Entry::Success(completion)) = self.entries.front()
-            && out.push(completion)
-        {
-            self.writes -= usize::from(completion.flags & constants::FI_REMOTE_WRITE != 0);
-            self.entries.pop_front();
-        }
-        if let (1.., Some(descriptor)) = (out.count(), &mut self.descriptor) {
-            descriptor.end_sleep();
+        if self.entries.is_empty() { Err(Errno::EAGAIN) } else { self.take_some(out) }
+    }
+
+    /// The same, if there are entries.
+    fn take_some(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
+        let writes = &mut self.writes;
+        let mut passes = |entry: &mut Entry| match entry {
+            Entry::Success(completion) if out.push(completion) => {
+                *writes -= usize::from(completion.flags & constants::FI_REMOTE_WRITE != 0);
+                true
+            }
+            _ => false,
+        };
+        while self.entries.pop_front_if(&mut passes).is_some() {}
+        if out.count() > 0 {
+            if let Some(descriptor) = &mut self.descriptor {
+                descriptor.end_sleep();
+            }
+            return Ok(());
         }
         match self.entries.front() {
-            _ if out.count() > 0 => Ok(()),
-            None => Err(Errno::EAGAIN),
             Some(Entry::Failure(_)) => Err(Errno::EAVAIL),
             // There was no room for it.
-            Some(Entry::Success(_)) => Ok(()),
+            _ => Ok(()),
         }
     }
 }
