@@ -341,6 +341,7 @@ impl Machine {
     ///
     /// # Errors
     /// [`Fault`]: the connection has failed.
+    #[inline(always)]
     pub fn feed(&mut self, input: &[u8], sink: &mut impl Sink) -> std::result::Result<(), Fault> {
         let fed = self.receiver.feed(input, &mut self.reads, &mut self.regions, sink);
         self.failed_segment = fed.is_err();

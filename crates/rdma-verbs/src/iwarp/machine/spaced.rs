@@ -78,6 +78,7 @@ impl Machine {
     ///
     /// # Errors
     /// As for [`Machine::feed`].
+    #[inline(never)]
     pub fn take_spaced(
         &mut self,
         spaced: &Spaced,

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::super::machine::{Sink, Spaced, Violation};
+use super::super::machine::{Sink, Violation};
 use super::super::scratch::Scratch;
 use super::super::socket::Socket;
 use super::QueuePair;
@@ -27,7 +27,7 @@ impl QueuePair {
                 return self.socket.as_ref().and_then(Socket::failure).map(End::System);
             }
             let scratch = scratch.get_or_insert_with(Scratch::take);
-            let Read { asked, straight, received } = self.read(scratch)?;
+            let (asked, straight, received) = self.read(scratch)?;
             let count = match received {
                 Ok(0) => return Some(End::Input),
                 Ok(count) => count,
@@ -38,17 +38,15 @@ impl QueuePair {
                 Err(Errno::FAULT) => return Some(End::Fault(Violation::LocalTarget.into())),
                 Err(errno) => return Some(End::System(errno)),
             };
-            let straight_bytes = match straight {
-                Straight::Bytes(most) => count.min(most),
-                Straight::Spaced(_) => count,
-            };
-            self.bulk = straight_bytes >= READ || self.bulk && count == asked;
-            let taken = match straight {
-                Straight::Bytes(_) => {
-                    self.machine.placed(straight_bytes);
-                    self.machine.feed(&scratch[..count - straight_bytes], &mut counting)
-                }
-                Straight::Spaced(spaced) => self.machine.take_spaced(&spaced, scratch, count, &mut counting),
+            let placed = count.min(straight);
+            self.bulk = placed >= READ || self.bulk && count == asked;
+            // What it was before the call.
+            let spaced = if straight > 0 { self.machine.spaced_target() } else { None };
+            let taken = if let Some(spaced) = spaced {
+                self.machine.take_spaced(&spaced, scratch, count, &mut counting)
+            } else {
+                self.machine.placed(placed);
+                self.machine.feed(&scratch[..count - placed], &mut counting)
             };
             if let Err(fault) = taken {
                 return Some(End::Fault(fault));
@@ -72,47 +70,30 @@ impl QueuePair {
         None
     }
 
-    /// Receives from the socket once. What does not go straight to its place is in `scratch`.
-    fn read(&self, scratch: &mut [u8]) -> Option<Read> {
+    /// Receives from the socket once. Returns how many bytes it requested, up to how many go straight to their place,
+    /// and the outcome. The rest is in `scratch`.
+    fn read(&self, scratch: &mut [u8]) -> Option<(usize, usize, Result<usize, Errno>)> {
         let socket = self.socket.as_ref()?;
-        if socket.is_tapped() {
-            return Some(self.read_all(socket, scratch));
-        }
-        if let Some(spaced) = self.machine.spaced_target() {
-            let received = socket.receive_by(|socket| spaced.receive(socket, scratch));
-            return Some(Read { asked: spaced.length(), straight: Straight::Spaced(spaced), received });
-        }
-        let Some(place) = self.machine.target() else { return Some(self.read_all(socket, scratch)) };
-        let rest = &mut scratch[..REST];
-        let (asked, straight) = (place.length + REST, Straight::Bytes(place.length));
-        Some(Read { asked, straight, received: socket.receive_by(|socket| place.receive(socket, rest)) })
-    }
-
-    /// Receives everything into `scratch`.
-    fn read_all(&self, socket: &Socket, scratch: &mut [u8]) -> Read {
-        let asked = match self.bulk {
-            _ if self.machine.checks_crc() => scratch.len(),
-            true => REST,
-            false => READ,
+        let Some(place) = self.machine.target().filter(|_| !socket.is_tapped()) else {
+            let asked = match self.bulk {
+                _ if self.machine.checks_crc() => scratch.len(),
+                true => REST,
+                false => READ,
+            };
+            return Some((asked, 0, socket.receive(&mut scratch[..asked])));
         };
-        Read { asked, straight: Straight::Bytes(0), received: socket.receive(&mut scratch[..asked]) }
+        Some(match self.machine.spaced_target() {
+            Some(spaced) => {
+                let asked = spaced.length();
+                (asked, asked, socket.receive_by(|socket| spaced.receive(socket, scratch)))
+            }
+            None => {
+                let rest = &mut scratch[..REST];
+                let received = socket.receive_by(|socket| place.receive(socket, rest));
+                (place.length + REST, place.length, received)
+            }
+        })
     }
-}
-
-/// What was received from the socket at once.
-struct Read {
-    /// Number of bytes requested.
-    asked: usize,
-    straight: Straight,
-    received: Result<usize, Errno>,
-}
-
-/// What of it goes straight to its place.
-enum Straight {
-    /// The first bytes, up to this number.
-    Bytes(usize),
-    /// Payload of several segments.
-    Spaced(Spaced),
 }
 
 /// Counts the completions that it passes on.
