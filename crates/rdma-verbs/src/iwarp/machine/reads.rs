@@ -42,6 +42,8 @@ struct Outstanding {
     left: u32,
     /// Number of its places; 0: the response goes to the region that `stag` names.
     places: u8,
+    /// Whether segments of the response were not where segments of the same length would be.
+    is_uneven: bool,
 }
 
 /// A write that a read of no bytes follows, so that it completes when the peer has placed the bytes.
@@ -95,7 +97,7 @@ impl Reads {
     /// Records that `request`, which has so many places, is sent.
     pub(super) fn requested(&mut self, request: &ReadRequest, places: u8) {
         let ReadRequest { sink_stag: stag, sink_offset: offset, length: left, .. } = *request;
-        self.outstanding.push_back(Outstanding { stag, offset, left, places });
+        self.outstanding.push_back(Outstanding { stag, offset, left, places, is_uneven: false });
         self.sequence = self.sequence.wrapping_add(1);
     }
 
@@ -132,9 +134,16 @@ impl Reads {
         place_at(self.places.iter().take(places.into()), offset)
     }
 
-    /// Number of bytes of the next response that are not in complete segments yet.
-    pub(super) fn response_left(&self) -> usize {
-        self.outstanding.front().map_or(0, |read| read.left as usize)
+    /// Number of bytes of the next response that are not in complete segments yet. `None` after [`Reads::note_uneven`].
+    pub(super) fn even_left(&self) -> Option<usize> {
+        self.outstanding.front().filter(|read| !read.is_uneven).map(|read| read.left as usize)
+    }
+
+    /// Records that the segments of the next response differ in length, or that something comes between them.
+    pub(super) fn note_uneven(&mut self) {
+        if let Some(front) = self.outstanding.front_mut() {
+            front.is_uneven = true;
+        }
     }
 
     /// Whether the next response goes to places. One that is dropped goes to none of them.
@@ -150,7 +159,7 @@ impl Reads {
         length: usize,
         last: bool,
     ) -> Result<(), Violation> {
-        let none = Outstanding { stag: 0, offset: 0, left: 0, places: 0 };
+        let none = Outstanding { stag: 0, offset: 0, left: 0, places: 0, is_uneven: false };
         let front = self.outstanding.front().unwrap_or(&none);
         let fits = match u64::from(front.left).checked_sub(length as u64) {
             Some(after) => (after == 0) == last,

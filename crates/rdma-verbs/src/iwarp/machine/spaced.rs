@@ -12,7 +12,8 @@ use std::os::fd::BorrowedFd;
 use super::{Fault, Machine, Sink, Violation};
 use crate::Place;
 
-/// Payload that is expected, with a gap behind that of each segment: its trailer and the header of the next one.
+/// Payload that is expected, with a gap behind that of each segment: its trailer and the header of the next one. It holds
+/// until the next call that changes the machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Spaced {
     /// Where all of it goes.
@@ -26,6 +27,9 @@ pub struct Spaced {
 }
 
 impl Spaced {
+    /// Shortest payload of the segments that are received so.
+    pub(super) const SHORTEST: usize = 1000;
+
     /// `None` unless the place has room for more than the segment that arrives.
     pub(super) fn new(place: Place, first: usize, each: usize, gap: usize) -> Option<Self> {
         (place.len() > first && each > 0 && gap > 0).then_some(Self { place, first, each, gap })
@@ -92,6 +96,7 @@ impl Machine {
             && let Some(&(place, gap)) = pieces.peek()
         {
             if !self.target().is_some_and(|target| target.is(place)) {
+                self.reads.note_uneven();
                 // All of it at once: what is fed may be placed where other bytes of it are.
                 return self.feed(&collect(pieces, left)?, sink);
             }

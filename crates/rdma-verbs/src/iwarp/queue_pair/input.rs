@@ -15,13 +15,17 @@ const READ: usize = 16 * 1024;
 /// Bytes of the next payload among them have to be copied.
 const REST: usize = 1024;
 
+/// Longest payload of a segment, in bytes, rounded up.
+const SEGMENT: usize = 65536;
+
 impl QueuePair {
     /// Takes what arrived until nothing is left, there is something to report, or the connection ends.
-    pub(super) fn receive(&mut self, rounds: usize, thorough: bool, sink: &mut impl Sink) -> Option<End> {
+    pub(super) fn receive(&mut self, mut rounds: usize, thorough: bool, sink: &mut impl Sink) -> Option<End> {
         let mut counting = Counting { sink, count: 0 };
         let mut scratch = None;
         self.unread = false;
-        for _ in 0..rounds {
+        while rounds > 0 {
+            rounds -= 1;
             if self.machine.is_stalled() {
                 self.missed_end |= thorough;
                 return self.socket.as_ref().and_then(Socket::failure).map(End::System);
@@ -43,6 +47,8 @@ impl QueuePair {
             // What it was before the call.
             let spaced = if straight > 0 { self.machine.spaced_target() } else { None };
             let taken = if let Some(spaced) = spaced {
+                // As many as with a call for each segment.
+                rounds = rounds.saturating_sub(count / SEGMENT);
                 self.machine.take_spaced(&spaced, scratch, count, &mut counting)
             } else {
                 self.machine.placed(placed);

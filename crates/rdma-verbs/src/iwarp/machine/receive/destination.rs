@@ -42,7 +42,11 @@ impl Receiver {
             return None;
         };
         let &Some(Destination::Read(offset)) = &self.destination else { return None };
-        let left = reads.response_left().saturating_sub(length - self.left);
+        // Calls with room for what follows a segment take more of shorter ones.
+        if length < Spaced::SHORTEST {
+            return None;
+        }
+        let left = reads.even_left()?.saturating_sub(length - self.left);
         let place = reads.place(offset)?.part(0, left);
         Spaced::new(place, self.left, length, self.trailer + mpa::FPDU_LENGTH_FIELD + ddp::TAGGED)
     }
