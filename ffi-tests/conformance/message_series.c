@@ -37,20 +37,22 @@ static struct tcp_info output(int fd)
 }
 
 /* Posts series and reads at once, until a series of the client leaves in fewer segments than messages. Returns its
- * socket. */
+ * socket. A pause of a millisecond, such as that of a busy machine, takes more than a thousand series to be forgotten. */
 static int become_prompt(struct side *client, struct side *server)
 {
     int fd = socket_of(client->ep);
-    unsigned quick = 0;
+    unsigned in_a_row = 0, most = 0;
 
     for (unsigned round = 0; round < ROUNDS; round++) {
         uint32_t before = output(fd).tcpi_data_segs_out;
 
-        quick += message_series(client, server) < 5 * SERIES;
+        in_a_row = message_series(client, server) < 5 * SERIES ? in_a_row + 1 : 0;
+        if (in_a_row > most)
+            most = in_a_row;
         if (output(fd).tcpi_data_segs_out - before <= 2)
             return fd;
     }
-    CHECK_BETWEEN(quick, 0, ROUNDS / 2);
+    CHECK_BETWEEN(most, 0, ROUNDS * 5 / 6);
     skip("this machine is too slow, or too busy, for calls within 10 us");
 }
 

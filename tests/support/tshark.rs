@@ -8,12 +8,16 @@ use std::process::Command;
 const NO_HEURISTICS: [&str; 4] =
     ["--disable-heuristic", "rpcrdma_iwarp", "--disable-heuristic", "smb_direct_iwarp"];
 
+/// Looks at what a connection carries before its ports, which may be those of another protocol (44818: EtherNet/IP).
+const CONTENT_FIRST: [&str; 2] = ["-o", "tcp.try_heuristic_first:TRUE"];
+
 /// The output of tshark for the capture.
 fn tshark(file: &Path, arguments: &[&str]) -> String {
     let output = Command::new("tshark")
         .arg("-r")
         .arg(file)
         .args(NO_HEURISTICS)
+        .args(CONTENT_FIRST)
         .args(arguments)
         .output()
         .expect("tshark starts");
