@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::super::machine::{Sink, Violation};
+use super::super::machine::{Fault, Sink, Violation};
 use super::super::scratch::Scratch;
 use super::super::socket::Socket;
 use super::QueuePair;
@@ -15,8 +15,8 @@ const READ: usize = 16 * 1024;
 /// Bytes of the next payload among them have to be copied.
 const REST: usize = 1024;
 
-/// Longest payload of a segment, in bytes, rounded up.
-const SEGMENT: usize = 65536;
+/// Most bytes of a call for one segment.
+const SEGMENT: usize = 65536 + REST;
 
 impl QueuePair {
     /// Takes what arrived until nothing is left, there is something to report, or the connection ends.
@@ -42,17 +42,14 @@ impl QueuePair {
                 Err(Errno::FAULT) => return Some(End::Fault(Violation::LocalTarget.into())),
                 Err(errno) => return Some(End::System(errno)),
             };
-            let placed = count.min(straight);
-            self.bulk = placed >= READ || self.bulk && count == asked;
-            // What it was before the call.
-            let spaced = if straight > 0 { self.machine.spaced_target() } else { None };
-            let taken = if let Some(spaced) = spaced {
-                // As many as with a call for each segment.
-                rounds = rounds.saturating_sub(count / SEGMENT);
-                self.machine.take_spaced(&spaced, scratch, count, &mut counting)
+            let taken = if straight == 0 {
+                self.bulk &= count == asked;
+                self.machine.feed(&scratch[..count], &mut counting)
             } else {
-                self.machine.placed(placed);
-                self.machine.feed(&scratch[..count - placed], &mut counting)
+                // A call for several segments counts as many.
+                rounds = rounds.saturating_sub(count / SEGMENT);
+                self.bulk = count.min(straight) >= READ || self.bulk && count == asked;
+                self.take_straight(straight, scratch, count, &mut counting)
             };
             if let Err(fault) = taken {
                 return Some(End::Fault(fault));
@@ -74,6 +71,24 @@ impl QueuePair {
             self.notify_hang_up();
         }
         None
+    }
+
+    /// Takes received bytes, of which those before `straight` are in their places or, of several segments, in spaced ones.
+    #[inline(never)]
+    fn take_straight(
+        &mut self,
+        straight: usize,
+        scratch: &[u8],
+        count: usize,
+        sink: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        // What it was before the call.
+        if let Some(spaced) = self.machine.spaced_target() {
+            return self.machine.take_spaced(&spaced, scratch, count, sink);
+        }
+        let placed = count.min(straight);
+        self.machine.placed(placed);
+        self.machine.feed(&scratch[..count - placed], sink)
     }
 
     /// Receives from the socket once. Returns how many bytes it requested, up to how many go straight to their place,
