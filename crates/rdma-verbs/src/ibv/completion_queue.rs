@@ -1,22 +1,22 @@
 //! The completion queue and the queue pairs that report to it.
 
 mod connections;
+mod device_queue;
 mod forgotten;
-mod numbered;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::ptr::NonNull;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdma_sys as sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use self::numbered::Numbered;
+pub(super) use device_queue::Queue;
+
 use super::connection::{self, add_channel};
-use super::device::{Context, check, check_pointer, set_nonblocking};
+use super::device::Context;
 use super::memory::Pd;
 use super::queue_pair::{LAST_NUMBER, Purpose, QueuePair, number_of};
 use super::shared_queue::{self, SharedQueue};
@@ -37,7 +37,9 @@ const FIRST_DEPTH: u32 = 1024;
 
 /// A completion queue with its queue pairs.
 pub struct Cq {
-    queue_pairs: Numbered<QueuePair>,
+    /// Sorted by number.
+    queue_pairs: Vec<QueuePair>,
+    last_number: u32,
     shared: BTreeMap<SrqId, Arc<SharedQueue>>,
     last_shared: u32,
     /// The queue pair of a number by which the device names it: of those with shared receives.
@@ -63,118 +65,13 @@ pub struct Cq {
     cm_polled: Timespec,
 }
 
-/// The device's queue and its completion channel. The queue pairs share it.
-pub(super) struct Queue {
-    context: Arc<Context>,
-    raw: NonNull<sys::ibv_cq>,
-    channel: NonNull<sys::ibv_comp_channel>,
-}
-
-// SAFETY: libibverbs ties these to no thread; `Queue` is the only handle to them.
-unsafe impl Send for Queue {}
-// SAFETY: libibverbs allows calls on them from several threads at once.
-unsafe impl Sync for Queue {}
-
-impl Queue {
-    pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
-        let most = context.attributes.max_completions;
-        if depth == 0 || depth > most {
-            let (what, value) = ("completion queue depth", depth.into());
-            return Err(Error::OutOfRange { what, value, least: 1, most: most.into() });
-        }
-        // Room for the completions of probes as well.
-        let depth = int(depth.saturating_add(depth / 8 + 8).min(most));
-        let (library, user) = (context.library, std::ptr::null_mut());
-        // SAFETY: the context is open.
-        let channel = unsafe { (library.ibv_create_comp_channel)(context.raw()) };
-        let channel = check_pointer("ibv_create_comp_channel", channel)?;
-        // SAFETY: context and channel are valid, and vector 0 is there on every device.
-        let raw = unsafe { (library.ibv_create_cq)(context.raw(), depth, user, channel.as_ptr(), 0) };
-        let raw = check_pointer("ibv_create_cq", raw).inspect_err(|_| {
-            // SAFETY: the channel is valid, destroyed once, and no queue uses it.
-            unsafe { (library.ibv_destroy_comp_channel)(channel.as_ptr()) };
-        })?;
-        let queue = Self { context: Arc::clone(context), raw, channel };
-        set_nonblocking(queue.descriptor())?;
-        Ok(queue)
-    }
-
-    pub(super) fn raw(&self) -> *mut sys::ibv_cq {
-        self.raw.as_ptr()
-    }
-
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open for as long as the channel is, which `self` owns.
-        unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
-    }
-
-    /// Reads the notifications from the channel. Returns whether there were any.
-    fn take_notifications(&self) -> bool {
-        let (mut queue, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let (library, channel) = (self.context.library, self.channel.as_ptr());
-        let mut taken = 0;
-        // SAFETY: the channel is valid and its descriptor does not block; both results are written to live
-        // places.
-        while unsafe { (library.ibv_get_cq_event)(channel, &raw mut queue, &raw mut user) } == 0 {
-            taken += 1;
-        }
-        if taken > 0 {
-            // SAFETY: the queue is valid; it acknowledges as many notifications as were read, all its own.
-            unsafe { (library.ibv_ack_cq_events)(self.raw(), taken) };
-        }
-        taken > 0
-    }
-
-    fn request_notification(&self) -> Result<()> {
-        // SAFETY: the queue is valid.
-        check("ibv_req_notify_cq", unsafe { sys::ibv_req_notify_cq(self.raw(), 0) })
-    }
-
-    /// Polls up to `most` completions into the first entries of `batch`.
-    fn poll<'a>(&self, batch: &'a mut [MaybeUninit<sys::ibv_wc>; BATCH], most: usize) -> &'a [sys::ibv_wc] {
-        let most = most.min(BATCH) as i32;
-        // SAFETY: the queue is valid, and the array has room for `most` completions.
-        let count = unsafe { sys::ibv_poll_cq(self.raw(), most, batch.as_mut_ptr().cast()) };
-        let count = usize::try_from(count).unwrap_or_else(|_| {
-            log::warn!("ibv_poll_cq failed");
-            0
-        });
-        // SAFETY: the call initialized the first `count` entries, and only those are borrowed.
-        unsafe { std::slice::from_raw_parts(batch.as_ptr().cast(), count) }
-    }
-
-    /// Changes the number of completions that it has room for.
-    fn resize(&self, depth: u32) -> Result<()> {
-        // SAFETY: the queue is valid.
-        check("ibv_resize_cq", unsafe { (self.context.library.ibv_resize_cq)(self.raw(), int(depth)) })
-    }
-}
-
-fn int(depth: u32) -> i32 {
-    i32::try_from(depth).unwrap_or(i32::MAX)
-}
-
-impl Drop for Queue {
-    fn drop(&mut self) {
-        if !self.context.maker.is_this_process() {
-            return;
-        }
-        let library = self.context.library;
-        // SAFETY: no queue pair reports here any more, every notification that was read is acknowledged, and
-        // both are destroyed once, the queue before its channel.
-        unsafe {
-            (library.ibv_destroy_cq)(self.raw());
-            (library.ibv_destroy_comp_channel)(self.channel.as_ptr());
-        }
-    }
-}
-
 impl Cq {
     pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
         let room = (depth == ANY_DEPTH).then_some(FIRST_DEPTH.min(context.attributes.max_completions));
         Ok(Self {
             queue: Arc::new(Queue::create(context, room.unwrap_or(depth))?),
-            queue_pairs: Numbered::default(),
+            queue_pairs: Vec::new(),
+            last_number: 0,
             shared: BTreeMap::new(),
             last_shared: 0,
             by_wire: BTreeMap::new(),
@@ -190,8 +87,16 @@ impl Cq {
         })
     }
 
+    fn get(&self, qp: QpId) -> Option<&QueuePair> {
+        position(&self.queue_pairs, qp).map(|at| &self.queue_pairs[at])
+    }
+
+    fn get_mut(&mut self, qp: QpId) -> Option<&mut QueuePair> {
+        position(&self.queue_pairs, qp).map(|at| &mut self.queue_pairs[at])
+    }
+
     fn queue_pair(&mut self, qp: QpId, what: &'static str) -> Result<&mut QueuePair> {
-        self.queue_pairs.get_mut(qp.0).ok_or(Error::BadState { state: "unknown", what })
+        self.get_mut(qp).ok_or(Error::BadState { state: "unknown", what })
     }
 
     /// Polls one batch from the device. Returns how many completions of it the consumer gets in `out`, and
@@ -214,7 +119,7 @@ impl Cq {
                 continue;
             }
             // Completions of a destroyed queue pair are dropped.
-            let Some(queue_pair) = self.queue_pairs.get_mut(number_of(work.wr_id)) else { continue };
+            let Some(queue_pair) = self.get_mut(QpId(number_of(work.wr_id))) else { continue };
             if let Some(completion) = queue_pair.take(work) {
                 out[count] = completion;
                 count += 1;
@@ -244,7 +149,8 @@ impl Cq {
     fn take_shared(&mut self, work: &sys::ibv_wc, srq: SrqId, at: u32) -> Option<Completion> {
         let shared = self.shared.get(&srq)?;
         let number = self.by_wire.get(&work.qp_num);
-        if let Some(queue_pair) = number.and_then(|&number| self.queue_pairs.get_mut(number))
+        let index = number.and_then(|&number| position(&self.queue_pairs, QpId(number)));
+        if let Some(queue_pair) = index.map(|index| &mut self.queue_pairs[index])
             && queue_pair.take_shared(work)
         {
             return Some(queue_pair.received(shared.complete(at)?, work));
@@ -266,25 +172,26 @@ impl Cq {
                 return Err(Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() });
             }
         }
-        let number = QpId(self.queue_pairs.next());
+        let number = QpId(self.last_number + 1);
         if number.0 > LAST_NUMBER {
             return Err(Error::Unsupported("so many queue pairs of one completion queue"));
         }
         connection::destroy_waiting();
         let queue_pair = QueuePair::create(number, pd, &self.queue, wanted, purpose)?;
         self.make_room(queue_pair.completions())?;
+        self.last_number = number.0;
         let granted = queue_pair.granted;
         if queue_pair.shared.is_some() {
             self.by_wire.insert(queue_pair.wire_number(), number.0);
         }
-        self.queue_pairs.insert(number.0, queue_pair);
+        self.queue_pairs.push(queue_pair);
         Ok((number, granted))
     }
 
     /// Makes the device's queue large enough for so many completions more, if it is one that grows.
     fn make_room(&mut self, more: u32) -> Result<()> {
         let Some(room) = self.room else { return Ok(()) };
-        let pairs = self.queue_pairs.values().map(QueuePair::completions);
+        let pairs = self.queue_pairs.iter().map(QueuePair::completions);
         let shared = self.shared.values().map(|shared| shared.depth);
         let needed: u64 = pairs.chain(shared).chain([self.left_behind, more]).map(u64::from).sum();
         let most = self.queue.context.attributes.max_completions;
@@ -304,7 +211,7 @@ impl Cq {
     /// Handles the connection manager's events of every connection. Returns whether there were any. Deadlines
     /// are left to [`verbs::Connections::poll_event`].
     fn drive_connections(&mut self) -> bool {
-        self.queue_pairs.values_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
+        self.queue_pairs.iter_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
 
     /// Starts the keep-alive timer, if a wait set is attached and a connection was made. It runs four times
@@ -318,6 +225,12 @@ impl Cq {
     }
 }
 
+/// The place of a queue pair among those of a queue.
+#[inline]
+fn position(queue_pairs: &[QueuePair], qp: QpId) -> Option<usize> {
+    queue_pairs.binary_search_by_key(&qp, |queue_pair| queue_pair.number).ok()
+}
+
 /// The time of the last clock tick, a few milliseconds ago at most. Reading it takes no system call.
 fn now_coarse() -> Timespec {
     clock_gettime(ClockId::MonotonicCoarse)
@@ -325,7 +238,7 @@ fn now_coarse() -> Timespec {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        std::mem::take(&mut self.queue_pairs).into_values().for_each(connection::destroy);
+        self.queue_pairs.drain(..).for_each(connection::destroy);
     }
 }
 
@@ -337,7 +250,8 @@ impl verbs::QueuePairs for Cq {
     }
 
     fn destroy_qp(&mut self, qp: QpId) {
-        if let Some(queue_pair) = self.queue_pairs.remove(qp.0) {
+        if let Some(at) = position(&self.queue_pairs, qp) {
+            let queue_pair = self.queue_pairs.remove(at);
             self.by_wire.remove(&queue_pair.wire_number());
             self.left_behind = self.left_behind.saturating_add(queue_pair.completions());
             connection::destroy(queue_pair);
@@ -456,7 +370,7 @@ impl verbs::CompletionQueue for Cq {
         }
         let target = EventTarget::new(&wait);
         wait.add(self.queue.descriptor(), target.token, Interest::Read)?;
-        for queue_pair in self.queue_pairs.values() {
+        for queue_pair in &self.queue_pairs {
             if let Some(id) = &queue_pair.id {
                 add_channel(&target, id.channel())?;
             }
@@ -481,7 +395,7 @@ impl verbs::CompletionQueue for Cq {
             self.armed = true;
         }
         if self.keepalive_timer.as_ref().is_some_and(Timer::take) {
-            self.queue_pairs.values_mut().for_each(QueuePair::on_time);
+            self.queue_pairs.iter_mut().for_each(QueuePair::on_time);
         }
         Ok(self.drive_connections() || again || !self.forgotten.is_empty())
     }

@@ -45,23 +45,23 @@ impl verbs::Connections for Cq {
     }
 
     fn disconnect(&mut self, qp: QpId) {
-        if let Some(queue_pair) = self.queue_pairs.get_mut(qp.0) {
+        if let Some(queue_pair) = self.get_mut(qp) {
             queue_pair.disconnect();
         }
     }
 
     fn abort(&mut self, qp: QpId) {
-        if let Some(queue_pair) = self.queue_pairs.get_mut(qp.0) {
+        if let Some(queue_pair) = self.get_mut(qp) {
             queue_pair.abort();
         }
     }
 
     fn flushed(&mut self, qp: QpId) -> bool {
-        self.queue_pairs.get_mut(qp.0).is_none_or(QueuePair::flushed)
+        self.get_mut(qp).is_none_or(QueuePair::flushed)
     }
 
     fn poll_event(&mut self, qp: QpId) -> Option<ConnectionEvent> {
-        let queue_pair = self.queue_pairs.get_mut(qp.0)?;
+        let queue_pair = self.get_mut(qp)?;
         if queue_pair.events.is_empty() {
             queue_pair.drive();
             queue_pair.on_time();
@@ -72,16 +72,16 @@ impl verbs::Connections for Cq {
     }
 
     fn deadline(&self, qp: QpId) -> Option<Instant> {
-        self.queue_pairs.get(qp.0)?.deadline()
+        self.get(qp)?.deadline()
     }
 
     fn local_address(&self, qp: QpId) -> Option<SocketAddr> {
-        let queue_pair = self.queue_pairs.get(qp.0)?;
+        let queue_pair = self.get(qp)?;
         let current = || queue_pair.id.as_ref().and_then(Id::local_address);
         queue_pair.local.or_else(current)
     }
 
     fn peer_address(&self, qp: QpId) -> Option<SocketAddr> {
-        self.queue_pairs.get(qp.0)?.peer
+        self.get(qp)?.peer
     }
 }

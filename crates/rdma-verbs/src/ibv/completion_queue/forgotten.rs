@@ -24,9 +24,9 @@ impl Cq {
     pub(super) fn flush_forgotten(&mut self, out: &mut [Completion]) -> usize {
         let mut count = 0;
         while count < out.len()
-            && let Some(qp) = self.forgotten.last()
+            && let Some(&qp) = self.forgotten.last()
         {
-            match self.queue_pairs.get_mut(qp.0).and_then(flush_oldest) {
+            match self.get_mut(qp).and_then(flush_oldest) {
                 Some(completion) => {
                     out[count] = completion;
                     count += 1;

@@ -1,9 +1,11 @@
 //! Payload of several segments that is received straight into its place with one call.
 //!
-//! Where a response goes on is known if its segments are as long as the one that arrives, and nothing comes between
-//! them: most peers send it so. A header that says something else comes too late for the bytes behind it. They are in
-//! the wrong place then, but still in memory that only the response changes: they are taken out of it again. This holds
-//! for responses only. The bytes behind a message or a write are not its own.
+//! Most peers cut a Read Response into segments of equal length and send nothing between them. So the place of each
+//! later payload is known before its header arrives. If a header says something else, the bytes behind it are in the
+//! wrong place. They are still in the memory of that read, and are copied out of it again.
+//!
+//! This is for responses only: they alone have a known length. The bytes behind the end of a Send or a Write belong to
+//! the application.
 
 use std::io;
 use std::iter;
@@ -11,6 +13,7 @@ use std::os::fd::BorrowedFd;
 
 use super::{Fault, Machine, Sink, Violation};
 use crate::Place;
+use iwarp_wire::{ddp, mpa};
 
 /// Payload that is expected, with a gap behind that of each segment: its trailer and the header of the next one. It holds
 /// until the next call that changes the machine.
@@ -27,12 +30,14 @@ pub struct Spaced {
 }
 
 impl Spaced {
-    /// Shortest payload of the segments that are received so.
-    pub(super) const SHORTEST: usize = 1000;
+    /// Shortest payload of segments that are received so, in bytes. Of shorter ones, a call that has room for what follows
+    /// one segment takes more.
+    const SHORTEST: usize = 1000;
 
-    /// `None` unless the place has room for more than the segment that arrives.
-    pub(super) fn new(place: Place, first: usize, each: usize, gap: usize) -> Option<Self> {
-        (place.len() > first && each > 0 && gap > 0).then_some(Self { place, first, each, gap })
+    /// `None` if the segments are too short, or if the place has no room for more than the one that arrives.
+    pub(super) fn new(place: Place, first: usize, each: usize, trailer: usize) -> Option<Self> {
+        let gap = trailer + mpa::FPDU_LENGTH_FIELD + ddp::TAGGED;
+        (place.len() > first && each >= Self::SHORTEST).then_some(Self { place, first, each, gap })
     }
 
     /// Number of bytes that are received at most, gaps included.
@@ -97,7 +102,7 @@ impl Machine {
         {
             if !self.target().is_some_and(|target| target.is(place)) {
                 self.reads.note_uneven();
-                // All of it at once: what is fed may be placed where other bytes of it are.
+                // All bytes are copied first, because placing one may overwrite another.
                 return self.feed(&collect(pieces, left)?, sink);
             }
             let arrived = left.min(place.len());

@@ -14,8 +14,7 @@ const READ: usize = 16 * 1024;
 /// Bytes requested after a payload that goes straight to its place: its trailer and the headers that follow.
 /// Bytes of the next payload among them have to be copied.
 const REST: usize = 1024;
-
-/// Most bytes of a call for one segment.
+/// Maximum number of bytes that a call for the payload of one segment returns.
 const SEGMENT: usize = 65536 + REST;
 
 impl QueuePair {
@@ -46,10 +45,11 @@ impl QueuePair {
                 self.bulk &= count == asked;
                 self.machine.feed(&scratch[..count], &mut counting)
             } else {
-                // A call for several segments counts as many.
+                // A call for several segments counts as several rounds.
                 rounds = rounds.saturating_sub(count / SEGMENT);
-                self.bulk = count.min(straight) >= READ || self.bulk && count == asked;
-                self.take_straight(straight, scratch, count, &mut counting)
+                let placed = count.min(straight);
+                self.bulk = placed >= READ || self.bulk && count == asked;
+                self.take_straight(placed, scratch, count, &mut counting)
             };
             if let Err(fault) = taken {
                 return Some(End::Fault(fault));
@@ -73,20 +73,20 @@ impl QueuePair {
         None
     }
 
-    /// Takes received bytes, of which those before `straight` are in their places or, of several segments, in spaced ones.
+    /// Takes `count` received bytes: the first `placed` are in their places, the rest is in `scratch`. If several segments
+    /// were requested, those between their payloads are in `scratch`.
     #[inline(never)]
     fn take_straight(
         &mut self,
-        straight: usize,
+        placed: usize,
         scratch: &[u8],
         count: usize,
         sink: &mut impl Sink,
     ) -> Result<(), Fault> {
-        // What it was before the call.
+        // The machine is as it was when the socket was asked.
         if let Some(spaced) = self.machine.spaced_target() {
             return self.machine.take_spaced(&spaced, scratch, count, sink);
         }
-        let placed = count.min(straight);
         self.machine.placed(placed);
         self.machine.feed(&scratch[..count - placed], sink)
     }

@@ -8,7 +8,6 @@ use super::super::{Placement, Spaced, Target};
 use super::{Effect, Part, Receiver};
 use crate::Place;
 use crate::iwarp::region::Region;
-use iwarp_wire::{ddp, mpa};
 
 /// Where payload is placed.
 #[derive(Debug)]
@@ -42,13 +41,9 @@ impl Receiver {
             return None;
         };
         let &Some(Destination::Read(offset)) = &self.destination else { return None };
-        // Calls with room for what follows a segment take more of shorter ones.
-        if length < Spaced::SHORTEST {
-            return None;
-        }
         let left = reads.even_left()?.saturating_sub(length - self.left);
         let place = reads.place(offset)?.part(0, left);
-        Spaced::new(place, self.left, length, self.trailer + mpa::FPDU_LENGTH_FIELD + ddp::TAGGED)
+        Spaced::new(place, self.left, length, self.trailer)
     }
 
     fn placement(&self, reads: &Reads) -> Option<Placement<'_>> {
