@@ -3,7 +3,7 @@
 //! The caller passes received bytes to [`Machine::feed`], in pieces of any size. For the bulk of a payload,
 //! [`Machine::target`] returns the place where it belongs, so that the caller can receive it straight into
 //! that place, and then call [`Machine::placed`]; [`Machine::spaced_target`] does so for several segments of a
-//! response. The machine passes bytes for the peer to a [`Wire`] and
+//! message. The machine passes bytes for the peer to a [`Wire`] and
 //! completions to a [`Sink`]. After a [`Fault`] the machine takes nothing more. The caller sends
 //! [`Machine::terminate`] if the fault was a violation, and calls [`Machine::flush`] to complete what is
 //! outstanding, and [`Machine::send_staged`] until the wire has taken the rest.

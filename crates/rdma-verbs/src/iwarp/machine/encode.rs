@@ -74,9 +74,12 @@ impl Encoder {
         payload.saturating_add((payload / self.max_payload + 1).saturating_mul(OVERHEAD) + IMMEDIATE)
     }
 
-    /// The next message of the send queue.
-    pub(super) fn message(&mut self, invalidate: Option<u32>, solicited: bool) -> Message {
-        self.numbered(Opcode::send(invalidate.is_some(), solicited), invalidate.unwrap_or(0))
+    /// The next message of the send queue, of `length` bytes.
+    pub(super) fn message(&mut self, invalidate: Option<u32>, solicited: bool, length: u64) -> Message {
+        // Who receives several segments at a time knows from their headers where the message ends.
+        let is_told = length > self.max_payload as u64 && self.rules == Rules::Messages;
+        let word = invalidate.unwrap_or(if is_told { length as u32 } else { 0 });
+        self.numbered(Opcode::send(invalidate.is_some(), solicited), word)
     }
 
     /// The next message of the send queue, for immediate data.
@@ -159,7 +162,7 @@ impl Encoder {
                 );
             }
             Operation::Send { invalidate, solicited, .. } => {
-                let message = self.message(invalidate, solicited);
+                let message = self.message(invalidate, solicited, length);
                 self.send(&message, None, &mut gather, length, output);
             }
             Operation::Read { .. } => {}
@@ -467,7 +470,7 @@ mod tests {
             ReadRequest { sink_stag: 0, sink_offset: 0, length: 0, source_stag: 0, source_offset: 0 };
         for expected in [[0xff; 4], [0; 4], [0, 0, 0, 1]] {
             let (mut send, mut read) = (VecDeque::new(), VecDeque::new());
-            let message = encoder.message(None, false);
+            let message = encoder.message(None, false, 0);
             encoder.short(&message.head(0, 0, true), &[], &mut send);
             encoder.read_request(&request, &mut read);
             assert_eq!((sequence(&send), sequence(&read)), (expected.to_vec(), expected.to_vec()));

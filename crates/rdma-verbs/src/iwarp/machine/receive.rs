@@ -65,6 +65,8 @@ pub(super) struct Receiver {
     read_sequence: u32,
     /// Number of bytes received of the current message of the send queue.
     message: u32,
+    /// Whether its segments were not where segments of the same length would be.
+    is_uneven: bool,
     /// Its leading immediate data.
     immediate: Option<u64>,
     /// Number of bytes written by the peer since its last message, by the rules for messages of its last write;
@@ -112,7 +114,8 @@ enum Effect {
     },
     Send {
         opcode: Opcode,
-        invalidate: u32,
+        /// The key that it invalidates, or what [`rdmap::marks`] says.
+        word: u32,
         length: usize,
         last: bool,
     },
@@ -150,6 +153,7 @@ impl Receiver {
             send_sequence: 1,
             read_sequence: 1,
             message: 0,
+            is_uneven: false,
             immediate: None,
             written: None,
             write_ended: false,

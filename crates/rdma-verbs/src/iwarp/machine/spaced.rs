@@ -1,11 +1,11 @@
 //! Payload of several segments that is received straight into its place with one call.
 //!
-//! Most peers cut a Read Response into segments of equal length and send nothing between them. So the place of each
-//! later payload is known before its header arrives. If a header says something else, the bytes behind it are in the
-//! wrong place. They are still in the memory of that read, and are copied out of it again.
+//! Most peers cut a message into segments of equal length and send nothing between them. So the place of each later
+//! payload is known before its header arrives. If a header says something else, the bytes behind it are in the wrong
+//! place. They are still in the memory of that message, and are copied out of it again.
 //!
-//! This is for responses only: they alone have a known length. The bytes behind the end of a Send or a Write belong to
-//! the application.
+//! This needs the length of the message, because the bytes behind its end belong to the application. It is known of a
+//! Read Response, and of a Send if the peer says so (see [`marks`](iwarp_wire::rdmap::marks)). It is not known of a Write.
 
 use std::io;
 use std::iter;
@@ -13,7 +13,6 @@ use std::os::fd::BorrowedFd;
 
 use super::{Fault, Machine, Sink, Violation};
 use crate::Place;
-use iwarp_wire::{ddp, mpa};
 
 /// Payload that is expected, with a gap behind that of each segment: its trailer and the header of the next one. It holds
 /// until the next call that changes the machine.
@@ -35,8 +34,7 @@ impl Spaced {
     const SHORTEST: usize = 1000;
 
     /// `None` if the segments are too short, or if the place has no room for more than the one that arrives.
-    pub(super) fn new(place: Place, first: usize, each: usize, trailer: usize) -> Option<Self> {
-        let gap = trailer + mpa::FPDU_LENGTH_FIELD + ddp::TAGGED;
+    pub(super) fn new(place: Place, first: usize, each: usize, gap: usize) -> Option<Self> {
         (place.len() > first && each >= Self::SHORTEST).then_some(Self { place, first, each, gap })
     }
 
@@ -75,8 +73,8 @@ impl Spaced {
 }
 
 impl Machine {
-    /// [`Machine::target`] with the payload of segments behind it. `None` unless a response arrives in several segments
-    /// and in one place.
+    /// [`Machine::target`] with the payload of segments behind it. `None` unless a response, or a message of known length,
+    /// arrives in several segments and in one place.
     #[must_use]
     pub fn spaced_target(&self) -> Option<Spaced> {
         self.receiver.spaced_target(&self.reads)
@@ -96,12 +94,17 @@ impl Machine {
         sink: &mut impl Sink,
     ) -> Result<(), Fault> {
         let mut left = count;
+        let is_response = self.receiver.is_in_response();
         let mut pieces = spaced.places().zip(gaps.chunks_exact(spaced.gap)).peekable();
         while left > 0
             && let Some(&(place, gap)) = pieces.peek()
         {
             if !self.target().is_some_and(|target| target.is(place)) {
-                self.reads.note_uneven();
+                if is_response {
+                    self.reads.note_uneven()
+                } else {
+                    self.receiver.note_uneven()
+                }
                 // All bytes are copied first, because placing one may overwrite another.
                 return self.feed(&collect(pieces, left)?, sink);
             }

@@ -31,11 +31,12 @@ impl Receiver {
                 self.write_ended = matches!(self.effect, Effect::LastWrite { .. });
             }
             Effect::Response { length, last } => reads.placed(length, last),
-            Effect::Send { opcode, invalidate, length, last } => {
+            Effect::Send { opcode, word, length, last } => {
                 // It cannot overflow: the length of a message was checked when the segment began.
                 self.message += length as u32;
                 if last {
-                    self.deliver_send(opcode, invalidate, regions, sink)?;
+                    self.deliver_send(opcode, word, regions, sink)?;
+                    self.is_uneven = false;
                     self.send_sequence = self.send_sequence.wrapping_add(1);
                 }
             }

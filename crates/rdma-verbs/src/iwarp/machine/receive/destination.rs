@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use super::super::reads::Reads;
 use super::super::violation::{Purpose, Violation};
-use super::super::{Placement, Spaced, Target};
+use super::super::{Placement, Rules, Spaced, Target};
 use super::{Effect, Part, Receiver};
 use crate::Place;
 use crate::iwarp::region::Region;
+use iwarp_wire::rdmap::Opcode;
+use iwarp_wire::{ddp, mpa};
 
 /// Where payload is placed.
 #[derive(Debug)]
@@ -37,13 +39,32 @@ impl Receiver {
 
     /// See [`super::super::Machine::spaced_target`].
     pub(in super::super) fn spaced_target(&self, reads: &Reads) -> Option<Spaced> {
-        let (Part::Payload, Effect::Response { length, last: false }) = (self.part, self.effect) else {
+        if self.part != Part::Payload {
             return None;
+        }
+        let (place, left, length, header) = match (self.effect, self.destination.as_ref()?) {
+            (Effect::Response { length, last: false }, &Destination::Read(offset)) => {
+                (reads.place(offset)?, reads.even_left()?, length, ddp::TAGGED)
+            }
+            (Effect::Send { opcode, word, length, last: false }, &Destination::Receive(offset)) => {
+                (self.receives.own.place(offset)?, self.even_left(opcode, word)?, length, ddp::UNTAGGED)
+            }
+            _ => return None,
         };
-        let &Some(Destination::Read(offset)) = &self.destination else { return None };
-        let left = reads.even_left()?.saturating_sub(length - self.left);
-        let place = reads.place(offset)?.part(0, left);
-        Spaced::new(place, self.left, length, self.trailer)
+        let place = place.part(0, left.saturating_sub(length - self.left));
+        Spaced::new(place, self.left, length, self.trailer + mpa::FPDU_LENGTH_FIELD + header)
+    }
+
+    /// Number of bytes of the message that are not in complete segments yet, if its header says that it has more than
+    /// one. `None` after [`Receiver::note_uneven`].
+    fn even_left(&self, opcode: Opcode, word: u32) -> Option<usize> {
+        let says_length = self.rules == Rules::Messages && !opcode.invalidates() && !self.is_uneven;
+        says_length.then(|| word.saturating_sub(self.message) as usize)
+    }
+
+    /// Records that the segments of the message differ in length, or that something comes between them.
+    pub(in super::super) fn note_uneven(&mut self) {
+        self.is_uneven = true;
     }
 
     fn placement(&self, reads: &Reads) -> Option<Placement<'_>> {

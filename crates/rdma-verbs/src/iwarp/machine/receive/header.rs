@@ -174,7 +174,7 @@ impl Receiver {
             return Err(Violation::TooLong { length: end, room: receive.length });
         }
         self.part = Part::Payload;
-        self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
+        self.effect = Effect::Send { opcode, word: header.ulp_word, length, last: header.last };
         if length == 0 {
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Receiver {
         }
         let Some(receive) = self.receive() else { return Ok(()) };
         self.part = Part::Payload;
-        self.effect = Effect::Send { opcode, invalidate: header.ulp_word, length, last: header.last };
+        self.effect = Effect::Send { opcode, word: header.ulp_word, length, last: header.last };
         let mut offset = u64::from(header.offset);
         if self.immediate.is_some() {
             // Leading immediate data is not part of the payload.
@@ -223,7 +223,7 @@ impl Receiver {
         if receive.places() > 0 {
             self.destination = Some(Destination::Receive(offset));
         }
-        if self.message == 0 && header.ulp_word == marks::WITH_DATA {
+        if self.message == 0 && header.ulp_word == marks::WITH_DATA && !opcode.invalidates() {
             let Some(behind) = length.checked_sub(rdmap::IMMEDIATE) else {
                 let (opcode, expected) = (Opcode::Send, rdmap::IMMEDIATE);
                 return Err(Violation::Length { opcode, found: length, expected });

@@ -4,7 +4,10 @@ use super::*;
 
 /// The ULPDUs that an active machine sends after `act`, without the empty write that opens its connection.
 fn sent(act: impl FnOnce(&mut End)) -> Vec<Vec<u8>> {
-    let mut end = End::new(Side::Active, false);
+    sent_by(End::new(Side::Active, false), act)
+}
+
+fn sent_by(mut end: End, act: impl FnOnce(&mut End)) -> Vec<Vec<u8>> {
     end.own().memory().write(0, &pattern(0, SIZE)).unwrap();
     end.pump();
     end.pipe.bytes.clear();
@@ -94,6 +97,35 @@ fn segments_of_a_message_differ_in_place_and_end() {
             tagged([0x81 | last, 0x40], REMOTE.key, REMOTE.address + from as u64, &bytes[from..to])
         });
         assert_eq!(sent(post(Operation::Write { remote: REMOTE, immediate: None })), placed);
+    }
+}
+
+/// By the rules for messages, if its reserved word is free. The other rules leave it 0 [RFC 5040 4.1-9].
+#[test]
+fn a_send_of_several_segments_tells_its_length() {
+    let place = crate::Place::leaked(9000);
+    place.fill(&pattern(3, 9000));
+    for (length, immediate, invalidate, expected) in [
+        (4000, None, None, [0].as_slice()),
+        (4001, None, None, &[4001, 4001]),
+        (9000, None, None, &[9000, 9000, 9000]),
+        (9000, None, Some(9), &[9, 9, 9]),
+        (9000, Some(7), None, &[1, 1, 1]),
+    ] {
+        let operation = send(immediate, invalidate, false);
+        let words = |end, payload: Payload<'_>| -> Vec<u32> {
+            let ulpdus = sent_by(end, |end| end.post(1, operation, payload).unwrap());
+            ulpdus.iter().map(|ulpdu| u32::from_be_bytes(*ulpdu[2..].first_chunk().unwrap())).collect()
+        };
+        let (bytes, place) = (pattern(3, length), place.part(0, length));
+        let inline = [IoSlice::new(&bytes)];
+        for payload in [Payload::Places(std::slice::from_ref(&place)), Payload::Inline(&inline)] {
+            assert_eq!(words(End::for_messages(Side::Active, false), payload), expected);
+            if immediate.is_none() {
+                let reserved = vec![invalidate.unwrap_or(0); expected.len()];
+                assert_eq!(words(End::new(Side::Active, false), payload), reserved);
+            }
+        }
     }
 }
 

@@ -273,7 +273,7 @@ impl Transmitter {
                 BufferModel::Untagged(self.encoder.message_with_data(solicited))
             }
             Operation::Send { invalidate, solicited, .. } => {
-                BufferModel::Untagged(self.encoder.message(invalidate, solicited))
+                BufferModel::Untagged(self.encoder.message(invalidate, solicited, length))
             }
             Operation::Read { remote } => return Err(remote),
         };
