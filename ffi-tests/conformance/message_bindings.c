@@ -123,12 +123,12 @@ static void counted_accesses(void)
         (void)await_done(pair.client.cq, 1, WRITTEN);
         (void)await_done(pair.client.cq, 2, WRITTEN);
         (void)await_done(pair.client.cq, 3, WAS_READ);
-        /* The answer to a read comes behind the writes before it. */
-        CHECK_INT(fi_cntr_read(remote_writes), 2 * i + 2);
+        /* The answer to a read comes behind the writes before it. One of no bytes is not counted. */
+        CHECK_INT(fi_cntr_read(remote_writes), 3 * i + 3);
+        CHECK_INT(fi_cntr_read(remote_reads), i);
     }
     CHECK_INT(fi_cntr_readerr(remote_writes), 0);
-    /* Reads of peers are not counted. */
-    CHECK_INT(fi_cntr_read(remote_reads), 0);
+    CHECK_INT(fi_cntr_readerr(remote_reads), 0);
     for (unsigned i = 0; i < 10; i++)
         CHECK_INT(await_done(pair.server.cq, 0, REMOTE_WRITTEN).data, i / 2);
     close_fid(&region->fid);
@@ -136,6 +136,47 @@ static void counted_accesses(void)
     CHECK_RET(fi_close(&remote_writes->fid), -FI_EBUSY);
     close_fid(&pair.server.ep->fid);
     pair.server.ep = NULL;
+    close_fid(&remote_reads->fid);
+    close_fid(&remote_writes->fid);
+    pair_close(&pair);
+}
+
+static void *access_later(void *argument)
+{
+    struct pair *pair = argument;
+
+    sleep_ms(300);
+    CHECK_OK(fi_inject_write(pair->client.ep, here, 1, NO_ADDRESS, 0, 1));
+    CHECK_OK(fi_read(pair->client.ep, here, 1, NULL, NO_ADDRESS, 0, 1, CONTEXT(1)));
+    return NULL;
+}
+
+/* Nothing else happens at the target: no entry, no receive. */
+static void accesses_wake(void)
+{
+    struct message_settings settings = {.prepare = count_remote};
+    struct fid_mr *region;
+    struct pair pair;
+    pthread_t thread;
+
+    messages_open(&pair, &settings);
+    region = message_region(&pair.server, there, sizeof there, 1);
+    for (unsigned i = 1; i <= 4; i++) {
+        const int64_t start = now_ms(), cpu = cpu_ms();
+
+        CHECK_OK(pthread_create(&thread, NULL, access_later, &pair));
+        CHECK_OK(fi_cntr_wait(i % 2 ? remote_writes : remote_reads, i, -1));
+        CHECK_BETWEEN(now_ms() - start, 290, 1000);
+        CHECK_BETWEEN(cpu_ms() - cpu, 0, 50);
+        CHECK_OK(pthread_join(thread, NULL));
+        (void)await_done(pair.client.cq, 1, WAS_READ);
+    }
+    close_fid(&region->fid);
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    /* What was counted stays. */
+    CHECK_INT(fi_cntr_read(remote_writes), 4);
+    CHECK_INT(fi_cntr_read(remote_reads), 4);
     close_fid(&remote_reads->fid);
     close_fid(&remote_writes->fid);
     pair_close(&pair);
@@ -519,7 +560,8 @@ static void truncated_with_data(void)
 
 static const struct test tests[] = {
     TEST(selective_one_way, "FI_SELECTIVE_COMPLETION for one direction: the other reports everything"),
-    TEST(counted_accesses, "FI_REMOTE_WRITE counts writes with data; reads of peers are not counted"),
+    TEST(counted_accesses, "FI_REMOTE_WRITE and FI_REMOTE_READ count the peer's writes and reads"),
+    TEST(accesses_wake, "who waits for a counter of the peer's accesses sleeps until there are so many"),
     TEST(counted_past_closing, "a counter of regions that are closed never goes back"),
     TEST(counters_of_regions, "counters of regions: each bound to two; set, add, seterr, adderr; -FI_EBUSY while bound"),
     TEST(keys_that_meet, "a key that meets another in 32 bits: -FI_ENOKEY, until the other is closed"),

@@ -1,9 +1,9 @@
 //! A list of operations on two joined machines, one of which may also get bytes from nowhere. Their rules are
 //! those of the specifications, or those for messages.
 //!
-//! While nothing wrong has been put in, neither machine may find fault with the other, messages
-//! arrive in order, and bytes lie where they were written. After something wrong a machine may stop
-//! with a fault, and goes on to be asked for everything that a socket part would ask for.
+//! While nothing wrong has been put in, neither machine may find fault with the other. After something wrong a machine
+//! may stop with a fault, and goes on to be asked for everything that a socket part would ask for. Memory that is lent to
+//! requests has its own allocation, so that the address sanitizer sees each byte beyond it.
 
 #![no_main]
 
@@ -79,6 +79,10 @@ enum Action {
     Frame(Frame),
     /// Takes the newest receive back.
     Cancel,
+    /// Holds writes with immediate data, or lets them pass again.
+    Hold {
+        writes: bool,
+    },
     /// This side ends the connection, and gives up what is outstanding if it has ended it before.
     Close,
     /// No more input comes.
@@ -98,7 +102,7 @@ struct Frame {
     sequence: u8,
     offset: u16,
     /// The reserved word of an untagged header, or a key.
-    word: Option<u8>,
+    word: Option<u16>,
     good_sum: bool,
     payload: Vec<u8>,
 }
@@ -338,6 +342,10 @@ fuzz_target!(|input: Input| {
                 end.machine.cancel_recv(2);
             }
             Action::Cancel => {}
+            Action::Hold { writes } => {
+                end.machine.hold_writes(*writes && input.messages);
+                end.resume(&mut scratch);
+            }
             Action::Close => {
                 honest = false;
                 if std::mem::replace(&mut end.closed, true) && input.messages {
@@ -402,7 +410,7 @@ impl Frame {
         let key = key.to_be_bytes();
         let mut ulpdu =
             vec![u8::from(self.tagged) << 7 | u8::from(self.last) << 6 | 1, 0x40 | self.opcode % 11];
-        ulpdu.extend_from_slice(&self.word.map_or(key, |word| u32::from(word % 3).to_be_bytes()));
+        ulpdu.extend_from_slice(&self.word.map_or(key, |word| u32::from(word).to_be_bytes()));
         if self.tagged {
             ulpdu.extend_from_slice(&u64::from(self.offset).to_be_bytes());
         } else {

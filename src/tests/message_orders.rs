@@ -113,8 +113,8 @@ struct Run<'a> {
     sides: Vec<Side>,
     /// The endpoints, as far as they are open. Endpoint `at` is on side `at % 2`, of connection `at / 2`.
     endpoints: Vec<Option<Endpoint>>,
-    /// By endpoint: counters of what it sends, and of what it receives.
-    counters: Vec<Option<[Counter; 2]>>,
+    /// By endpoint: counters of what it sends, of what it receives, and of the accesses of its peer.
+    counters: Vec<Option<[Counter; 3]>>,
     model: Model<'a>,
 }
 
@@ -185,9 +185,10 @@ impl<'a> Run<'a> {
             endpoint.share(shared);
         }
         if self.setting.counts {
-            let counters = [side.domain.counter(), side.domain.counter()];
+            let counters = [side.domain.counter(), side.domain.counter(), side.domain.counter()];
             endpoint.count(counters[0], sys::FI_SEND | sys::FI_WRITE | sys::FI_READ);
-            endpoint.count(counters[1], sys::FI_RECV | sys::FI_REMOTE_WRITE);
+            endpoint.count(counters[1], sys::FI_RECV);
+            endpoint.count(counters[2], sys::FI_REMOTE_WRITE | sys::FI_REMOTE_READ);
             self.counters[at] = Some(counters);
         }
         endpoint.enable();
@@ -358,9 +359,10 @@ impl<'a> Run<'a> {
         }
         self.model.check_windows();
         for at in 0..self.endpoints.len() {
-            if let (Some([sends, _]), false) = (self.counters[at], self.model.has_ended(at)) {
+            if let (Some([sends, _, accesses]), false) = (self.counters[at], self.model.has_ended(at)) {
                 let tally = &self.model.parties[at].tally;
                 assert_eq!(sends.read(), (tally.sends + tally.injected, 0), "all that {at} sends is done");
+                assert_eq!(accesses.read(), (self.model.accesses_to(at), 0), "all that is accessed at {at}");
             }
         }
     }

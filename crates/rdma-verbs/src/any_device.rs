@@ -7,8 +7,8 @@ use std::time::Instant;
 use crate::{
     Access, Completion, CompletionQueue, ConnectOptions, ConnectionEvent, ConnectionRequest, Connections,
     Device, DeviceAttributes, DeviceEvents, EventTarget, Listener, Memory, MemoryRegion, MessageQueues,
-    ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvQueue, RecvRequest, RegionName, Result,
-    SendRequest, SrqId, WaitSet, iwarp,
+    PeerAccesses, ProtectionDomain, QpCapabilities, QpId, QueuePairs, RecvQueue, RecvRequest, RegionName,
+    Result, SendRequest, SrqId, WaitSet, iwarp,
 };
 #[cfg(feature = "ibv")]
 use crate::{Error, ibv};
@@ -311,6 +311,10 @@ impl MessageQueues for AnyCq {
 
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         each!(self, Self, cq => cq.hold_writes(qp, hold));
+    }
+
+    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
+        each!(self, Self, cq => cq.peer_accesses(qp))
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

@@ -61,7 +61,7 @@ pub use device::{
 pub use device_events::{DeviceEvent, DeviceEventSender, DeviceEvents};
 pub use error::{BreakReason, ConnectError, Error, Result};
 pub use memory::{Memory, Place};
-pub use message_queues::{MessageQueues, RecvQueue, SrqId};
+pub use message_queues::{MessageQueues, PeerAccesses, RecvQueue, SrqId};
 pub use queue_pair::{QpCapabilities, QpId, QueuePairs};
 pub use timer::Timer;
 pub use wait::{Interest, Signal, Token, WaitSet};

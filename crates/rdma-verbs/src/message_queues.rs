@@ -125,12 +125,27 @@ pub trait MessageQueues: QueuePairs {
         let _ = (qp, hold);
     }
 
+    /// The accesses of the peer to memory of this side. `None` where the device does not count them.
+    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
+        let _ = qp;
+        None
+    }
+
     /// How many messages of the peer found no receive, or were held, and had to wait. 0 where the device does not
     /// know.
     fn stalls(&mut self, qp: QpId) -> u64 {
         let _ = qp;
         0
     }
+}
+
+/// Completed accesses of a peer to memory of this side, modulo 2^32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PeerAccesses {
+    /// RDMA Writes, those of no bytes included.
+    pub writes: u32,
+    /// RDMA Reads, except those of no bytes, which may be no access of the application's.
+    pub reads: u32,
 }
 
 const UNSUPPORTED: Error = Error::Unsupported("queue pairs for messages");

@@ -14,7 +14,7 @@ use super::waiter::{Goal, Waiter};
 use crate::abi::{CntrAttr, CntrOps, Control, Errno, Fid, Result, constants};
 use crate::provider::children::Child;
 use crate::provider::wait;
-use rdma_verbs::{Device, WaitSet};
+use rdma_verbs::{Device, PeerAccesses, WaitSet};
 
 /// The numbers of a counter.
 #[derive(Default)]
@@ -35,6 +35,12 @@ impl Count {
     fn add(&self, is_success: bool) {
         let number = if is_success { &self.successes } else { &self.errors };
         number.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn add_successes(counters: &[Arc<Self>], number: u32) {
+        for count in counters {
+            count.successes.fetch_add(number.into(), Ordering::Relaxed);
+        }
     }
 
     /// Counts the writes to a region from now on.
@@ -85,7 +91,6 @@ pub(super) struct Counters {
     pub(super) write: Vec<Arc<Count>>,
     pub(super) read: Vec<Arc<Count>>,
     pub(super) remote_write: Vec<Arc<Count>>,
-    /// Nothing counts the reads of peers, but these are in use.
     remote_read: Vec<Arc<Count>>,
 }
 
@@ -101,9 +106,15 @@ impl Counters {
         counters.iter().for_each(|count| count.add(is_success));
     }
 
-    /// Counts a write of the peer that carried data.
-    pub(super) fn count_remote_write(&self) {
-        self.remote_write.iter().for_each(|count| count.add(true));
+    /// Counts accesses of the peer: those that it has made `now`, less those `before`.
+    pub(super) fn count_accesses(&self, before: PeerAccesses, now: PeerAccesses) {
+        Count::add_successes(&self.remote_write, now.writes.wrapping_sub(before.writes));
+        Count::add_successes(&self.remote_read, now.reads.wrapping_sub(before.reads));
+    }
+
+    /// Whether there is a counter for accesses of the peer.
+    pub(super) fn is_of_accesses(&self) -> bool {
+        !self.remote_write.is_empty() || !self.remote_read.is_empty()
     }
 
     /// Whether there is a counter for sends.

@@ -27,7 +27,9 @@ use crate::provider::event_queue::Binding;
 use crate::provider::passive_endpoint::PassiveEndpoint;
 use crate::provider::request::Request;
 use rdma_verbs::process::Maker;
-use rdma_verbs::{Device, MessageQueues as _, QpCapabilities, QpId, QueuePairs as _, RecvQueue};
+use rdma_verbs::{
+    Device, MessageQueues as _, PeerAccesses, QpCapabilities, QpId, QueuePairs as _, RecvQueue,
+};
 
 /// An open message endpoint.
 pub(in super::super) struct Endpoint<D: Device> {
@@ -116,6 +118,8 @@ pub(super) struct Link {
     /// Whether the peer's writes with data wait until entries of the queue for receives are read.
     pub(super) holds_writes: bool,
     pub(super) counters: Counters,
+    /// The accesses of the peer that are counted, if the device knows them.
+    pub(super) accesses: Option<PeerAccesses>,
     pub(super) statistics: Statistics,
     /// Index of the shared receive context in the engine.
     pub(super) shared: Option<usize>,
@@ -241,6 +245,7 @@ impl<D: Device> Endpoint<D> {
                 rx,
                 holds_writes: false,
                 counters,
+                accesses: state.cq.peer_accesses(qp),
                 statistics: Statistics::default(),
                 shared,
                 binding,

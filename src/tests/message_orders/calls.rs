@@ -195,6 +195,7 @@ impl Run<'_> {
         if self.is_posted(Some(at), whole, answer) {
             if is_wrong {
                 self.model.ends(at);
+                self.model.parties[at].tally.wrong_writes += remote.len() as u64;
             } else {
                 let lengths = remote.iter().map(|piece| piece.len);
                 self.model.written(at, offset, &bytes, lengths, data);
@@ -243,6 +244,7 @@ impl Run<'_> {
             let fetches = self.model.region((at % 2) ^ 1, offset, length);
             let read = Operation::new(Kind::Read, at % 2, Some(at), whole);
             self.posted(Operation { is_wrong, fetches, ..read }, flags);
+            self.model.parties[at].tally.reads += remote.iter().filter(|piece| piece.len > 0).count() as u64;
             if is_wrong {
                 self.model.ends(at);
             }

@@ -79,9 +79,15 @@ pub(super) struct Tally {
     pub(super) sends: u64,
     pub(super) injected: u64,
     failed_sends: u64,
-    /// Receives that have or will have ended, and writes of the peer with data that took none.
+    /// Receives that have or will have ended, except those that writes with data take.
     receives: u64,
     failed_receives: u64,
+    /// Reads of at least one byte, each remote piece by itself.
+    pub(super) reads: u64,
+    /// Remote pieces of writes by a wrong key. One of no bytes is not refused.
+    pub(super) wrong_writes: u64,
+    /// Writes of the peer with data.
+    remote_writes: u64,
 }
 
 pub(super) struct Model<'a> {
@@ -404,8 +410,17 @@ impl<'a> Model<'a> {
         }
     }
 
+    /// How many accesses to memory of `at` are counted, or at most if its connection ends before they are done.
+    pub(super) fn accesses_to(&self, at: usize) -> u64 {
+        let peer = &self.parties[at ^ 1];
+        match self.is_infiniband {
+            true => self.parties[at].tally.remote_writes,
+            false => peer.writes.len() as u64 + peer.tally.wrong_writes + peer.tally.reads,
+        }
+    }
+
     /// The counters of a closed endpoint have counted everything once, as far as it has ended.
-    pub(super) fn check_tally(&self, at: usize, [sends, receives]: [(u64, u64); 2]) {
+    pub(super) fn check_tally(&self, at: usize, [sends, receives, accesses]: [(u64, u64); 3]) {
         let tally = &self.parties[at].tally;
         let (least, most) = (tally.sends, tally.sends + tally.injected);
         assert!((least..=most).contains(&(sends.0 + sends.1)), "{sends:?} {tally:?}");
@@ -414,6 +429,8 @@ impl<'a> Model<'a> {
             "{sends:?} {tally:?}"
         );
         assert_eq!(receives, (tally.receives - tally.failed_receives, tally.failed_receives));
+        assert!((tally.remote_writes..=self.accesses_to(at)).contains(&accesses.0), "{accesses:?} {tally:?}");
+        assert_eq!(accesses.1, 0);
     }
 
     /// Nothing has touched memory of operations after they had ended.

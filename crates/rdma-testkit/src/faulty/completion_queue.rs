@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::plan::Plan;
 use crate::random::Random;
 use rdma_verbs::{
-    self as verbs, Completion, CompletionKind, ConnectError, Error, QpCapabilities, QpId, RecvQueue,
-    RecvRequest, Result, SendRequest, Signal, SrqId, WaitSet,
+    self as verbs, Completion, CompletionKind, ConnectError, Error, PeerAccesses, QpCapabilities, QpId,
+    RecvQueue, RecvRequest, Result, SendRequest, Signal, SrqId, WaitSet,
 };
 
 /// A completion queue with faults.
@@ -356,6 +356,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
 
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         self.inner.hold_writes(qp, hold);
+    }
+
+    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
+        self.inner.peer_accesses(qp)
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

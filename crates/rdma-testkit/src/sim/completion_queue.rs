@@ -12,8 +12,8 @@ use super::notifier::Notifier;
 use super::queue_pair::{Finished, QueuePair, ReadyList, Rules, Shared, SharedReceives};
 use super::{Config, Fabric, ProtectionDomain};
 use rdma_verbs::{
-    self as verbs, Completion, Error, QpCapabilities, QpId, RecvQueue, RecvRequest, Result, SendRequest,
-    SrqId, WaitSet,
+    self as verbs, Completion, Error, PeerAccesses, QpCapabilities, QpId, RecvQueue, RecvRequest, Result,
+    SendRequest, SrqId, WaitSet,
 };
 
 /// A completion queue of the simulated device, with its queue pairs.
@@ -209,6 +209,10 @@ impl verbs::MessageQueues for CompletionQueue {
             pair.hold_writes(hold);
         }
         self.finish_call();
+    }
+
+    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
+        self.queue_pairs.get(&qp).and_then(QueuePair::peer_accesses)
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

@@ -23,7 +23,7 @@ use outgoing::SendQueue;
 use rdma_verbs::Signal;
 use rdma_verbs::{
     BreakReason, Completion, CompletionKind, CompletionStatus, ConnectError, ConnectionEvent, Error,
-    QpCapabilities, QpId, Result, Transport,
+    PeerAccesses, QpCapabilities, QpId, Result, Transport,
 };
 use receives::Receive;
 use receives::Receives;
@@ -94,6 +94,8 @@ pub(super) struct QueuePair {
     stalls: u64,
     /// Whether writes with immediate data that take no receive are stalled.
     holds_writes: bool,
+    /// Accesses of the peer.
+    accesses: PeerAccesses,
     /// Requests of the peer that were executed and not acknowledged yet.
     unacknowledged: usize,
     /// Whether the peer's requests complete only when they are acknowledged.
@@ -164,6 +166,7 @@ impl QueuePair {
             stalled: None,
             stalls: 0,
             holds_writes: false,
+            accesses: PeerAccesses::default(),
             unacknowledged: 0,
             acknowledge: false,
         }
@@ -351,6 +354,11 @@ impl QueuePair {
     /// Whether it is a write with immediate data that takes no receive.
     fn may_be_held(&self, frame: &Frame) -> bool {
         self.is_as_embedded() && matches!(frame, Frame::Write { immediate: Some(_), .. })
+    }
+
+    /// See [`rdma_verbs::MessageQueues::peer_accesses`].
+    pub(super) fn peer_accesses(&self) -> Option<PeerAccesses> {
+        self.is_as_embedded().then_some(self.accesses)
     }
 
     /// See [`rdma_verbs::MessageQueues::stalls`].

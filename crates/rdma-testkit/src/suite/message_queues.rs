@@ -2,8 +2,8 @@
 
 use rdma_verbs::{
     Access, Buffer, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Connections, Device,
-    Error, MemoryRegion, MessageQueues, Operation, Payload, Place, QueuePairs, RecvQueue, RecvRequest,
-    SendRequest, SrqId, Transport,
+    Error, MemoryRegion, MessageQueues, Operation, Payload, PeerAccesses, Place, QueuePairs, RecvQueue,
+    RecvRequest, SendRequest, SrqId, Transport,
 };
 
 use super::rig::Rig;
@@ -192,6 +192,36 @@ pub fn held_writes_wait(rig: &impl Rig) {
         Completion { status: CompletionStatus::Flushed, ..success(joined.passive, 1, Recv) }
     );
     assert!(pair.passive.completions.is_empty());
+}
+
+pub fn accesses_of_the_peer_are_counted(rig: &impl Rig) {
+    let Some(mut pair) = message_pair(rig) else { return };
+    let (joined, word) = (pair.join_messages(None), immediate(&pair));
+    let Some(before) = pair.passive.cq.peer_accesses(joined.passive) else {
+        return assert!(!is_as_embedded(&pair));
+    };
+    assert_eq!(before, PeerAccesses::default());
+    let window = pair.passive.region(70_000, Access::REMOTE_READ | Access::REMOTE_WRITE);
+    let bytes = pair.active.lend(pattern(70_000, 1));
+    let remote = remote(&window, 0);
+    let write = |immediate| Operation::Write { remote, immediate };
+    let operations = [
+        (write(None), 70_000, (1, 0)),
+        (write(word), 5, (2, 0)),
+        (write(None), 0, (3, 0)),
+        (Operation::Read { remote }, 70_000, (3, 1)),
+        (Operation::Read { remote }, 0, (3, 1)),
+        (Operation::Read { remote }, 1, (3, 2)),
+    ];
+    for (operation, length, (writes, reads)) in operations {
+        pair.active.post_places(joined.active, 1, operation, &[bytes.part(0, length)]);
+        let kind = if matches!(operation, Operation::Read { .. }) { Read } else { Write };
+        assert_eq!(pair.at_active(), success(joined.active, 1, kind));
+        pair.drive_until_idle();
+        let expected = PeerAccesses { writes, reads };
+        assert_eq!(pair.passive.cq.peer_accesses(joined.passive), Some(expected));
+    }
+    assert_eq!(pair.active.cq.peer_accesses(joined.active), Some(PeerAccesses::default()));
 }
 
 pub fn reads_fill_places(rig: &impl Rig) {

@@ -42,7 +42,9 @@ pub use receives::SharedReceives;
 use transmit::Transmitter;
 
 use super::region::{ProtectionDomain, RegionCache};
-use crate::{Completion, CompletionStatus, Error, QpCapabilities, QpId, RecvRequest, Result, SendRequest};
+use crate::{
+    Completion, CompletionStatus, Error, PeerAccesses, QpCapabilities, QpId, RecvRequest, Result, SendRequest,
+};
 use iwarp_wire::rdmap::{About, Terminate};
 
 /// Longest message, in bytes: the offset in a Send has 32 bits [RFC 5041 5.2-2].
@@ -283,6 +285,12 @@ impl Machine {
     /// one that is let pass.
     pub fn hold_writes(&mut self, hold: bool) {
         self.receiver.hold_writes(hold);
+    }
+
+    /// See [`crate::MessageQueues::peer_accesses`].
+    #[must_use]
+    pub fn peer_accesses(&self) -> PeerAccesses {
+        PeerAccesses { writes: self.receiver.writes(), reads: self.reads.answered() }
     }
 
     /// How many messages had to wait.

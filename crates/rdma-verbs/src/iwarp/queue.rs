@@ -21,8 +21,8 @@ use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
 use crate::{
-    self as verbs, Completion, Error, EventTarget, QpCapabilities, QpId, RecvQueue, RecvRequest, Result,
-    SendRequest, SrqId, Token, WaitSet,
+    self as verbs, Completion, Error, EventTarget, PeerAccesses, QpCapabilities, QpId, RecvQueue,
+    RecvRequest, Result, SendRequest, SrqId, Token, WaitSet,
 };
 
 const EXHAUSTED: Error = Error::BadState { state: "out of numbers", what: "a new queue" };
@@ -287,6 +287,10 @@ impl verbs::MessageQueues for CompletionQueue {
 
     fn hold_writes(&mut self, qp: QpId, hold: bool) {
         let _ = self.with(qp, |pair, ready, sets| pair.hold_writes(hold, ready, sets));
+    }
+
+    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
+        self.pair(qp).map(QueuePair::peer_accesses)
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

@@ -29,7 +29,7 @@ use super::machine::{Machine, Port, Sink};
 use super::membership::{Membership, PollSets};
 use super::scratch::Scratch;
 use super::socket::Socket;
-use crate::{ConnectionEvent, Error, Interest, QpCapabilities, QpId, Result, Token, WaitSet};
+use crate::{ConnectionEvent, Error, Interest, PeerAccesses, QpCapabilities, QpId, Result, Token, WaitSet};
 use ending::{End, Failure, Terminating};
 
 /// Maximum number of receive calls of one `drive`, so that a peer that sends without pause does not hold the
@@ -156,6 +156,11 @@ impl QueuePair {
             }
             Ok(()) => {}
         }
+    }
+
+    /// See [`crate::MessageQueues::peer_accesses`].
+    pub(super) fn peer_accesses(&self) -> PeerAccesses {
+        self.machine.peer_accesses()
     }
 
     /// See [`crate::MessageQueues::stalls`].

@@ -136,8 +136,9 @@ impl Model<'_> {
             panic!("{entry:?} without a write");
         };
         assert_eq!((entry.length, entry.data), (length, data));
-        let is_counted_already = self.is_infiniband && !self.shares[side];
-        self.parties[at].tally.receives += u64::from(!is_counted_already);
+        let tally = &mut self.parties[at].tally;
+        tally.receives -= u64::from(self.is_infiniband && !self.shares[side]);
+        tally.remote_writes += 1;
         self.seen.remote_writes += 1;
     }
 

@@ -45,7 +45,7 @@ impl QueuePair {
                 Outcome::Refused(why) => self.refuse(why, self.acknowledge, ready),
             },
             Frame::ReadRequest { remote, length } => match self.serve_read(remote, length) {
-                Ok(()) => {}
+                Ok(()) => self.accesses.reads += u32::from(length > 0),
                 Err(why) => self.refuse(why, true, ready),
             },
             Frame::ReadResponse { bytes } => self.finish_read(&bytes, ready),
@@ -98,7 +98,9 @@ impl QueuePair {
                 self.take_send(receive, &bytes, immediate, invalidate, ready)
             }
             Frame::Write { bytes, remote, immediate } => {
-                self.take_write(receive, &bytes, remote, immediate, ready)
+                let taken = self.take_write(receive, &bytes, remote, immediate, ready);
+                self.accesses.writes += u32::from(taken.is_ok());
+                taken
             }
             _ => Ok(()),
         };

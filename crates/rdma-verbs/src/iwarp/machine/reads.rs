@@ -28,6 +28,8 @@ pub(super) struct Reads {
     /// Places of posted reads, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
+    /// Number of reads of the peer, except reads of no bytes, whose response is all sent.
+    answered: u32,
     /// Number of reads whose response is complete and that are not reported yet.
     completed: u32,
     /// Whether responses are dropped.
@@ -232,7 +234,13 @@ impl Reads {
         served.started = true;
         if served.left == 0 {
             self.served.pop_front();
+            self.answered = self.answered.wrapping_add(u32::from(count > 0));
         }
+    }
+
+    /// See [`super::Machine::peer_accesses`].
+    pub(super) fn answered(&self) -> u32 {
+        self.answered
     }
 
     /// Removes the reads of the peer, and drops the responses to those of this side, which may still arrive.

@@ -54,9 +54,9 @@ pub(super) struct Receiver {
     /// taken.
     left: usize,
     /// Number of bytes of payload that follow leading immediate data.
-    payload_left: usize,
+    payload_left: u16,
     /// Number of bytes of padding and CRC after the payload.
-    trailer: usize,
+    trailer: u8,
     effect: Effect,
     destination: Option<Destination>,
     head: Partial<HEAD>,
@@ -74,6 +74,8 @@ pub(super) struct Receiver {
     written: Option<u64>,
     /// Whether the next segment of a write begins a new one that is counted by itself.
     write_ended: bool,
+    /// Number of writes of the peer, by the rules for messages.
+    writes: u32,
 }
 
 /// The part of an FPDU that comes next.
@@ -157,6 +159,7 @@ impl Receiver {
             immediate: None,
             written: None,
             write_ended: false,
+            writes: 0,
         }
     }
 
@@ -211,6 +214,11 @@ impl Receiver {
     /// See [`super::Machine::served`].
     pub(super) fn served(&self) -> u64 {
         self.receives.served()
+    }
+
+    /// See [`super::Machine::peer_accesses`].
+    pub(super) fn writes(&self) -> u32 {
+        self.writes
     }
 
     /// See [`super::Machine::stalls`].
@@ -403,7 +411,7 @@ impl Receiver {
         }
         self.immediate = self.body.bytes().first_chunk().map(rdmap::parse_immediate);
         self.part = Part::Payload;
-        self.left = self.payload_left;
+        self.left = self.payload_left.into();
         if self.left == 0 {
             self.begin_trailer();
         }
@@ -412,7 +420,7 @@ impl Receiver {
     /// Expects padding and CRC field next, and skips them [RFC 5044 4.1-3, 4.3-10].
     fn begin_trailer(&mut self) {
         self.part = Part::Trailer;
-        self.left = self.trailer;
+        self.left = self.trailer.into();
     }
 
     /// Applies the effect of a complete FPDU [RFC 5040 5.5-3, 5.5-7, 5.5-8] [RFC 6581 9.2-3].

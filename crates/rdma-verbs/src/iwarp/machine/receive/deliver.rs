@@ -29,6 +29,7 @@ impl Receiver {
                 let before = self.written.filter(|_| !self.write_ended).unwrap_or(0);
                 self.written = Some(before.saturating_add(length as u64));
                 self.write_ended = matches!(self.effect, Effect::LastWrite { .. });
+                self.writes = self.writes.wrapping_add(self.write_ended.into());
             }
             Effect::Response { length, last } => reads.placed(length, last),
             Effect::Send { opcode, word, length, last } => {

@@ -52,7 +52,7 @@ impl Receiver {
             _ => return None,
         };
         let place = place.part(0, left.saturating_sub(length - self.left));
-        Spaced::new(place, self.left, length, self.trailer + mpa::FPDU_LENGTH_FIELD + header)
+        Spaced::new(place, self.left, length, usize::from(self.trailer) + mpa::FPDU_LENGTH_FIELD + header)
     }
 
     /// Number of bytes of the message that are not in complete segments yet, if its header says that it has more than

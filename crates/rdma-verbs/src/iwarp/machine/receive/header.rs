@@ -50,7 +50,8 @@ impl Receiver {
         let (ulpdu, header) = split_head(self.head.bytes());
         self.effect = Effect::None;
         self.left = 0;
-        self.trailer = mpa::padding(ulpdu) + mpa::CRC;
+        // At most `mpa::MAX_TRAILER`.
+        self.trailer = (mpa::padding(ulpdu) + mpa::CRC) as u8;
         if ulpdu > 0 {
             let parsed = Header::parse(header)?;
             let payload = ulpdu - header.len();
@@ -230,7 +231,8 @@ impl Receiver {
             };
             self.body.clear();
             self.part = Part::Immediate;
-            (self.left, self.payload_left) = (rdmap::IMMEDIATE, behind);
+            // A segment has less than 64 KiB.
+            (self.left, self.payload_left) = (rdmap::IMMEDIATE, behind as u16);
         }
         Ok(())
     }
