@@ -446,13 +446,33 @@ int capture_errors(void)
     return ends[0];
 }
 
-void check_logged(int errors, const char *words)
+void end_capture(int errors, char *text, size_t size)
 {
-    char text[65536] = "";
+    ssize_t length = 0;
 
     if (readable(errors, 0))
-        CHECK_SYS(read(errors, text, sizeof text - 1));
+        length = CHECK_SYS(read(errors, text, size - 1));
+    text[length] = '\0';
     dup2(STDOUT_FILENO, STDERR_FILENO);
+    close(errors);
+}
+
+void check_logged(int errors, const char *words)
+{
+    char text[65536];
+
+    end_capture(errors, text, sizeof text);
     if (!strstr(text, words))
         fail_at(__FILE__, __LINE__, "\"%s\" is not in: %s", words, text);
+}
+
+unsigned count_words(const char *text, const char *words)
+{
+    unsigned count = 0;
+
+    while ((text = strstr(text, words)) != NULL) {
+        text++;
+        count++;
+    }
+    return count;
 }

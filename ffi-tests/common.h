@@ -243,8 +243,12 @@ int wait_fd(struct fid *fid);
 bool readable(int fd, int ms);
 /* Captures what the process writes to standard error from now on. */
 int capture_errors(void);
+/* Ends that. `text` gets what has been written. */
+void end_capture(int errors, char *text, size_t size);
 /* Ends that, and fails unless the words have been written. */
 void check_logged(int errors, const char *words);
+/* How often a text has these words. */
+unsigned count_words(const char *text, const char *words);
 
 /* ---- addresses and devices of the tests ----------------------------------------------------- */
 

@@ -138,6 +138,26 @@ void message_accept(struct side *client, struct side *server)
     CHECK(await_event(server->eq, FI_CONNECTED).fid == &server->ep->fid);
 }
 
+struct fid_ep *message_beside(struct pair *pair, struct side *client, const struct message_settings *settings)
+{
+    struct side *server = &pair->server;
+    struct event request;
+    struct fid_ep *ep;
+
+    message_client(client, &pair->listener, settings);
+    message_endpoint(client, settings);
+    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
+    request = await_event(pair->listener.eq, FI_CONNREQ);
+    CHECK_OK(fi_endpoint(server->domain, request.info, &ep, NULL));
+    fi_freeinfo(request.info);
+    CHECK_OK(fi_ep_bind(ep, &server->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &server->cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_accept(ep, NULL, 0));
+    (void)await_event(client->eq, FI_CONNECTED);
+    (void)await_event(server->eq, FI_CONNECTED);
+    return ep;
+}
+
 void messages_open(struct pair *pair, const struct message_settings *settings)
 {
     struct event request;
@@ -233,6 +253,49 @@ void check_no_completion(struct fid_cq *cq)
     CHECK_RET(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
 }
 
+bool next_ending(struct fid_cq *cq, struct ending *ending)
+{
+    struct fi_cq_err_entry error = {0};
+    struct fi_cq_data_entry entry;
+    ssize_t got = fi_cq_read(cq, &entry, 1);
+
+    if (got == -FI_EAGAIN)
+        return false;
+    if (got == 1) {
+        *ending = (struct ending){(uintptr_t)entry.op_context, entry.flags, false};
+        return true;
+    }
+    CHECK_RET(got, -FI_EAVAIL);
+    CHECK_RET(fi_cq_readerr(cq, &error, 0), 1);
+    CHECK_INT(error.err, FI_ECANCELED);
+    *ending = (struct ending){(uintptr_t)error.op_context, error.flags, true};
+    return true;
+}
+
+void drive_for(int ms)
+{
+    int64_t until = now_ms() + ms;
+
+    while (now_ms() < until)
+        drive();
+}
+
+void log_connections(void)
+{
+    CHECK_SYS(setenv("FI_LOG_LEVEL", "info", 1));
+    CHECK_SYS(setenv("FI_LOG_SUBSYS", "ep_ctrl", 1));
+}
+
+void check_broken(int errors, const char *reason, unsigned count)
+{
+    char text[65536], line[256];
+
+    end_capture(errors, text, sizeof text);
+    snprintf(line, sizeof line, "is broken: %s", reason);
+    if (count_words(text, line) != count || count_words(text, "is broken") != count)
+        fail_at(__FILE__, __LINE__, "not %u times \"%s\" in: %s", count, line, text);
+}
+
 void settle(struct side *side, struct fid **fids, int count)
 {
     AWAIT(PATIENCE_MS, fi_trywait(side->fabric, fids, count) == 0);
@@ -254,6 +317,86 @@ void post_recv(struct fid_ep *ep, void *data, size_t length, uintptr_t context)
 void post_send(struct fid_ep *ep, const void *data, size_t length, uintptr_t context)
 {
     CHECK_OK(fi_send(ep, data, length, NULL, FI_ADDR_UNSPEC, CONTEXT(context)));
+}
+
+enum { EACH_ROUNDS = 4, EACH_KINDS = 3, EACH_SENT = EACH_ROUNDS * EACH_KINDS, EACH_RECEIVES = 10, FIRST_RECEIVE = 100 };
+
+void post_each_kind(struct side *side, uint64_t key)
+{
+    enum { READ_BYTES = 1000 };
+    static uint8_t got[EACH_RECEIVES], fetched[EACH_ROUNDS][READ_BYTES];
+    const void *data = pattern(0, PATTERN_MAX);
+
+    for (unsigned i = 0; i < EACH_RECEIVES; i++)
+        post_recv(side->ep, &got[i], 1, FIRST_RECEIVE + i);
+    for (unsigned i = 0; i < EACH_ROUNDS; i++) {
+        uintptr_t context = i * EACH_KINDS;
+
+        CHECK_OK(fi_write(side->ep, data, PATTERN_MAX, NULL, FI_ADDR_UNSPEC, 0, key, CONTEXT(context)));
+        post_send(side->ep, data, PATTERN_MAX, context + 1);
+        CHECK_OK(fi_read(side->ep, fetched[i], READ_BYTES, NULL, FI_ADDR_UNSPEC, 0, key, CONTEXT(context + 2)));
+    }
+}
+
+void check_each_kind_ended(struct fid_cq *cq)
+{
+    static const uint64_t kinds[EACH_KINDS] = {WRITTEN, SENT, WAS_READ};
+    uintptr_t posted = 0, received = FIRST_RECEIVE;
+    struct ending ending;
+
+    while (posted < EACH_SENT || received < FIRST_RECEIVE + EACH_RECEIVES) {
+        AWAIT(PATIENCE_MS, next_ending(cq, &ending));
+        if (ending.context >= FIRST_RECEIVE) {
+            CHECK_INT(ending.context, received++);
+            CHECK_INT(ending.flags, RECEIVED);
+            CHECK(ending.cancelled);
+        } else {
+            CHECK_INT(ending.context, posted);
+            CHECK_INT(ending.flags, kinds[posted % EACH_KINDS]);
+            /* TCP may have taken what comes before the first read. */
+            CHECK(ending.cancelled || posted < EACH_KINDS - 1);
+            posted++;
+        }
+    }
+    drive_for(20);
+    check_no_completion(cq);
+}
+
+void check_calls(struct fid_ep *ep, ssize_t answer)
+{
+    static uint8_t byte;
+    struct iovec piece = {&byte, 1};
+    struct fi_rma_iov place = {.len = 1, .key = 1};
+    struct fi_msg message = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC};
+    struct fi_msg_rma access = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &place,
+                                .rma_iov_count = 1};
+
+    CHECK_RET(fi_send(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, NULL), answer);
+    CHECK_RET(fi_sendv(ep, &piece, NULL, 1, FI_ADDR_UNSPEC, NULL), answer);
+    CHECK_RET(fi_sendmsg(ep, &message, 0), answer);
+    CHECK_RET(fi_senddata(ep, &byte, 1, NULL, 1, FI_ADDR_UNSPEC, NULL), answer);
+    CHECK_RET(fi_inject(ep, &byte, 1, FI_ADDR_UNSPEC), answer);
+    CHECK_RET(fi_injectdata(ep, &byte, 1, 1, FI_ADDR_UNSPEC), answer);
+    CHECK_RET(fi_read(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 1, NULL), answer);
+    CHECK_RET(fi_readv(ep, &piece, NULL, 1, FI_ADDR_UNSPEC, 0, 1, NULL), answer);
+    CHECK_RET(fi_readmsg(ep, &access, 0), answer);
+    CHECK_RET(fi_write(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 1, NULL), answer);
+    CHECK_RET(fi_writev(ep, &piece, NULL, 1, FI_ADDR_UNSPEC, 0, 1, NULL), answer);
+    CHECK_RET(fi_writemsg(ep, &access, 0), answer);
+    CHECK_RET(fi_writedata(ep, &byte, 1, NULL, 1, FI_ADDR_UNSPEC, 0, 1, NULL), answer);
+    CHECK_RET(fi_inject_write(ep, &byte, 1, FI_ADDR_UNSPEC, 0, 1), answer);
+    CHECK_RET(fi_inject_writedata(ep, &byte, 1, 1, FI_ADDR_UNSPEC, 0, 1), answer);
+}
+
+void check_receives(struct fid_ep *ep, ssize_t answer)
+{
+    static uint8_t byte;
+    struct iovec piece = {&byte, 1};
+    struct fi_msg message = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC};
+
+    CHECK_RET(fi_recv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, NULL), answer);
+    CHECK_RET(fi_recvv(ep, &piece, NULL, 1, FI_ADDR_UNSPEC, NULL), answer);
+    CHECK_RET(fi_recvmsg(ep, &message, 0), answer);
 }
 
 void message_transfer(struct side *from, struct side *to, size_t length)

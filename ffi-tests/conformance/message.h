@@ -66,10 +66,15 @@ struct fid_ep *message_shared(struct side *listener, struct side *client, struct
 /* The listener's part of message_shared: opens the endpoint for this request, and accepts. */
 struct fid_ep *message_accept_shared(struct side *listener, const struct event *request, struct fid_ep *shared,
                                      const struct message_settings *settings);
+/* Connects another client to the pair's listener, with an endpoint in the server's domain that reports to its queue. */
+struct fid_ep *message_beside(struct pair *pair, struct side *client, const struct message_settings *settings);
 /* Accepts the request that `server` was opened for, and waits until both are connected. */
 void message_accept(struct side *client, struct side *server);
 /* Connects two endpoints; pair_close closes them. */
 void messages_open(struct pair *pair, const struct message_settings *settings);
+
+/* Connects a socket to the listener, as a message endpoint would: `server` is opened for it. The test speaks for it. */
+int message_stranger(struct side *listener, struct side *server);
 
 /* A server, and a client that reports its receives to a queue of their own. Both queues have a descriptor. */
 struct separate {
@@ -88,6 +93,24 @@ struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_
 struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64_t flags, int err);
 /* Checks that nothing is queued. */
 void check_no_completion(struct fid_cq *cq);
+
+/* How one operation ended. */
+struct ending {
+    uintptr_t context;
+    uint64_t flags;
+    bool cancelled;
+};
+
+/* Reads the next end of an operation if one is queued. A failure must be FI_ECANCELED. */
+bool next_ending(struct fid_cq *cq, struct ending *ending);
+/* Drives both sides for a while. */
+void drive_for(int ms);
+
+/* Has the log tell of connections, at level info. Must be called before any libfabric call. */
+void log_connections(void);
+/* Ends what capture_errors began, and checks that `count` lines say that a connection is broken, for this reason. */
+void check_broken(int errors, const char *reason, unsigned count);
+
 /* Calls fi_trywait until it finds nothing. */
 void settle(struct side *side, struct fid **fids, int count);
 /* Checks that the process has used less than 3 % of a processor in the last `ms`, since it had used `cpu` ms. */
@@ -96,6 +119,15 @@ void check_idle(const char *what, int64_t cpu, int64_t ms);
 /* Posts a receive, and a send. Both must be taken. */
 void post_recv(struct fid_ep *ep, void *data, size_t length, uintptr_t context);
 void post_send(struct fid_ep *ep, const void *data, size_t length, uintptr_t context);
+/* Posts operations of each kind in turn: writes to, and reads from, PATTERN_MAX bytes of the peer's memory under this
+ * key, and messages that the peer does not receive. And receives. */
+void post_each_kind(struct side *side, uint64_t key);
+/* Checks that each of them ends once when the connection has ended, and those of one direction in order: all from the
+ * first read on are cancelled, and the receives. */
+void check_each_kind_ended(struct fid_cq *cq);
+/* Checks that each call that sends, reads or writes gives this answer, which is an error; and each that receives. */
+void check_calls(struct fid_ep *ep, ssize_t answer);
+void check_receives(struct fid_ep *ep, ssize_t answer);
 /* Sends `length` bytes (at most PATTERN_MAX) in one message from one side to the other, and checks them. */
 void message_transfer(struct side *from, struct side *to, size_t length);
 /* Checks that messages go in both directions. No receive may be posted. */

@@ -396,6 +396,7 @@ static void refused_when_full(void)
         note("call %u", call);
         CHECK_RET(make_call(pair.client.ep, call, copied, taken), -FI_EAGAIN);
     }
+    check_calls(pair.client.ep, -FI_EAGAIN);
     CHECK_AT_LEAST(taken, CALLS);
     printf("%u calls were taken\n", taken);
     for (unsigned slot = 0; slot < taken; slot++) {
@@ -565,7 +566,7 @@ static const struct test tests[] = {
     TEST(counted_past_closing, "a counter of regions that are closed never goes back"),
     TEST(counters_of_regions, "counters of regions: each bound to two; set, add, seterr, adderr; -FI_EBUSY while bound"),
     TEST(keys_that_meet, "a key that meets another in 32 bits: -FI_ENOKEY, until the other is closed"),
-    TEST(refused_when_full, "fi_inject, fi_inject_write, and those with data: -FI_EAGAIN when full; what was taken arrives"),
+    TEST(refused_when_full, "every call that sends, reads or writes: -FI_EAGAIN when the queue is full; what was taken arrives"),
     TEST(injects_that_count, "injects that a counter counts hold room until they are complete"),
     TEST(causes, "the text of each failure names its cause"),
     TEST(truncated_with_data, "FI_ETRUNC of a message with remote CQ data; the next message is intact"),

@@ -7,33 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* How one operation ended. */
-struct ending {
-    uintptr_t context;
-    uint64_t flags;
-    bool cancelled;
-};
-
-/* Reads the next end of an operation if one is queued. A failure must be FI_ECANCELED. */
-static bool next_ending(struct fid_cq *cq, struct ending *ending)
-{
-    struct fi_cq_err_entry error = {0};
-    struct fi_cq_data_entry entry;
-    ssize_t got = fi_cq_read(cq, &entry, 1);
-
-    if (got == -FI_EAGAIN)
-        return false;
-    if (got == 1) {
-        *ending = (struct ending){(uintptr_t)entry.op_context, entry.flags, false};
-        return true;
-    }
-    CHECK_RET(got, -FI_EAVAIL);
-    CHECK_RET(fi_cq_readerr(cq, &error, 0), 1);
-    CHECK_INT(error.err, FI_ECANCELED);
-    *ending = (struct ending){(uintptr_t)error.op_context, error.flags, true};
-    return true;
-}
-
 /* ---- a peer that is killed ---------------------------------------------------------------- */
 
 /* What the peer does on its connection before it waits to be killed. */
@@ -112,47 +85,18 @@ static void offer_memory(struct side *side)
 /* A peer that has stopped, and is killed, with operations of each kind outstanding. */
 static void message_peer_killed(void)
 {
-    enum { ROUNDS = 4, KINDS = 3, RECEIVES = 10, FIRST_RECEIVE = 100, READ_BYTES = 1000 };
-    static const uint64_t kinds[KINDS] = {WRITTEN, SENT, WAS_READ};
-    static uint8_t got[RECEIVES], fetched[ROUNDS][READ_BYTES];
-    uintptr_t posted = 0, received = FIRST_RECEIVE;
     struct side listener, server;
-    struct ending ending;
     struct peer peer;
 
     victim_open(&peer, (struct role){offer_memory}, &listener, &server);
     CHECK_INT(peer_hear(&peer), 1);
     CHECK_SYS(kill(peer.pid, SIGSTOP));
-    for (unsigned i = 0; i < RECEIVES; i++)
-        post_recv(server.ep, &got[i], 1, FIRST_RECEIVE + i);
-    for (unsigned i = 0; i < ROUNDS; i++) {
-        const void *data = pattern(0, PATTERN_MAX);
-
-        CHECK_OK(fi_write(server.ep, data, PATTERN_MAX, NULL, FI_ADDR_UNSPEC, 0, VICTIM_KEY, CONTEXT(KINDS * i)));
-        post_send(server.ep, data, PATTERN_MAX, KINDS * i + 1);
-        CHECK_OK(fi_read(server.ep, fetched[i], READ_BYTES, NULL, FI_ADDR_UNSPEC, 0, VICTIM_KEY,
-                         CONTEXT(KINDS * i + 2)));
-    }
+    post_each_kind(&server, VICTIM_KEY);
     for (unsigned i = 0; i < 30; i++)
         drive();
     peer_kill(&peer);
     CHECK(await_event(server.eq, FI_SHUTDOWN).fid == &server.ep->fid);
-    /* Every operation ends once, and those of one direction in the order of the calls. */
-    while (posted < ROUNDS * KINDS || received < FIRST_RECEIVE + RECEIVES) {
-        AWAIT(PATIENCE_MS, next_ending(server.cq, &ending));
-        if (ending.context >= FIRST_RECEIVE) {
-            CHECK_INT(ending.context, received++);
-            CHECK_INT(ending.flags, RECEIVED);
-            CHECK(ending.cancelled);
-        } else {
-            CHECK_INT(ending.context, posted);
-            CHECK_INT(ending.flags, kinds[posted % KINDS]);
-            /* TCP may have taken what comes before the first read. */
-            CHECK(ending.cancelled || posted < 2);
-            posted++;
-        }
-    }
-    check_no_completion(server.cq);
+    check_each_kind_ended(server.cq);
     check_no_event(server.eq);
     side_close(&server);
     side_close(&listener);
@@ -378,14 +322,35 @@ static void end_is_logged(void)
     struct peer peer;
     int errors;
 
-    setenv("FI_LOG_LEVEL", "info", 1);
-    setenv("FI_LOG_SUBSYS", "ep_ctrl", 1);
+    log_connections();
     victim_open(&peer, (struct role){offer_memory}, &listener, &server);
     CHECK_INT(peer_hear(&peer), 1);
     errors = capture_errors();
     peer_kill(&peer);
     (void)await_event(server.eq, FI_SHUTDOWN);
     check_logged(errors, " has ended the connection");
+    side_close(&server);
+    side_close(&listener);
+}
+
+/* That of one which had not taken all is a reset, of which the log tells once. */
+static void reset_is_logged(void)
+{
+    struct side listener, server;
+    struct peer peer;
+    int errors;
+
+    log_connections();
+    victim_open(&peer, (struct role){offer_memory}, &listener, &server);
+    CHECK_INT(peer_hear(&peer), 1);
+    CHECK_SYS(kill(peer.pid, SIGSTOP));
+    post_each_kind(&server, VICTIM_KEY);
+    drive_for(5);
+    errors = capture_errors();
+    peer_kill(&peer);
+    (void)await_event(server.eq, FI_SHUTDOWN);
+    check_each_kind_ended(server.cq);
+    check_broken(errors, "reset by peer", 1);
     side_close(&server);
     side_close(&listener);
 }
@@ -815,6 +780,7 @@ static const struct test tests[] = {
     TEST(unwritable_shared_behind_reset, "the same with shared receives; another connection gets the next one"),
     TEST(reset_ones_take_turns, "reset connections whose messages wait for shared receives get them in turn, however long"),
     TEST(end_is_logged, "a peer's end of the connection, as of one that is killed between two messages, stands in the log"),
+    TEST(reset_is_logged, "a peer that is killed with input unread: \"reset by peer\" in the log, once"),
     TEST(reset_spares_shared, "the same with shared receives; one that a cut message took serves the next connection"),
     TEST(killed_half_way, "a shared receive that a killed peer has half filled serves the next connection first"),
     TEST(closed_with_separate_queues, "fi_close: each operation is reported to the queue of its direction, in order"),

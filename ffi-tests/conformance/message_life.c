@@ -325,6 +325,8 @@ static void binding(void)
     CHECK_RET(fi_connect(ep, side.info->dest_addr, NULL, 0), -FI_ENOCQ);
     CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT | FI_RECV), -FI_EINVAL);
     CHECK_OK(fi_ep_bind(ep, &side.cq->fid, FI_RECV));
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_TRANSMIT), -FI_EINVAL);
+    CHECK_RET(fi_ep_bind(ep, &side.cq->fid, FI_RECV), -FI_EINVAL);
     CHECK_RET(fi_ep_bind(ep, &counter->fid, 1ULL << 45), -FI_EBADFLAGS);
     CHECK_OK(fi_ep_bind(ep, &counter->fid, FI_SEND));
     /* In use. */
@@ -400,34 +402,25 @@ static void states(void)
     struct fi_cq_data_entry entry;
     struct event request;
     uint8_t got, late;
-    ssize_t answer;
 
     message_listen(&listener, NULL);
     message_client(&client, &listener, NULL);
     message_endpoint(&client, NULL);
     /* Not enabled. */
-    CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EOPBADSTATE);
-    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EOPBADSTATE);
-    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EOPBADSTATE);
-    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EOPBADSTATE);
+    check_receives(client.ep, -FI_EOPBADSTATE);
+    check_calls(client.ep, -FI_EOPBADSTATE);
     CHECK_RET(fi_cancel(&client.ep->fid, NULL), -FI_EOPBADSTATE);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     CHECK_RET(fi_accept(client.ep, NULL, 0), -FI_EOPBADSTATE);
     /* Enabled, not connected: receives can be posted. */
     CHECK_OK(fi_enable(client.ep));
     post_recv(client.ep, &got, 1, 1);
-    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
-    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
-    CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
-    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    check_calls(client.ep, -FI_ENOTCONN);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     CHECK_RET(fi_getpeer(client.ep, &(struct sockaddr_in){0}, &(size_t){sizeof(struct sockaddr_in)}), -FI_ENOTCONN);
     /* Connecting. */
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
-    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
-    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
-    CHECK_RET(fi_write(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EAGAIN);
-    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_EAGAIN);
+    check_calls(client.ep, -FI_EAGAIN);
     post_recv(client.ep, &late, 1, 2);
     CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EALREADY);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
@@ -435,10 +428,7 @@ static void states(void)
     message_server(&listener, &server, &request, NULL);
     /* Enabled, not accepted. */
     CHECK_OK(fi_enable(server.ep));
-    CHECK_RET(fi_send(server.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
-    CHECK_RET(fi_inject(server.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
-    CHECK_RET(fi_write(server.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
-    CHECK_RET(fi_read(server.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
+    check_calls(server.ep, -FI_ENOTCONN);
     CHECK_RET(fi_shutdown(server.ep, 0), -FI_ENOTCONN);
     CHECK_OK(fi_accept(server.ep, NULL, 0));
     CHECK(fi_accept(server.ep, NULL, 0) < 0);
@@ -453,15 +443,12 @@ static void states(void)
     (void)await_done(client.cq, 1, RECEIVED);
     /* Over: -FI_EAGAIN until the event is read that says so. */
     CHECK_OK(fi_shutdown(client.ep, 0));
-    CHECK_RET(fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
-    CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
+    check_calls(client.ep, -FI_EAGAIN);
+    check_receives(client.ep, -FI_EAGAIN);
     CHECK(await_event(client.eq, FI_SHUTDOWN).fid == &client.ep->fid);
+    check_calls(client.ep, -FI_ENOTCONN);
+    check_receives(client.ep, -FI_ENOTCONN);
     (void)await_failed(client.cq, 2, RECEIVED, FI_ECANCELED);
-    AWAIT(PATIENCE_MS, (answer = fi_send(client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL)) != -FI_EAGAIN);
-    CHECK_RET(answer, -FI_ENOTCONN);
-    CHECK_RET(fi_recv(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
-    CHECK_RET(fi_inject(client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_ENOTCONN);
-    CHECK_RET(fi_read(client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOTCONN);
     CHECK_RET(fi_shutdown(client.ep, 0), -FI_ENOTCONN);
     CHECK_RET(fi_connect(client.ep, client.info->dest_addr, NULL, 0), -FI_EOPBADSTATE);
     CHECK(await_event(server.eq, FI_SHUTDOWN).fid == &server.ep->fid);
@@ -947,29 +934,43 @@ static void both_shut_down(void)
     pair_close(&pair);
 }
 
-/* A host that vanishes, while something is under way to it and while nothing is. */
+/* A host that vanishes, while operations of each kind are under way to it and while none is. */
 static void message_host_vanished(void)
 {
+    enum { KEY = 1 };
+    static uint8_t memory[PATTERN_MAX];
     struct pair idle, sending;
-    struct event event;
+    const struct pair *pairs[] = {&idle, &sending};
+    struct fid_mr *region;
     int64_t lost;
-    uint8_t got[2];
+    uint8_t got;
+    int errors;
 
+    log_connections();
     partable_hosts();
     messages_open(&idle, NULL);
     messages_open(&sending, NULL);
-    post_recv(idle.client.ep, &got[0], 1, 1);
-    post_recv(sending.client.ep, &got[1], 1, 2);
+    region = message_region(&sending.server, memory, sizeof memory, KEY);
+    post_recv(idle.client.ep, &got, 1, 1);
+    errors = capture_errors();
     part_hosts();
     lost = now_ms();
-    CHECK_OK(fi_inject(sending.client.ep, "x", 1, FI_ADDR_UNSPEC));
-    event = await_event(idle.client.eq, FI_SHUTDOWN);
-    CHECK(event.fid == &idle.client.ep->fid);
-    event = await_event(sending.client.eq, FI_SHUTDOWN);
-    CHECK(event.fid == &sending.client.ep->fid);
+    post_each_kind(&sending.client, KEY);
+    for (unsigned i = 0; i < 2; i++)
+        CHECK(await_event(pairs[i]->client.eq, FI_SHUTDOWN).fid == &pairs[i]->client.ep->fid);
     CHECK_BETWEEN(now_ms() - lost, 1, 2 * KEEPALIVE_MS + 500);
     (void)await_failed(idle.client.cq, 1, RECEIVED, FI_ECANCELED);
-    (void)await_failed(sending.client.cq, 2, RECEIVED, FI_ECANCELED);
+    check_each_kind_ended(sending.client.cq);
+    /* The other sides have lost a host, too. */
+    for (unsigned i = 0; i < 2; i++)
+        CHECK(await_event(pairs[i]->server.eq, FI_SHUTDOWN).fid == &pairs[i]->server.ep->fid);
+    check_broken(errors, "peer's host does not answer", 4);
+    for (unsigned i = 0; i < 2; i++) {
+        check_no_completion(pairs[i]->client.cq);
+        check_no_event(pairs[i]->client.eq);
+        check_no_event(pairs[i]->server.eq);
+    }
+    close_fid(&region->fid);
     pair_close(&idle);
     pair_close(&sending);
     join_hosts();
@@ -1068,6 +1069,27 @@ static void peer_closes_in_order(void)
     pair_close(&pair);
 }
 
+/* The same with operations of each kind. */
+static void peer_closes_on_each_kind(void)
+{
+    enum { KEY = 1 };
+    static uint8_t memory[PATTERN_MAX];
+    struct fid_mr *region;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, memory, sizeof memory, KEY);
+    post_each_kind(&pair.client, KEY);
+    drive_for(5);
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    CHECK(await_event(pair.client.eq, FI_SHUTDOWN).fid == &pair.client.ep->fid);
+    check_each_kind_ended(pair.client.cq);
+    check_no_event(pair.client.eq);
+    close_fid(&region->fid);
+    pair_close(&pair);
+}
+
 /* Closes the client's endpoint, whose receives 0, 1 and 2 are reported at once. Nothing else is. */
 static void close_before_connected(struct side *client)
 {
@@ -1152,6 +1174,27 @@ static void unread_end(void)
     CHECK_RET(fi_send(pair.client.ep, &byte, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
     CHECK_RET(fi_recv(pair.client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOTCONN);
     (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
+/* One that reads it learns of the end at once, also after calls that have to come again. */
+static void read_end(void)
+{
+    struct fi_eq_cm_entry entry;
+    struct pair pair;
+    uint32_t kind;
+
+    messages_open(&pair, NULL);
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    AWAIT(PATIENCE_MS, fi_eq_read(pair.client.eq, &kind, &entry, sizeof entry, FI_PEEK) != -FI_EAGAIN);
+    check_calls(pair.client.ep, -FI_EAGAIN);
+    check_receives(pair.client.ep, -FI_EAGAIN);
+    CHECK_RET(fi_eq_read(pair.client.eq, &kind, &entry, sizeof entry, 0), sizeof entry);
+    CHECK_INT(kind, FI_SHUTDOWN);
+    check_calls(pair.client.ep, -FI_ENOTCONN);
+    check_receives(pair.client.ep, -FI_ENOTCONN);
+    check_no_completion(pair.client.cq);
     pair_close(&pair);
 }
 
@@ -1362,12 +1405,14 @@ static const struct test tests[] = {
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
     TEST(shuts_down_behind_much, "fi_shutdown with 64 MiB to send, and with any flags: all of it arrives"),
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
-    FAULT_TEST(message_host_vanished, "a host that vanishes: FI_SHUTDOWN within twice FI_RSTREAM_KEEPALIVE_S, receives are cancelled"),
+    FAULT_TEST(message_host_vanished, "a host that vanishes: FI_SHUTDOWN within twice FI_RSTREAM_KEEPALIVE_S, all is cancelled, the log says why"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
     TEST(peer_closes_in_order, "a peer that closes: the messages under way are cancelled in order, FI_SHUTDOWN once"),
+    TEST(peer_closes_on_each_kind, "the same with writes, reads and receives as well: each ends once, and nothing follows"),
     TEST(closed_while_connecting, "fi_close before there is a connection: receives are cancelled, no event is left"),
     TEST(events_leave, "events of a closed endpoint are gone"),
     TEST(unread_end, "after the end, without reading the event: -FI_EAGAIN for a second, then -FI_ENOTCONN"),
+    TEST(read_end, "after the end: -FI_EAGAIN, and -FI_ENOTCONN at once when FI_SHUTDOWN is read"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
     TEST(completed_before_close, "complete messages arrive although others were cancelled by closing the endpoint"),
     TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments, and at most 272 bytes"),

@@ -650,8 +650,9 @@ static void close_counters(void)
 /* Closes the endpoints, then the counters, then the rest. */
 static void close_counted(struct pair *pair)
 {
-    CHECK_RET(fi_close(&counters[0][0]->fid), -FI_EBUSY);
-    close_fid(&pair->client.ep->fid);
+    CHECK_RET(fi_close(&counters[1][0]->fid), -FI_EBUSY);
+    if (pair->client.ep)
+        close_fid(&pair->client.ep->fid);
     close_fid(&pair->server.ep->fid);
     pair->client.ep = pair->server.ep = NULL;
     close_counters();
@@ -756,6 +757,46 @@ static void counter_waits(void)
     CHECK_INT(fi_cntr_readerr(counter), 11);
     CHECK_INT(fi_cntr_read(counter), 111);
     close_counted(&pair);
+}
+
+/* Drives the server for a while, in another thread. */
+static void drive_server(void *argument)
+{
+    for (int64_t until = now_ms() + 200; now_ms() < until;)
+        (void)fi_cq_read(((struct pair *)argument)->server.cq, NULL, 0);
+}
+
+/* A wait ends with -FI_EAVAIL when an operation fails: a read that is refused, a receive that the end cancels. */
+static void counter_wait_fails(void)
+{
+    struct message_settings settings = {.prepare = bind_counters};
+
+    for (unsigned refused = 0; refused < 2; refused++) {
+        struct fid_cntr *counter;
+        struct later later;
+        struct pair pair;
+        pthread_t thread;
+        uint8_t got;
+
+        counted_sides = 0;
+        messages_open(&pair, &settings);
+        counter = refused ? counters[0][READS] : counters[1][RECEIVES];
+        later = (struct later){refused ? drive_server : close_client, &pair, 50};
+        if (refused)
+            CHECK_OK(fi_read(pair.client.ep, &got, 1, NULL, FI_ADDR_UNSPEC, 0, 77, CONTEXT(1)));
+        else
+            post_recv(pair.server.ep, &got, 1, 1);
+        CHECK_OK(pthread_create(&thread, NULL, run_later, &later));
+        CHECK_RET(fi_cntr_wait(counter, 1, 5000), -FI_EAVAIL);
+        CHECK_OK(pthread_join(thread, NULL));
+        CHECK_INT(fi_cntr_read(counter), 0);
+        CHECK_INT(fi_cntr_readerr(counter), 1);
+        if (refused)
+            (void)await_failed(pair.client.cq, 1, WAS_READ, FI_EACCES);
+        else
+            (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
+        close_counted(&pair);
+    }
 }
 
 static volatile sig_atomic_t handled;
@@ -873,7 +914,7 @@ static void shared_receives(void)
     open_shared(&listener, NULL);
     for (unsigned i = 0; i < 2; i++)
         eps[i] = message_shared(&listener, &clients[i], shared, NULL);
-    CHECK_RET(fi_recv(eps[0], got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EINVAL);
+    check_receives(eps[0], -FI_EINVAL);
     /* Receives go to whichever endpoint has a message, in the order in which they were posted. */
     for (unsigned i = 0; i < 10; i++)
         post_recv(shared, &got[i], 1, i);
@@ -893,7 +934,7 @@ static void shared_receives(void)
     post_recv(shared, got, 1, 2);
     (void)await_failed(listener.cq, 2, RECEIVED, FI_ETRUNC);
     /* It sends nothing, and is in use. */
-    CHECK_RET(fi_send(shared, got, 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_ENOSYS);
+    check_calls(shared, -FI_ENOSYS);
     CHECK_RET(fi_close(&shared->fid), -FI_EBUSY);
     for (unsigned i = 0; i < 2; i++) {
         close_fid(&eps[i]->fid);
@@ -1161,6 +1202,7 @@ static const struct test tests[] = {
     TEST(wakes_for_sends, "the sender's descriptor wakes when its message can go on"),
     TEST(counting, "counters count successes and failures, injected operations too"),
     TEST(counter_waits, "fi_cntr_wait, set, add, seterr, adderr"),
+    TEST(counter_wait_fails, "fi_cntr_wait ends with -FI_EAVAIL when an operation fails"),
     TEST(signals_end_waits, "a handled signal ends fi_cq_sread, fi_eq_sread and fi_cntr_wait: -FI_EINTR"),
     TEST(counter_attributes, "wait objects, events and flags of fi_cntr_open"),
     TEST(shared_receives, "a shared receive context serves two endpoints"),

@@ -379,15 +379,6 @@ static void ignored_flags(void)
     pair_close(&pair);
 }
 
-/* Drives both sides for a while. */
-static void drive_for(int ms)
-{
-    int64_t until = now_ms() + ms;
-
-    while (now_ms() < until)
-        drive();
-}
-
 static void delivery_waits(void)
 {
     struct message_settings settings = {.tx_flags = FI_DELIVERY_COMPLETE};
@@ -519,6 +510,41 @@ static void cancel(void)
         (void)await_done(pair.client.cq, 10 + i, SENT);
     messages_pass(&pair);
     pair_close(&pair);
+}
+
+/* Before its connection, and while it connects. */
+static void cancel_before_connected(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    uint8_t got[4];
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_enable(client.ep));
+    for (unsigned i = 0; i < 4; i++)
+        post_recv(client.ep, &got[i], 1, i);
+    for (unsigned connects = 0; connects < 2; connects++) {
+        if (connects)
+            CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+        CHECK_OK(fi_cancel(&client.ep->fid, CONTEXT(1 + connects)));
+        CHECK_RET(fi_cancel(&client.ep->fid, CONTEXT(1 + connects)), -FI_ENOENT);
+        (void)await_failed(client.cq, 1 + connects, RECEIVED, FI_ECANCELED);
+        CHECK_RET(fi_rx_size_left(client.ep), MESSAGE_QUEUE - 3 + connects);
+    }
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    message_accept(&client, &server);
+    for (unsigned i = 0; i < 4; i += 3) {
+        CHECK_OK(fi_inject(server.ep, pattern(i, 1), 1, FI_ADDR_UNSPEC));
+        CHECK_INT(await_done(client.cq, i, RECEIVED).len, 1);
+        CHECK_BYTES(&got[i], pattern(i, 1), 1);
+    }
+    check_no_completion(client.cq);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
 }
 
 static void cancel_only_receives(void)
@@ -659,7 +685,7 @@ static void full_queues(void)
     for (unsigned i = 0; i < 9; i++)
         post_recv(pair.server.ep, &got[i], 1, i);
     CHECK_RET(fi_rx_size_left(pair.server.ep), 0);
-    CHECK_RET(fi_recv(pair.server.ep, got, 1, NULL, FI_ADDR_UNSPEC, CONTEXT(50)), -FI_EAGAIN);
+    check_receives(pair.server.ep, -FI_EAGAIN);
     CHECK_RET(fi_tx_size_left(pair.client.ep), 5);
     for (unsigned i = 0; i < 9; i++) {
         AWAIT(PATIENCE_MS, (answer = fi_send(pair.client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL)) != -FI_EAGAIN);
@@ -672,8 +698,7 @@ static void full_queues(void)
         (void)await_done(pair.client.cq, 0, SENT);
     for (unsigned i = 0; i < 5; i++)
         post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
-    CHECK_RET(fi_send(pair.client.ep, "x", 1, NULL, FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
-    CHECK_RET(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC), -FI_EAGAIN);
+    check_calls(pair.client.ep, -FI_EAGAIN);
     CHECK_RET(fi_tx_size_left(pair.client.ep), 0);
     for (unsigned i = 0; i < 5; i++) {
         post_recv(pair.server.ep, big, sizeof big, i);
@@ -713,6 +738,9 @@ static void bad_arguments(void)
     CHECK_RET(fi_sendmsg(ep, NULL, 0), -FI_EINVAL);
     CHECK_RET(fi_recvmsg(ep, NULL, 0), -FI_EINVAL);
     CHECK_RET(fi_sendmsg(ep, &message, 0), -FI_EINVAL);
+    message = (struct fi_msg){.msg_iov = five, .iov_count = 5, .addr = FI_ADDR_UNSPEC};
+    CHECK_RET(fi_sendmsg(ep, &message, 0), -FI_EINVAL);
+    CHECK_RET(fi_recvmsg(ep, &message, 0), -FI_EINVAL);
     CHECK_RET(fi_sendv(ep, &huge, NULL, 1, FI_ADDR_UNSPEC, NULL), -FI_EMSGSIZE);
     CHECK_RET(fi_recvv(ep, &huge, NULL, 1, FI_ADDR_UNSPEC, NULL), -FI_EMSGSIZE);
     huge.iov_len = SIZE_MAX;
@@ -794,6 +822,7 @@ static const struct test tests[] = {
     TEST(more_at_the_end, "a message with FI_MORE goes out when the queue is read"),
     TEST(truncation, "a message longer than its receive: FI_ETRUNC, and the connection lives"),
     TEST(cancel, "fi_cancel of a posted receive: FI_ECANCELED once; else -FI_ENOENT"),
+    TEST(cancel_before_connected, "the same before the connection, and while it is being made"),
     TEST(cancel_only_receives, "sends cannot be cancelled"),
     TEST(cancel_same_context, "receives with one context: each call cancels one of them"),
     TEST(pauses, "no receive posted: the message waits, nothing is lost"),
