@@ -1090,6 +1090,56 @@ static void peer_closes_on_each_kind(void)
     pair_close(&pair);
 }
 
+/* What the side that shuts down has posted goes out. It takes no answers: its reads are cancelled, and so are the entries
+ * of what is behind them. */
+static void shuts_down_with_accesses(void)
+{
+    enum { LENGTH = 16 << 20, KEY = 1 };
+    uint8_t *sent = map_pages(LENGTH), *target = map_pages(2 * LENGTH), *fetched = map_pages(LENGTH);
+
+    for (unsigned i = 0; i < LENGTH; i++)
+        sent[i] = (uint8_t)(i * 7 + i / 4093);
+    for (unsigned client_ends = 0; client_ends < 2; client_ends++) {
+        struct fid_mr *region;
+        struct pair pair;
+        struct side *ends, *other;
+        struct fid_ep *ep;
+
+        note("client_ends %u", client_ends);
+        messages_open(&pair, NULL);
+        ends = client_ends ? &pair.client : &pair.server;
+        other = client_ends ? &pair.server : &pair.client;
+        ep = ends->ep;
+        memset(target, 0, 2 * LENGTH);
+        region = message_region(other, target, 2 * LENGTH, KEY);
+        CHECK_OK(fi_write(ep, sent, LENGTH, NULL, FI_ADDR_UNSPEC, 0, KEY, CONTEXT(1)));
+        CHECK_OK(fi_read(ep, fetched, LENGTH, NULL, FI_ADDR_UNSPEC, 0, KEY, CONTEXT(2)));
+        CHECK_OK(fi_write(ep, sent, LENGTH, NULL, FI_ADDR_UNSPEC, LENGTH, KEY, CONTEXT(3)));
+        CHECK_OK(fi_shutdown(ep, 0));
+        (void)await_done(ends->cq, 1, WRITTEN);
+        (void)await_failed(ends->cq, 2, WAS_READ, FI_ECANCELED);
+        memset(fetched, 0xcc, LENGTH);
+        (void)await_failed(ends->cq, 3, WRITTEN, FI_ECANCELED);
+        CHECK(await_event(ends->eq, FI_SHUTDOWN).fid == &ep->fid);
+        CHECK(await_event(other->eq, FI_SHUTDOWN).fid == &other->ep->fid);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_BYTES(target + i * LENGTH, sent, LENGTH);
+        drive_for(20);
+        for (unsigned i = 0; i < LENGTH; i++)
+            if (fetched[i] != 0xcc)
+                fail_at(__FILE__, __LINE__, "byte %u of a cancelled read is written", i);
+        check_no_completion(ends->cq);
+        check_no_completion(other->cq);
+        check_no_event(ends->eq);
+        check_no_event(other->eq);
+        close_fid(&region->fid);
+        pair_close(&pair);
+    }
+    unmap_pages(sent, LENGTH);
+    unmap_pages(target, 2 * LENGTH);
+    unmap_pages(fetched, LENGTH);
+}
+
 /* Closes the client's endpoint, whose receives 0, 1 and 2 are reported at once. Nothing else is. */
 static void close_before_connected(struct side *client)
 {
@@ -1404,6 +1454,7 @@ static const struct test tests[] = {
     TEST(other_kind, "streams and messages are refused by each other's listeners"),
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
     TEST(shuts_down_behind_much, "fi_shutdown with 64 MiB to send, and with any flags: all of it arrives"),
+    TEST(shuts_down_with_accesses, "fi_shutdown with 32 MiB to write and a read between: the bytes arrive, the read is cancelled"),
     TEST(both_shut_down, "fi_shutdown by both sides: each is told once"),
     FAULT_TEST(message_host_vanished, "a host that vanishes: FI_SHUTDOWN within twice FI_RSTREAM_KEEPALIVE_S, all is cancelled, the log says why"),
     TEST(closed_with_operations, "fi_close: each operation is reported before it returns, its memory is free"),
