@@ -39,6 +39,7 @@ extern const struct section messages_section;
 extern const struct section message_flags_section;
 extern const struct section message_bindings_section;
 extern const struct section message_rma_section;
+extern const struct section message_unread_section;
 extern const struct section message_queues_section;
 extern const struct section message_sleepers_section;
 extern const struct section message_threads_section;

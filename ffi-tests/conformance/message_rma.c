@@ -406,48 +406,6 @@ static void writes_with_data(void)
     offer_close(&offer);
 }
 
-static void unread_writes_with_data(void)
-{
-    enum { MOST = 1 << 18, AT_ONCE = 1000, ALL = MOST + 20 * AT_ONCE };
-    struct fi_cq_data_entry entries[64];
-    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
-    uint64_t sent = 0, seen = 0;
-    struct fid_cntr *counter;
-    struct fid_mr *region;
-    struct offer offer;
-    ssize_t count;
-
-    offer_open(&offer, NULL);
-    CHECK_OK(fi_cntr_open(offer.pair.server.domain, &attr, &counter, NULL));
-    region = message_region(&offer.pair.server, there, 100, 9);
-    CHECK_OK(fi_mr_bind(region, &counter->fid, FI_REMOTE_WRITE));
-    /* If no entries are read, the peer's writes stop at so many, though reading the counter makes progress. */
-    while (sent < ALL || fi_cntr_read(counter) < MOST) {
-        while (sent < ALL && fi_inject_writedata(offer.pair.client.ep, here, 4, sent, LOCAL, 0, 9) == 0)
-            sent++;
-        (void)fi_cq_read(offer.pair.client.cq, NULL, 0);
-        (void)fi_cntr_read(counter);
-    }
-    for (int64_t until = now_ms() + 100; now_ms() < until;) {
-        (void)fi_cq_read(offer.pair.client.cq, NULL, 0);
-        CHECK(fi_cntr_read(counter) < MOST + AT_ONCE);
-    }
-    /* They all arrive when the entries are read. */
-    while (seen < ALL) {
-        (void)fi_cq_read(offer.pair.client.cq, NULL, 0);
-        count = fi_cq_read(offer.pair.server.cq, entries, 64);
-        CHECK(count > 0 || count == -FI_EAGAIN);
-        for (ssize_t at = 0; at < count; at++)
-            CHECK_INT(entries[at].data, seen++);
-    }
-    CHECK_INT(fi_cntr_read(counter), ALL);
-    check_no_completion(offer.pair.server.cq);
-    messages_pass(&offer.pair);
-    close_fid(&region->fid);
-    close_fid(&counter->fid);
-    offer_close(&offer);
-}
-
 static void injected(void)
 {
     struct iovec piece = {here, MESSAGE_INJECT};
@@ -627,24 +585,6 @@ struct bystander {
     struct fid_ep *server;
 };
 
-static void bystander_open(struct bystander *bystander, struct offer *offer, const struct message_settings *settings)
-{
-    struct side *client = &bystander->client, *server = &offer->pair.server;
-    struct event request;
-
-    message_client(client, &offer->pair.listener, settings);
-    message_endpoint(client, settings);
-    CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
-    request = await_event(offer->pair.listener.eq, FI_CONNREQ);
-    CHECK_OK(fi_endpoint(server->domain, request.info, &bystander->server, NULL));
-    fi_freeinfo(request.info);
-    CHECK_OK(fi_ep_bind(bystander->server, &server->eq->fid, 0));
-    CHECK_OK(fi_ep_bind(bystander->server, &server->cq->fid, FI_TRANSMIT | FI_RECV));
-    CHECK_OK(fi_accept(bystander->server, NULL, 0));
-    (void)await_event(client->eq, FI_CONNECTED);
-    (void)await_event(server->eq, FI_CONNECTED);
-}
-
 /* Its connection goes on. Closes it. */
 static void bystander_close(struct bystander *bystander, struct offer *offer)
 {
@@ -683,7 +623,7 @@ static void refused_access(enum fault fault, enum access access, int mr_mode)
 
     note("fault %d, access %d, mr_mode %d", fault, access, mr_mode);
     offer_open(&offer, &settings);
-    bystander_open(&bystander, &offer, &settings);
+    bystander.server = message_beside(&offer.pair, &bystander.client, &settings);
     ep = offer.pair.client.ep;
     key = offer.key;
     address = offer.address;
@@ -949,8 +889,7 @@ static void refusal_is_logged(void)
     struct offer offer;
     int errors;
 
-    setenv("FI_LOG_LEVEL", "info", 1);
-    setenv("FI_LOG_SUBSYS", "ep_ctrl", 1);
+    log_connections();
     offer_open(&offer, NULL);
     errors = capture_errors();
     CHECK_OK(fi_write(offer.pair.client.ep, here, 10, NULL, LOCAL, 0, 0xbad, CONTEXT(1)));
@@ -1027,7 +966,6 @@ static const struct test tests[] = {
     TEST(always_delivered, "the same for each write with FI_RSTREAM_DELIVERY=1"),
     TEST(vectors, "fi_writev, fi_readv; any descriptor"),
     TEST(writes_with_data, "writes with data: a completion at the target, which takes no receive"),
-    TEST(unread_writes_with_data, "writes with data wait while 262144 are unread, and arrive when these are read"),
     TEST(injected, "fi_inject_write and FI_INJECT: the buffer is free when the call returns"),
     TEST(order, "a message arrives after the bytes of the write before it"),
     TEST(many_reads, "more reads than the device has under way"),
