@@ -107,6 +107,10 @@ const uint8_t *mpa_data(const uint8_t *frame, size_t *length)
 #define TAGGED_HEADER 14
 #define UNTAGGED_HEADER 18
 #define MPA_CRC 4
+/* What a Terminate says in any case (RFC 5040, section 4.8), its queue, and the bits for a length field and a header. */
+#define TERMINATE 4
+#define TERMINATE_QUEUE 2
+#define TERMINATE_HAS_HEADER 0xc0
 
 /* Bytes after a length field: the ULPDU, padding so that ULPDU and field are a multiple of four, and the
  * CRC. */
@@ -156,6 +160,29 @@ void wire_send(int fd, uint32_t number, const uint8_t *data, size_t length)
     put_be(fpdu + 12, number, 4);
     memcpy(fpdu + 2 + UNTAGGED_HEADER, data, length);
     send_fpdu(fd, fpdu, UNTAGGED_HEADER + length);
+}
+
+void wire_terminate(int fd, uint8_t layer, uint8_t type, uint8_t code, const uint8_t *header, size_t length)
+{
+    uint8_t fpdu[2 + UNTAGGED_HEADER + TERMINATE + 2 + UNTAGGED_HEADER + 8] = {0}, *says = fpdu + 2 + UNTAGGED_HEADER;
+
+    CHECK(length <= 2 + UNTAGGED_HEADER);
+    fpdu[2] = DDP_LAST | DDP_VERSION;
+    fpdu[3] = RDMAP_VERSION | WIRE_TERMINATE;
+    put_be(fpdu + 8, TERMINATE_QUEUE, 4);
+    put_be(fpdu + 12, 1, 4);
+    says[0] = (uint8_t)(layer << 4 | type);
+    says[1] = code;
+    says[2] = length > 0 ? TERMINATE_HAS_HEADER : 0;
+    if (length > 0)
+        memcpy(says + TERMINATE, header, length);
+    send_fpdu(fd, fpdu, UNTAGGED_HEADER + TERMINATE + length);
+}
+
+const uint8_t *wire_header(const uint8_t *buffer, const struct segment *segment, size_t *length)
+{
+    *length = 2 + (segment->tagged ? TAGGED_HEADER : UNTAGGED_HEADER);
+    return buffer;
 }
 
 bool wire_read(int fd, uint8_t *buffer, struct segment *segment, bool *ended, int ms)

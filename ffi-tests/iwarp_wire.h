@@ -54,6 +54,7 @@ struct segment {
 };
 
 #define WIRE_WRITE 0
+#define WIRE_READ_REQUEST 1
 #define WIRE_SEND 3
 #define WIRE_TERMINATE 7
 
@@ -66,6 +67,10 @@ struct segment {
 void wire_write(int fd, uint32_t stag, uint64_t offset, const uint8_t *data, size_t length);
 /* Sends a Send of at most SEGMENT_MAX bytes. */
 void wire_send(int fd, uint32_t number, const uint8_t *data, size_t length);
+/* Sends a Terminate with these numbers, which repeats this header of the segment that it is about (0 bytes: none). */
+void wire_terminate(int fd, uint8_t layer, uint8_t type, uint8_t code, const uint8_t *header, size_t length);
+/* The header of the segment in `buffer`, as wire_terminate takes it, and its length. */
+const uint8_t *wire_header(const uint8_t *buffer, const struct segment *segment, size_t *length);
 /* Reads one segment into `buffer` (FPDU_MAX bytes), if it starts within `ms`. Returns false otherwise, and
  * sets `*ended` if the connection has ended. */
 bool wire_read(int fd, uint8_t *buffer, struct segment *segment, bool *ended, int ms);

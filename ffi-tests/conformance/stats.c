@@ -220,20 +220,10 @@ static void stalls_and_waits(void)
 /* A raw peer that connects correctly as a message endpoint, and then sends what the protocol does not allow. */
 static void refused_message(void)
 {
-    uint8_t frame[128], hello[] = {5, 'r', 'm', 1, 0}, garbage[24];
     struct side listener, server;
-    struct event request;
-    size_t length;
-    int fd;
+    uint8_t garbage[24];
+    int fd = message_stranger(&listener, &server);
 
-    message_listen(&listener, NULL);
-    fd = stranger_connect(fid_port(&listener.pep->fid));
-    length = mpa_frame(frame, MPA_REQUEST, 1, 0, hello, sizeof hello);
-    CHECK_INT(CHECK_SYS(write(fd, frame, length)), length);
-    request = await_event(listener.eq, FI_CONNREQ);
-    message_server(&listener, &server, &request, NULL);
-    CHECK_OK(fi_accept(server.ep, NULL, 0));
-    (void)await_event(server.eq, FI_CONNECTED);
     CHECK_INT(stats_of(server.ep).refused, 0);
     memset(garbage, 0xff, sizeof garbage);
     put_be(garbage, 18, 2);
@@ -295,18 +285,15 @@ static void refused_names(void)
 static void check_line(struct pair *pair)
 {
     char text[65536], wanted[128];
-    ssize_t length;
     int errors;
 
     snprintf(wanted, sizeof wanted, "to %s:%u: sent 12345 bytes (", IPV4, fid_port(&pair->listener.pep->fid));
     errors = capture_errors();
     close_fid(&pair->client.ep->fid);
     pair->client.ep = NULL;
-    length = CHECK_SYS(read(errors, text, sizeof text - 1));
-    text[length] = '\0';
+    end_capture(errors, text, sizeof text);
     if (!strstr(text, wanted) || !strstr(text, "refused 0"))
         fail_at(__FILE__, __LINE__, "no \"%s\" in: %s", wanted, text);
-    dup2(STDOUT_FILENO, STDERR_FILENO);
 }
 
 static void line_at_close(void)
