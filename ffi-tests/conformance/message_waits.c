@@ -1,0 +1,121 @@
+/* Contract, section Message endpoints: wait objects of each kind of queue, and fi_trywait for several of them. */
+#include "message.h"
+
+enum { OBJECTS = 3 };
+
+static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
+
+static struct fid_cntr *open_counter(struct side *side, enum fi_wait_obj wait)
+{
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = wait};
+    struct fid_cntr *counter = NULL;
+
+    CHECK_OK(fi_cntr_open(side->domain, &attr, &counter, NULL));
+    return counter;
+}
+
+/* Each of the three ends the sleep of a caller that waits for all of them, wherever it stands. */
+static void trywait_for_all(void)
+{
+    struct fi_eq_entry written = {.data = 7}, event;
+    struct fi_cq_data_entry entry;
+    struct fid_cntr *counter;
+    struct pair pair;
+    struct fid *all[OBJECTS];
+    uint32_t kind;
+    uint8_t got;
+
+    messages_open(&pair, &waiting);
+    counter = open_counter(&pair.server, FI_WAIT_FD);
+    for (unsigned turn = 0; turn < OBJECTS; turn++) {
+        struct fid_fabric *fabric = pair.server.fabric;
+
+        note("turn %u", turn);
+        all[turn] = &pair.server.cq->fid;
+        all[(turn + 1) % OBJECTS] = &pair.server.eq->fid;
+        all[(turn + 2) % OBJECTS] = &counter->fid;
+        settle(&pair.server, all, OBJECTS);
+        CHECK_RET(fi_eq_write(pair.server.eq, FI_NOTIFY, &written, sizeof written, 0), sizeof written);
+        CHECK(readable(wait_fd(&pair.server.eq->fid), 0));
+        for (unsigned i = 0; i < 3; i++)
+            CHECK_RET(fi_trywait(fabric, all, OBJECTS), -FI_EAGAIN);
+        CHECK_RET(fi_eq_read(pair.server.eq, &kind, &event, sizeof event, 0), sizeof event);
+        settle(&pair.server, all, OBJECTS);
+        CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+        post_recv(pair.server.ep, &got, 1, turn);
+        AWAIT(PATIENCE_MS, fi_rx_size_left(pair.server.ep) == MESSAGE_QUEUE);
+        for (unsigned i = 0; i < 3; i++)
+            CHECK_RET(fi_trywait(fabric, all, OBJECTS), -FI_EAGAIN);
+        CHECK_RET(fi_cq_read(pair.server.cq, &entry, 1), 1);
+        settle(&pair.server, all, OBJECTS);
+        CHECK_OK(fi_cntr_add(counter, 1));
+        CHECK(readable(wait_fd(&counter->fid), 0));
+        CHECK_RET(fi_trywait(fabric, all, OBJECTS), -FI_EAGAIN);
+        settle(&pair.server, all, OBJECTS);
+    }
+    all[1] = &pair.server.domain->fid;
+    CHECK_RET(fi_trywait(pair.server.fabric, all, OBJECTS), -FI_EINVAL);
+    close_fid(&counter->fid);
+    pair_close(&pair);
+}
+
+/* Checks what an object says of its descriptor: it has one, or refuses both commands. */
+static void check_wait_object(struct fid *fid, bool has_one)
+{
+    enum fi_wait_obj object = FI_WAIT_NONE;
+    int fd = -1;
+
+    CHECK_RET(fi_control(fid, FI_GETWAITOBJ, &object), has_one ? 0 : -FI_ENOSYS);
+    CHECK_RET(fi_control(fid, FI_GETWAIT, &fd), has_one ? 0 : -FI_ENOSYS);
+    CHECK_INT(object, has_one ? FI_WAIT_FD : FI_WAIT_NONE);
+    if (has_one) {
+        CHECK_INT(wait_fd(fid), fd);
+    } else {
+        CHECK_INT(fd, -1);
+    }
+    CHECK_RET(fi_control(fid, FI_GETWAITOBJ, NULL), -FI_EINVAL);
+    CHECK_RET(fi_control(fid, FI_GETWAIT, NULL), -FI_EINVAL);
+}
+
+static void wait_objects(void)
+{
+    static const struct {
+        enum fi_wait_obj wait;
+        bool queue_has_one, counter_has_one;
+    } cases[] = {
+        {FI_WAIT_NONE, false, false},
+        {FI_WAIT_UNSPEC, true, false},
+        {FI_WAIT_FD, true, true},
+    };
+    struct fid_mr *region;
+    struct pair pair;
+    uint8_t byte;
+
+    messages_open(&pair, NULL);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fi_cq_attr attr = {.wait_obj = cases[i].wait};
+        struct fid_cntr *counter = open_counter(&pair.client, cases[i].wait);
+        struct fid_cq *cq = NULL;
+
+        note("wait object %d", cases[i].wait);
+        CHECK_OK(fi_cq_open(pair.client.domain, &attr, &cq, NULL));
+        check_wait_object(&cq->fid, cases[i].queue_has_one);
+        check_wait_object(&counter->fid, cases[i].counter_has_one);
+        close_fid(&cq->fid);
+        close_fid(&counter->fid);
+    }
+    note("others");
+    region = message_region(&pair.client, &byte, 1, 1);
+    check_wait_object(&pair.client.eq->fid, true);
+    check_wait_object(&pair.client.ep->fid, false);
+    check_wait_object(&region->fid, false);
+    close_fid(&region->fid);
+    pair_close(&pair);
+}
+
+static const struct test tests[] = {
+    TEST(trywait_for_all, "fi_trywait for a completion queue, an event queue and a counter at once: each counts"),
+    TEST(wait_objects, "FI_GETWAIT and FI_GETWAITOBJ of queues, counters and other objects: FI_WAIT_FD, or -FI_ENOSYS"),
+};
+
+const struct section message_waits_section = SECTION("wait objects of message endpoints", tests);
