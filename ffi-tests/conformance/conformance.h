@@ -35,6 +35,7 @@ extern const struct section message_life_section;
 extern const struct section message_events_section;
 extern const struct section message_ends_section;
 extern const struct section message_reasons_section;
+extern const struct section message_objects_section;
 extern const struct section message_memory_section;
 extern const struct section messages_section;
 extern const struct section message_flags_section;
