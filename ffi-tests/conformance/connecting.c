@@ -152,6 +152,33 @@ static void request_opens_endpoint(void)
     side_close(&listener);
 }
 
+/* Another endpoint for the request is refused, and does not disturb the one that it has. */
+static void one_endpoint_of_request(void)
+{
+    struct side listener, client, server;
+    struct fid_ep *other = NULL;
+    struct fi_info *again;
+    struct event request;
+
+    side_listen(&listener, IPV4, NULL);
+    side_active(&client, IPV4, fid_port(&listener.pep->fid), NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    again = fi_dupinfo(request.info);
+    again->handle = request.info->handle;
+    side_for_request(&listener, &server, &request);
+    CHECK_RET(fi_endpoint(server.domain, again, &other, NULL), -FI_EINVAL);
+    CHECK(other == NULL);
+    fi_freeinfo(again);
+    CHECK_OK(fi_accept(server.ep, NULL, 0));
+    await_event(client.eq, FI_CONNECTED);
+    await_event(server.eq, FI_CONNECTED);
+    transfer(client.ep, server.ep, 1000);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
 /* Connects with this much data in each direction, and checks that exactly this data arrives. */
 static void exchange_data(struct side *listener, size_t request_length, size_t reply_length)
 {
@@ -420,6 +447,7 @@ static const struct test tests[] = {
     TEST(shared_event_queue, "any number of endpoints and passive endpoints may share an event queue"),
     TEST(bind_only_queues, "binding anything else to a stream endpoint answers -FI_EINVAL"),
     TEST(request_opens_endpoint, "FI_CONNREQ carries an info that opens an endpoint, and the user's data"),
+    TEST(one_endpoint_of_request, "fi_endpoint for a request that has an endpoint: -FI_EINVAL"),
     TEST(user_data_lengths, "lengths of connection data are exact in every event"),
     TEST(user_data_of_zeros, "data that ends in zeros is not cut, nor padded"),
     TEST(user_data_too_long, "user data longer than the device allows: -FI_EINVAL"),

@@ -104,6 +104,28 @@ static void answered_requests(void)
     }
 }
 
+/* A request has one endpoint: no other one takes it, not even by being closed. */
+static void claimed_requests(void)
+{
+    struct side listener, client, server;
+    struct fi_info *again;
+    struct event request;
+    struct fid_ep *ep = NULL;
+
+    request = message_request(&listener, &client, NULL);
+    again = fi_dupinfo(request.info);
+    again->handle = request.info->handle;
+    message_server(&listener, &server, &request, NULL);
+    CHECK_RET(fi_endpoint(server.domain, again, &ep, NULL), -FI_EINVAL);
+    CHECK(ep == NULL);
+    fi_freeinfo(again);
+    message_accept(&client, &server);
+    message_transfer(&client, &server, 100);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
 /* An event that nobody has read goes with its endpoint. */
 static void unread_connected_leaves(void)
 {
@@ -216,6 +238,7 @@ static const struct test tests[] = {
     TEST(size_costs_nothing, "fi_cq_open allocates nothing for its size"),
     TEST(reduced_capabilities, "a queue for each direction, whatever the capabilities: else -FI_ENOCQ"),
     TEST(answered_requests, "the handle of a request that was accepted or rejected: -FI_EINVAL"),
+    TEST(claimed_requests, "the handle of a request that has an endpoint: -FI_EINVAL"),
     TEST(unread_connected_leaves, "FI_CONNECTED that was not read leaves the event queue with its endpoint"),
     TEST(shared_refuses, "fi_srx_context: bad op_flags; every call but those that receive"),
     TEST(descriptors_of_regions, "descriptors of fi_mr_desc, of the memory and of other memory, are taken and ignored"),

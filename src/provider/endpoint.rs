@@ -105,8 +105,8 @@ impl<D: Device> Endpoint<D> {
         let attributes = domain.device().attributes();
         let sizes = options::with_depths_of(inherited, info, &attributes)?;
         let (source, destination) = (info.src_addr()?, info.dest_addr()?);
-        if let Some(request) = &request {
-            request.claim();
+        if request.as_ref().is_some_and(|request| !request.claim()) {
+            return Err(Errno::EINVAL);
         }
         Ok(Arc::new(Self {
             force_iwarp: info::forces_iwarp(info),

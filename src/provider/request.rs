@@ -68,9 +68,9 @@ impl<D: Device> Request<D> {
         matches!(self.peer, PeerEndpoint::Messages)
     }
 
-    /// Passes it to the endpoint that is opened for it.
-    pub(super) fn claim(&self) {
-        self.claimed.store(true, Ordering::Relaxed);
+    /// Passes it to the endpoint that is opened for it. `false` if another one has it.
+    pub(super) fn claim(&self) -> bool {
+        !self.claimed.swap(true, Ordering::Relaxed)
     }
 
     /// Whether it is pending and has no endpoint.

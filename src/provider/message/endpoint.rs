@@ -171,8 +171,8 @@ impl<D: Device> Endpoint<D> {
         // A passive endpoint that does not listen passes on its address.
         let bound = passive.map(|passive| passive.getname()).transpose()?;
         let (source, destination) = (bound.or(info.src_addr()?), info.dest_addr()?);
-        if let Some(request) = &request {
-            request.claim();
+        if request.as_ref().is_some_and(|request| !request.claim()) {
+            return Err(Errno::EINVAL);
         }
         let setup = Setup {
             binding: None,
