@@ -126,6 +126,34 @@ static void claimed_requests(void)
     side_close(&listener);
 }
 
+/* A passive endpoint that listens has its address in use. It goes on to listen. */
+static void address_of_listener(void)
+{
+    struct side listener, client, server;
+    struct event request;
+    struct fid_ep *ep;
+
+    message_listen(&listener, NULL);
+    message_client(&client, &listener, NULL);
+    message_queue(&listener, NULL);
+    listener.info->handle = &listener.pep->fid;
+    CHECK_OK(fi_endpoint(listener.domain, listener.info, &ep, NULL));
+    listener.info->handle = NULL;
+    CHECK_INT(fid_port(&ep->fid), fid_port(&listener.pep->fid));
+    CHECK_OK(fi_ep_bind(ep, &listener.eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &listener.cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_RET(fi_connect(ep, client.info->dest_addr, NULL, 0), -FI_EADDRINUSE);
+    close_fid(&ep->fid);
+    message_endpoint(&client, NULL);
+    CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
+    request = await_event(listener.eq, FI_CONNREQ);
+    message_server(&listener, &server, &request, NULL);
+    message_accept(&client, &server);
+    side_close(&client);
+    side_close(&server);
+    side_close(&listener);
+}
+
 /* An event that nobody has read goes with its endpoint. */
 static void unread_connected_leaves(void)
 {
@@ -239,6 +267,7 @@ static const struct test tests[] = {
     TEST(reduced_capabilities, "a queue for each direction, whatever the capabilities: else -FI_ENOCQ"),
     TEST(answered_requests, "the handle of a request that was accepted or rejected: -FI_EINVAL"),
     TEST(claimed_requests, "the handle of a request that has an endpoint: -FI_EINVAL"),
+    TEST(address_of_listener, "an endpoint opened from a passive endpoint that listens: -FI_EADDRINUSE of fi_connect"),
     TEST(unread_connected_leaves, "FI_CONNECTED that was not read leaves the event queue with its endpoint"),
     TEST(shared_refuses, "fi_srx_context: bad op_flags; every call but those that receive"),
     TEST(descriptors_of_regions, "descriptors of fi_mr_desc, of the memory and of other memory, are taken and ignored"),
