@@ -32,32 +32,6 @@ static void idle_endpoint(void)
         pair_close(&pairs[i]);
 }
 
-/* Opens an endpoint on objects of its side, for its own info or for that of a request. */
-static struct fid_ep *endpoint_of(struct side *side, struct fi_info *info)
-{
-    struct fid_ep *ep;
-
-    CHECK_OK(fi_endpoint(side->domain, info, &ep, NULL));
-    CHECK_OK(fi_ep_bind(ep, &side->eq->fid, 0));
-    CHECK_OK(fi_ep_bind(ep, &side->cq->fid, FI_TRANSMIT | FI_RECV));
-    CHECK_OK(fi_enable(ep));
-    return ep;
-}
-
-static void connect_endpoints(struct side *client, struct side *listener, struct fid_ep *eps[2])
-{
-    struct event request;
-
-    eps[0] = endpoint_of(client, client->info);
-    CHECK_OK(fi_connect(eps[0], client->info->dest_addr, NULL, 0));
-    request = await_event(listener->eq, FI_CONNREQ);
-    eps[1] = endpoint_of(listener, request.info);
-    fi_freeinfo(request.info);
-    CHECK_OK(fi_accept(eps[1], NULL, 0));
-    (void)await_event(client->eq, FI_CONNECTED);
-    (void)await_event(listener->eq, FI_CONNECTED);
-}
-
 /* As applications do, with all endpoints of a side in one domain. */
 static void idle_message_endpoint(void)
 {
@@ -71,12 +45,12 @@ static void idle_message_endpoint(void)
     message_queue(&listener, NULL);
     message_queue(&client, NULL);
     /* The first connection allocates what all connections share. */
-    connect_endpoints(&client, &listener, eps[PAIRS]);
+    message_connect(&client, &listener, eps[PAIRS]);
     before = heap_in_use();
     if (before == 0)
         skip("the heap cannot be measured");
     for (unsigned i = 0; i < PAIRS; i++)
-        connect_endpoints(&client, &listener, eps[i]);
+        message_connect(&client, &listener, eps[i]);
     each = (heap_in_use() - before) / (2 * PAIRS);
     before = heap_in_use();
     for (unsigned i = 0; i < 2 * PAIRS; i++)

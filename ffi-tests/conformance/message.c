@@ -119,14 +119,17 @@ struct fid_ep *message_accept_shared(struct side *listener, const struct event *
 {
     struct fid_ep *ep;
 
-    request->info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    if (shared)
+        request->info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
     CHECK_OK(fi_endpoint(listener->domain, request->info, &ep, NULL));
     fi_freeinfo(request->info);
     CHECK_OK(fi_ep_bind(ep, &listener->eq->fid, 0));
     CHECK_OK(fi_ep_bind(ep, &listener->cq->fid, FI_TRANSMIT | FI_RECV | (settings ? settings->bind_flags : 0)));
-    CHECK_RET(fi_ep_bind(ep, &shared->fid, 1ULL << 45), -FI_EBADFLAGS);
-    CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
-    CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EINVAL);
+    if (shared) {
+        CHECK_RET(fi_ep_bind(ep, &shared->fid, 1ULL << 45), -FI_EBADFLAGS);
+        CHECK_OK(fi_ep_bind(ep, &shared->fid, 0));
+        CHECK_RET(fi_ep_bind(ep, &shared->fid, 0), -FI_EINVAL);
+    }
     CHECK_OK(fi_accept(ep, NULL, 0));
     return ep;
 }
@@ -136,6 +139,31 @@ void message_accept(struct side *client, struct side *server)
     CHECK_OK(fi_accept(server->ep, NULL, 0));
     CHECK(await_event(client->eq, FI_CONNECTED).fid == &client->ep->fid);
     CHECK(await_event(server->eq, FI_CONNECTED).fid == &server->ep->fid);
+}
+
+struct fid_ep *message_endpoint_of(struct side *side, struct fi_info *info)
+{
+    struct fid_ep *ep;
+
+    CHECK_OK(fi_endpoint(side->domain, info, &ep, NULL));
+    CHECK_OK(fi_ep_bind(ep, &side->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(ep, &side->cq->fid, FI_TRANSMIT | FI_RECV));
+    CHECK_OK(fi_enable(ep));
+    return ep;
+}
+
+void message_connect(struct side *client, struct side *listener, struct fid_ep *eps[2])
+{
+    struct event request;
+
+    eps[0] = message_endpoint_of(client, client->info);
+    CHECK_OK(fi_connect(eps[0], client->info->dest_addr, NULL, 0));
+    request = await_event(listener->eq, FI_CONNREQ);
+    eps[1] = message_endpoint_of(listener, request.info);
+    fi_freeinfo(request.info);
+    CHECK_OK(fi_accept(eps[1], NULL, 0));
+    (void)await_event(client->eq, FI_CONNECTED);
+    (void)await_event(listener->eq, FI_CONNECTED);
 }
 
 struct fid_ep *message_beside(struct pair *pair, struct side *client, const struct message_settings *settings)
@@ -148,10 +176,8 @@ struct fid_ep *message_beside(struct pair *pair, struct side *client, const stru
     message_endpoint(client, settings);
     CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
     request = await_event(pair->listener.eq, FI_CONNREQ);
-    CHECK_OK(fi_endpoint(server->domain, request.info, &ep, NULL));
+    ep = message_endpoint_of(server, request.info);
     fi_freeinfo(request.info);
-    CHECK_OK(fi_ep_bind(ep, &server->eq->fid, 0));
-    CHECK_OK(fi_ep_bind(ep, &server->cq->fid, FI_TRANSMIT | FI_RECV));
     CHECK_OK(fi_accept(ep, NULL, 0));
     (void)await_event(client->eq, FI_CONNECTED);
     (void)await_event(server->eq, FI_CONNECTED);
@@ -168,15 +194,15 @@ void messages_open(struct pair *pair, const struct message_settings *settings)
     message_accept(&pair->client, &pair->server);
 }
 
-void separate_open(struct separate *open)
+void separate_open(struct separate *open, const struct message_settings *settings)
 {
     struct fi_cq_attr attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD};
     struct side *client = &open->client;
     struct event request;
 
     memset(open, 0, sizeof *open);
-    message_listen(&open->listener, NULL);
-    message_client(client, &open->listener, NULL);
+    message_listen(&open->listener, settings);
+    message_client(client, &open->listener, settings);
     message_queue(client, &(struct message_settings){.cq = attr});
     CHECK_OK(fi_cq_open(client->domain, &attr, &open->receives, NULL));
     CHECK_OK(fi_endpoint(client->domain, client->info, &client->ep, NULL));
@@ -185,7 +211,7 @@ void separate_open(struct separate *open)
     CHECK_OK(fi_ep_bind(client->ep, &open->receives->fid, FI_RECV));
     CHECK_OK(fi_connect(client->ep, client->info->dest_addr, NULL, 0));
     request = await_event(open->listener.eq, FI_CONNREQ);
-    message_server(&open->listener, &open->server, &request, NULL);
+    message_server(&open->listener, &open->server, &request, settings);
     message_accept(client, &open->server);
 }
 

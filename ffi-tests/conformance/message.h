@@ -59,8 +59,8 @@ struct event message_request(struct side *listener, struct side *client, const s
 /* Opens an endpoint in `server` for this connection request. `server` shares the listener's objects. */
 void message_server(struct side *listener, struct side *server, const struct event *request,
                     const struct message_settings *settings);
-/* Connects a client to an endpoint in the listener's domain that takes its receives from `shared` and reports to
- * the listener's completion queue. */
+/* Connects a client to an endpoint in the listener's domain that takes its receives from `shared`, if that is not NULL,
+ * and reports to the listener's completion queue. */
 struct fid_ep *message_shared(struct side *listener, struct side *client, struct fid_ep *shared,
                               const struct message_settings *settings);
 /* The listener's part of message_shared: opens the endpoint for this request, and accepts. */
@@ -73,6 +73,10 @@ void message_accept(struct side *client, struct side *server);
 /* Connects two endpoints; pair_close closes them. */
 void messages_open(struct pair *pair, const struct message_settings *settings);
 
+/* Opens an endpoint on the objects of a side, for this info, and enables it. */
+struct fid_ep *message_endpoint_of(struct side *side, struct fi_info *info);
+/* Connects two such endpoints: of the client, and of the listener's side. */
+void message_connect(struct side *client, struct side *listener, struct fid_ep *eps[2]);
 /* Connects a socket to the listener, as a message endpoint would: `server` is opened for it. The test speaks for it. */
 int message_stranger(struct side *listener, struct side *server);
 
@@ -82,7 +86,7 @@ struct separate {
     struct fid_cq *receives;
 };
 
-void separate_open(struct separate *open);
+void separate_open(struct separate *open, const struct message_settings *settings);
 void separate_close(struct separate *open);
 
 /* Reads the next completion, which must be a success, from a queue with FI_CQ_FORMAT_DATA. */

@@ -468,7 +468,7 @@ static void closed_with_separate_queues(void)
         bool over;
 
         note("round %u", round);
-        separate_open(&open);
+        separate_open(&open, NULL);
         ep = open.client.ep;
         region = message_region(&open.server, remote, LENGTH, REMOTE_KEY);
         for (unsigned i = 0; i < RECEIVES; i++)

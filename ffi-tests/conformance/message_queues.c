@@ -331,7 +331,7 @@ static void separate_queues(void)
     struct fid_ep *client, *server;
     uint8_t got[2];
 
-    separate_open(&open);
+    separate_open(&open, NULL);
     client = open.client.ep;
     server = open.server.ep;
     for (unsigned i = 0; i < 2; i++) {

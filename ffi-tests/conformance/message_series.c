@@ -169,7 +169,7 @@ static void leave_beside_sleeper(void)
     pthread_t sleeper;
     uint8_t byte;
 
-    separate_open(&open);
+    separate_open(&open, NULL);
     (void)become_prompt(&open.client, &open.server);
     post_recv(open.client.ep, &byte, 1, 0);
     CHECK_INT(pthread_create(&sleeper, NULL, receive_one, open.receives), 0);

@@ -40,7 +40,7 @@ static void reader_wakes_others(void)
     pthread_t reader;
     int fd;
 
-    separate_open(&open);
+    separate_open(&open, NULL);
     fids[0] = &open.client.cq->fid;
     fd = wait_fd(fids[0]);
     CHECK_OK(fi_inject(open.server.ep, "x", 1, FI_ADDR_UNSPEC));
@@ -805,7 +805,7 @@ static void told_by_another_trywait(void)
     struct fid *receives[1], *sends[1];
     uint8_t got;
 
-    separate_open(&open);
+    separate_open(&open, NULL);
     receives[0] = &open.receives->fid;
     sends[0] = &open.client.cq->fid;
     for (unsigned i = 0; i < 20; i++) {

@@ -1,6 +1,8 @@
 /* A process without free descriptors: every call that needs one fails once in turn, and succeeds when
  * there are descriptors again. */
-#include "faults.h"
+#include "raw.h"
+
+#include <unistd.h>
 
 #include "../conformance/message.h"
 
@@ -251,10 +253,66 @@ static void message_waits(void)
     pair_close(&pair);
 }
 
+/* Peers of a listener of message endpoints, and how many descriptors there are for them. */
+enum { PEERS = 20, LEFT = 5 };
+
+/* Accepts a peer's request. The peer sends a message. */
+static struct fid_ep *accept_peer(struct side *listener, const struct event *request, struct raw *raw)
+{
+    struct fid_ep *ep = message_accept_shared(listener, request, NULL, NULL);
+    uint8_t got[10];
+
+    CHECK(await_event(listener->eq, FI_CONNECTED).fid == &ep->fid);
+    raw_accepted_messages(raw);
+    post_recv(ep, got, sizeof got, 1);
+    put_message(raw, sizeof got);
+    raw_flush(raw);
+    CHECK_INT(await_done(listener->cq, 1, RECEIVED).len, sizeof got);
+    return ep;
+}
+
+static void message_listener(void)
+{
+    static struct event requests[PEERS];
+    static struct raw raws[PEERS];
+    struct bystander bystander;
+    struct fi_eq_cm_entry entry;
+    struct fid_ep *eps[PEERS];
+    struct side listener;
+    uint32_t kind;
+    int64_t cpu;
+
+    bystander_open(&bystander);
+    message_listen(&listener, NULL);
+    message_queue(&listener, NULL);
+    for (unsigned i = 0; i < PEERS; i++)
+        raw_ask_messages(&raws[i], fid_port(&listener.pep->fid));
+    shortage_begin(LEFT);
+    for (unsigned i = 0; i < LEFT; i++)
+        requests[i] = await_event(listener.eq, FI_CONNREQ);
+    /* The listener sleeps, although peers wait. */
+    cpu = cpu_ms();
+    CHECK_RET(fi_eq_sread(listener.eq, &kind, &entry, sizeof entry, 300, 0), -FI_EAGAIN);
+    CHECK_BETWEEN(cpu_ms() - cpu, 0, 30);
+    shortage_end();
+    for (unsigned i = LEFT; i < PEERS; i++)
+        requests[i] = await_event(listener.eq, FI_CONNREQ);
+    for (unsigned i = 0; i < PEERS; i++)
+        eps[i] = accept_peer(&listener, &requests[i], &raws[i]);
+    for (unsigned i = 0; i < PEERS; i++) {
+        close_fid(&eps[i]->fid);
+        CHECK_SYS(close(raws[i].fd));
+    }
+    side_close(&listener);
+    bystander_held(&bystander);
+    bystander_close(&bystander);
+}
+
 static const struct test tests[] = {
     TEST(each_call_in_turn, "without descriptors a call answers -FI_EMFILE, and works when there are some again"),
     TEST(message_objects, "the same for objects of message endpoints"),
     TEST(message_waits, "the same for fi_cntr_wait, and fi_cq_sread with a threshold"),
+    TEST(message_listener, "a listener of message endpoints sleeps until there are descriptors, and accepts all"),
 };
 
 const struct section descriptors_section = SECTION("descriptors", tests);

@@ -40,12 +40,7 @@ static void larger_than_ring(struct raw *raw)
 
 static void reads_the_ring(struct raw *raw)
 {
-    uint8_t request[28] = {0};
-
-    /* Sink STag and offset, length, source STag and offset. */
-    request[15] = 16;
-    put_be(request + 16, raw->stag, 4);
-    put_untagged(raw, RDMAP | WIRE_READ_REQUEST, 1, 1, request, sizeof request);
+    put_read(raw, 1, raw->stag, 0, 16);
 }
 
 static void announces_nothing(struct raw *raw)

@@ -35,18 +35,42 @@ void put_tagged(struct raw *raw, uint8_t ddp, uint8_t rdmap, uint32_t stag, uint
     put_trailer(raw, 14 + length);
 }
 
+void put_segment(struct raw *raw, const struct untagged *header, const void *bytes, size_t length)
+{
+    put(raw, 18 + length, 2);
+    put(raw, header->ddp, 1);
+    put(raw, header->rdmap, 1);
+    put(raw, header->word, 4);
+    put(raw, header->queue, 4);
+    put(raw, header->sequence, 4);
+    put(raw, header->offset, 4);
+    put_bytes(raw, bytes, length);
+    put_trailer(raw, 18 + length);
+}
+
 void put_untagged(struct raw *raw, uint8_t rdmap, uint32_t queue, uint32_t sequence, const void *bytes,
                          size_t length)
 {
-    put(raw, 18 + length, 2);
-    put(raw, DDP_UNTAGGED, 1);
-    put(raw, rdmap, 1);
-    put(raw, 0, 4);
-    put(raw, queue, 4);
-    put(raw, sequence, 4);
-    put(raw, 0, 4);
-    put_bytes(raw, bytes, length);
-    put_trailer(raw, 18 + length);
+    const struct untagged header = {DDP_UNTAGGED, rdmap, 0, queue, sequence, 0};
+
+    put_segment(raw, &header, bytes, length);
+}
+
+void put_read(struct raw *raw, uint32_t number, uint32_t stag, uint64_t offset, uint32_t length)
+{
+    uint8_t request[28] = {0};
+
+    /* Sink STag and offset, length, source STag and offset. */
+    put_be(request + 12, length, 4);
+    put_be(request + 16, stag, 4);
+    put_be(request + 20, offset, 8);
+    put_untagged(raw, RDMAP | WIRE_READ_REQUEST, 1, number, request, sizeof request);
+}
+
+void put_message(struct raw *raw, size_t length)
+{
+    put_untagged(raw, RDMAP | WIRE_SEND, 0, raw->sequence, pattern(raw->sequence, length), length);
+    raw->sequence++;
 }
 
 void put_word(struct raw *raw, uint32_t word)
@@ -88,13 +112,19 @@ static size_t data_length(const struct grant *grant)
     return grant->endings ? EXTENDED_DATA : BASE_DATA;
 }
 
+static void ask(struct raw *raw, unsigned port, const uint8_t *data, size_t length)
+{
+    memset(raw, 0, sizeof *raw);
+    raw->fd = tcp_connect(port);
+    raw->sequence = 1;
+    raw->length = mpa_frame(raw->out, MPA_REQUEST, 1, 0, data, length);
+    raw_flush(raw);
+}
+
 void raw_ask(struct raw *raw, unsigned port, const struct grant *grant)
 {
     uint8_t data[EXTENDED_DATA] = {0};
 
-    memset(raw, 0, sizeof *raw);
-    raw->fd = tcp_connect(port);
-    raw->sequence = 1;
     data[0] = (uint8_t)(data_length(grant) - 1);
     put_be(data + KEY, 0x1234, 8);
     put_be(data + RING, grant->ring, 4);
@@ -102,22 +132,41 @@ void raw_ask(struct raw *raw, unsigned port, const struct grant *grant)
     data[VERSION] = 2;
     data[EXTENSION] = 1;
     put_be(data + FEATURES, END_OF_STREAM, 4);
-    raw->length = mpa_frame(raw->out, MPA_REQUEST, 1, 0, data, data_length(grant));
-    raw_flush(raw);
+    ask(raw, port, data, data_length(grant));
+}
+
+/* The connection data of message endpoints, without data of the application. */
+static const uint8_t message_data[] = {5, 'r', 'm', 1, 0};
+
+void raw_ask_messages(struct raw *raw, unsigned port)
+{
+    ask(raw, port, message_data, sizeof message_data);
+}
+
+/* Reads a reply that accepts. Returns its data, which has this length. */
+static const uint8_t *accepted(struct raw *raw, uint8_t *reply, size_t size, size_t length)
+{
+    CHECK_INT(mpa_read(raw->fd, reply, size), MPA_HEADER + length);
+    CHECK_BYTES(reply, MPA_REPLY, 16);
+    CHECK_INT(reply[MPA_FLAGS] & MPA_REJECT, 0);
+    return mpa_data(reply, &length);
+}
+
+void raw_accepted_messages(struct raw *raw)
+{
+    uint8_t reply[MPA_HEADER + 512];
+
+    CHECK_BYTES(accepted(raw, reply, sizeof reply, sizeof message_data), message_data, sizeof message_data);
 }
 
 void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant)
 {
     uint8_t reply[MPA_HEADER + 512];
     const uint8_t *theirs;
-    size_t length;
 
     raw_ask(raw, fid_port(&meeting->listener.pep->fid), grant);
     AWAIT(PATIENCE_MS, (meeting_events(meeting), meeting->server_up));
-    CHECK_INT(mpa_read(raw->fd, reply, sizeof reply), MPA_HEADER + data_length(grant));
-    CHECK_BYTES(reply, MPA_REPLY, 16);
-    CHECK_INT(reply[MPA_FLAGS] & MPA_REJECT, 0);
-    theirs = mpa_data(reply, &length);
+    theirs = accepted(raw, reply, sizeof reply, data_length(grant));
     raw->address = get_be(theirs + ADDRESS, 8);
     raw->stag = (uint32_t)get_be(theirs + KEY, 8);
     raw->ring = (uint32_t)get_be(theirs + RING, 4);

@@ -1,0 +1,41 @@
+/* An application with message endpoints. A raw peer attacks one of them; a bystander uses another one of the same
+ * domain, completion queue and, if so wanted, shared receive context. */
+#ifndef RSTREAM_TESTS_BESIDE_H
+#define RSTREAM_TESTS_BESIDE_H
+
+#include "raw.h"
+
+#include "../conformance/message.h"
+
+/* The application's memory, which begins as UNTOUCHED. Of it peers may use `open`, read `read_only` and write
+ * `write_only`; `closed` was registered, and is not any more. */
+enum { UNTOUCHED = 0x5a, EDGE = 4096, OPEN = 1 << 20 };
+enum { KEY_OPEN = 0x51, KEY_READ_ONLY, KEY_WRITE_ONLY, KEY_CLOSED, KEY_NONE };
+struct exposed {
+    uint8_t before[EDGE], open[OPEN], after[EDGE], read_only[EDGE], write_only[EDGE], closed[EDGE], end[EDGE];
+};
+
+struct beside {
+    /* The application: its domain, queues and receives. */
+    struct side listener;
+    struct fid_ep *shared;
+    struct fid_mr *regions[3];
+    struct exposed *memory;
+    /* The bystander, and the two endpoints of the application: for it and for the raw peer. */
+    struct side client;
+    struct fid_ep *kept, *attacked;
+};
+
+void beside_open(struct beside *beside, bool shares);
+void beside_close(struct beside *beside);
+/* Accepts the raw peer that has asked. */
+void beside_accept(struct beside *beside);
+/* The bystander sends and receives a message, writes and reads. */
+void beside_exchange(struct beside *beside);
+/* Sleeps on both queues for a moment, or on the event queue: nothing happens, and no thread is busy. */
+void beside_rest(struct beside *beside);
+void beside_sleep(struct beside *beside);
+/* Checks all memory of the application but what is open to peers. */
+void beside_check_memory(const struct beside *beside);
+
+#endif
