@@ -7,6 +7,7 @@
 
 #include "cost.h"
 #include "loop.h"
+#include "messages.h"
 #include "setup.h"
 
 /* By how much the heap may be larger after many rounds than after the first: the hash tables of open
@@ -135,6 +136,8 @@ static _Noreturn void usage(int status)
     fputs("usage: scale COMMAND [OPTION]...\n"
           "  rounds   opens, uses and closes connections between two processes, in rounds\n"
           "  setup    how long opening takes and what an endpoint costs, beside plain TCP, in turns\n"
+          "  messages opens, uses and closes connections of message endpoints in one process, in rounds\n"
+          "  turns    the same, one after the other; only -n\n"
           "options:\n"
           "  -n N   connections (1000)\n"
           "  -r N   rounds (1)\n"
@@ -184,6 +187,10 @@ int main(int argc, char **argv)
         run_rounds(&plan);
     else if (strcmp(command, "setup") == 0)
         compare_setup(&plan);
+    else if (strcmp(command, "messages") == 0)
+        messages_together(&plan);
+    else if (strcmp(command, "turns") == 0)
+        messages_in_turn(&plan);
     else
         usage(strcmp(command, "-h") == 0 ? 0 : 2);
     return 0;

@@ -37,7 +37,17 @@ many() {
     scale soak rounds -n 1000 -r "${rounds:-10}" -b 100
 }
 
+# Message endpoints of one process: a storm of requests, a thousand connections that live at the same time, or 5000;
+# and one connection after the other, more than a thousand or 50 000.
+messages() {
+    local together=${long:+5000} in_turn=${long:+50000}
+    scale messages_storm messages -n 200 -r 3
+    scale messages_together messages -n "${together:-1000}"
+    scale messages_in_turn turns -n "${in_turn:-1100}"
+}
+
 scale_checks() {
     wakeups
     many
+    messages
 }
