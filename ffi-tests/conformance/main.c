@@ -12,8 +12,7 @@ static const struct section *const sections[] = {
     &message_memory_section, &messages_section, &message_flags_section, &message_levels_section,
     &message_bindings_section, &message_rma_section, &message_unread_section, &message_queues_section,
     &message_waits_section, &message_sleepers_section, &message_threads_section, &message_orders_section,
-    &message_series_section, &message_rdma_section,
-    &headers_section,
+    &message_series_section, &message_rdma_section, &message_rdma_ends_section, &headers_section,
 };
 
 int main(int argc, char **argv)

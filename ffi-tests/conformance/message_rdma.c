@@ -1,109 +1,17 @@
 /* Contract, section Message endpoints: on RDMA devices, which access memory by themselves. */
-#include "message.h"
+#include "board.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define LENGTH 100000
-/* Longer than what a device takes inline. */
-#define LONG 5000
 /* Numbers that the processes send each other. */
 #define READY 1
-
-static const struct message_settings rdma = {.on_rdma = true};
-
-/* Two connected endpoints, and registered memory on both sides. */
-struct board {
-    struct pair pair;
-    uint8_t *here, *there;
-    struct fid_mr *here_region, *there_region;
-};
-
-static bool is_of_rdma(const struct fi_info *info)
-{
-    static const char fabric[] = "ibv-";
-
-    return strncmp(info->fabric_attr->name, fabric, strlen(fabric)) == 0;
-}
-
-static void require_rdma(const struct fi_info *info)
-{
-    if (!is_of_rdma(info))
-        skip("this device has no message endpoints");
-}
-
-static uint8_t *registered(struct side *side, struct fid_mr **region)
-{
-    uint8_t *memory = calloc(1, LENGTH);
-
-    CHECK(memory != NULL);
-    *region = message_region(side, memory, LENGTH, 0);
-    CHECK(fi_mr_desc(*region) != NULL);
-    return memory;
-}
-
-static void board_open_with(struct board *board, const struct message_settings *settings)
-{
-    messages_open(&board->pair, settings);
-    require_rdma(board->pair.client.info);
-    board->here = registered(&board->pair.client, &board->here_region);
-    board->there = registered(&board->pair.server, &board->there_region);
-}
-
-/* Closes an endpoint before the memory that it may use. */
-static void close_endpoint(struct side *side)
-{
-    if (side->ep != NULL)
-        close_fid(&side->ep->fid);
-    side->ep = NULL;
-}
-
-static void board_open(struct board *board)
-{
-    board_open_with(board, &rdma);
-}
-
-static void board_close(struct board *board)
-{
-    close_endpoint(&board->pair.client);
-    close_endpoint(&board->pair.server);
-    close_fid(&board->here_region->fid);
-    close_fid(&board->there_region->fid);
-    pair_close(&board->pair);
-    free(board->here);
-    free(board->there);
-}
-
-/* The client sends, the server receives. */
-static void board_send(struct board *board, size_t length, uintptr_t context)
-{
-    CHECK_OK(fi_send(board->pair.client.ep, board->here, length, fi_mr_desc(board->here_region), FI_ADDR_UNSPEC,
-                     CONTEXT(context)));
-}
-
-static void board_recv(struct board *board, size_t length, uintptr_t context)
-{
-    CHECK_OK(fi_recv(board->pair.server.ep, board->there, length, fi_mr_desc(board->there_region), FI_ADDR_UNSPEC,
-                     CONTEXT(context)));
-}
-
-static void board_transfer(struct board *board, size_t length)
-{
-    memcpy(board->here, pattern(length, length), length);
-    memset(board->there, 0, LENGTH);
-    board_recv(board, LENGTH, 801);
-    board_send(board, length, 802);
-    CHECK_INT(await_done(board->pair.server.cq, 801, RECEIVED).len, length);
-    (void)await_done(board->pair.client.cq, 802, SENT);
-    CHECK_BYTES(board->there, pattern(length, length), length);
-    CHECK_INT(board->there[length], 0);
-}
 
 /* ---- what discovery says ------------------------------------------------------------------ */
 
 static struct fi_info *ask(int mr_mode, uint64_t mode, size_t data_size)
 {
-    struct fi_info *hints = message_hints(&rdma), *info = NULL;
+    struct fi_info *hints = message_hints(&rdma_settings), *info = NULL;
 
     hints->caps |= FI_RMA;
     hints->domain_attr->mr_mode = mr_mode;
@@ -142,7 +50,7 @@ static void rdma_requirements(void)
     CHECK(info != NULL && info->domain_attr->mr_mode == MR_BASIC && info->mode == LOCAL_MR);
     fi_freeinfo(info);
     /* Without remote access nobody needs a key. */
-    hints = message_hints(&rdma);
+    hints = message_hints(&rdma_settings);
     hints->domain_attr->mr_mode = FI_MR_LOCAL;
     info = find(IPV4, "0", FI_SOURCE, hints);
     CHECK(is_of_rdma(info) && info->domain_attr->mr_mode == FI_MR_LOCAL);
@@ -240,10 +148,10 @@ static void rdma_early_receives(void)
     uint8_t *memory;
     size_t count;
 
-    message_listen(&listener, &rdma);
+    message_listen(&listener, &rdma_settings);
     require_rdma(listener.info);
-    message_client(&client, &listener, &rdma);
-    message_endpoint(&client, &rdma);
+    message_client(&client, &listener, &rdma_settings);
+    message_endpoint(&client, &rdma_settings);
     memory = registered(&client, &region);
     count = client.info->rx_attr->size;
     CHECK_BETWEEN(count, 1, LENGTH);
@@ -253,7 +161,7 @@ static void rdma_early_receives(void)
     CHECK_RET(fi_recv(client.ep, memory, 1, fi_mr_desc(region), FI_ADDR_UNSPEC, NULL), -FI_EAGAIN);
     CHECK_OK(fi_connect(client.ep, client.info->dest_addr, NULL, 0));
     request = await_event(listener.eq, FI_CONNREQ);
-    message_server(&listener, &server, &request, &rdma);
+    message_server(&listener, &server, &request, &rdma_settings);
     message_accept(&client, &server);
     for (size_t i = 0; i < count; i++) {
         AWAIT(PATIENCE_MS, fi_inject(server.ep, pattern(i, 1), 1, FI_ADDR_UNSPEC) == 0);
@@ -565,13 +473,13 @@ struct shared_board {
 
 static void shared_open(struct shared_board *board)
 {
-    message_listen(&board->listener, &rdma);
+    message_listen(&board->listener, &rdma_settings);
     require_rdma(board->listener.info);
-    message_queue(&board->listener, &rdma);
+    message_queue(&board->listener, &rdma_settings);
     CHECK_OK(fi_srx_context(board->listener.domain, NULL, &board->shared, NULL));
     board->memory = registered(&board->listener, &board->region);
     for (int i = 0; i < 2; i++)
-        board->eps[i] = message_shared(&board->listener, &board->clients[i], board->shared, &rdma);
+        board->eps[i] = message_shared(&board->listener, &board->clients[i], board->shared, &rdma_settings);
 }
 
 /* Closes one end of a connection. */
@@ -634,6 +542,28 @@ static void rdma_shared_receives(void)
     shared_close(&board);
 }
 
+/* Messages of both connections wait for the context, which is empty, and take what it gets then. */
+static void rdma_shared_empty(void)
+{
+    struct shared_board board;
+
+    shared_open(&board);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 2; i++)
+            CHECK_OK(fi_inject(board.clients[i].ep, i ? "bb" : "a", 1 + (size_t)i, FI_ADDR_UNSPEC));
+        for (int64_t until = now_ms() + 200; now_ms() < until; usleep(1000)) {
+            check_no_completion(board.listener.cq);
+            check_no_event(board.listener.eq);
+        }
+        shared_recv(&board, 0, board.region, 1);
+        shared_recv(&board, 1, board.region, 2);
+        /* Either of them is first. */
+        CHECK_INT(await_done(board.listener.cq, 1, RECEIVED).len + await_done(board.listener.cq, 2, RECEIVED).len, 3);
+        CHECK_INT(board.memory[0] + board.memory[8], 'a' + 'b');
+    }
+    shared_close(&board);
+}
+
 /* A receive that the device cannot fill is reported, and not given to the next connection. */
 static void rdma_bad_shared_receive(void)
 {
@@ -681,13 +611,13 @@ static void rdma_shared_after_close(void)
 static void victim(struct peer *self, void *argument)
 {
     struct side side;
-    struct fi_info *hints = message_hints(&rdma);
+    struct fi_info *hints = message_hints(&rdma_settings);
     char service[16];
 
     snprintf(service, sizeof service, "%u", *(unsigned *)argument);
     side_open(&side, find(IPV4, service, 0, hints));
     fi_freeinfo(hints);
-    message_endpoint(&side, &rdma);
+    message_endpoint(&side, &rdma_settings);
     CHECK_OK(fi_connect(side.ep, side.info->dest_addr, NULL, 0));
     (void)await_event(side.eq, FI_CONNECTED);
     peer_tell(self, READY);
@@ -703,13 +633,13 @@ static void rdma_peer_killed(void)
     unsigned port;
     uint8_t *memory;
 
-    message_listen(&listener, &rdma);
+    message_listen(&listener, &rdma_settings);
     require_rdma(listener.info);
     port = fid_port(&listener.pep->fid);
     peer_start(&peer, victim, &port);
     request = await_event(listener.eq, FI_CONNREQ);
     memset(&server, 0, sizeof server);
-    message_server(&listener, &server, &request, &rdma);
+    message_server(&listener, &server, &request, &rdma_settings);
     memory = registered(&server, &region);
     CHECK_OK(fi_enable(server.ep));
     CHECK_OK(fi_recv(server.ep, memory, LENGTH, fi_mr_desc(region), FI_ADDR_UNSPEC, CONTEXT(1)));
@@ -746,6 +676,7 @@ static const struct test tests[] = {
     TEST(rdma_close_late, "fi_close reports what has arrived as that"),
     TEST(rdma_shutdown, "fi_shutdown delivers what was sent before"),
     TEST(rdma_shared_receives, "endpoints share the receives of a shared receive context"),
+    TEST(rdma_shared_empty, "messages wait for a shared receive context that is empty, and take what it gets"),
     TEST(rdma_bad_shared_receive, "a shared receive that cannot be filled is reported once"),
     TEST(rdma_shared_after_close, "a closed endpoint takes no shared receive, and its context can be closed"),
     TEST(rdma_peer_killed, "kill -9 of the peer: FI_SHUTDOWN, outstanding receives are cancelled"),
