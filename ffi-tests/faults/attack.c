@@ -32,9 +32,7 @@ void attack_begin(struct attack *attack)
     bool ended;
 
     memset(&memory, UNTOUCHED, sizeof memory);
-    raw_ask_messages(raw, fid_port(&beside->listener.pep->fid));
-    beside_accept(beside);
-    raw_accepted_messages(raw);
+    beside_connect(beside, raw);
     receives = beside->shared ? beside->shared : beside->attacked;
     post_recv(receives, memory.message, RECEIVE_LENGTH, MESSAGE);
     post_recv(receives, memory.receive, RECEIVE_LENGTH, RECEIVE);

@@ -52,6 +52,13 @@ void beside_accept(struct beside *beside)
     CHECK(await_event(beside->listener.eq, FI_CONNECTED).fid == &beside->attacked->fid);
 }
 
+void beside_connect(struct beside *beside, struct raw *raw)
+{
+    raw_ask_messages(raw, fid_port(&beside->listener.pep->fid));
+    beside_accept(beside);
+    raw_accepted_messages(raw);
+}
+
 void beside_exchange(struct beside *beside)
 {
     struct side sender = beside->listener, receiver = beside->listener, *client = &beside->client;

@@ -66,12 +66,16 @@ static void empty_reads(struct raw *raw)
         put_read(raw, ++raw->written, KEY_NONE, 0, 0);
 }
 
+/* The memory that these are for. */
+#define KEY_COUNTED 0x70
+static uint8_t written[8];
+
 static void writes_with_data(struct raw *raw)
 {
     for (unsigned i = 0; i < BATCH; i++) {
         const struct untagged data = {DDP_UNTAGGED, RDMAP | WIRE_IMMEDIATE, WORD_OF_WRITE, 0, raw->sequence++, 0};
 
-        put_tagged(raw, DDP_TAGGED, RDMAP | WIRE_WRITE, KEY_OPEN, 0, 8);
+        put_tagged(raw, DDP_TAGGED, RDMAP | WIRE_WRITE, KEY_COUNTED, 0, sizeof written);
         put_segment(raw, &data, "12345678", 8);
     }
 }
@@ -231,45 +235,55 @@ static void floods_take_turns(void)
 
 /* ---- entries that nobody reads -------------------------------------------------------------- */
 
-/* How many of them a queue holds, and what one may take. */
+/* How many of them a queue holds, how many more may come before that is noticed, and what one may take. */
 #define UNREAD 262144
+#define NOTICED 1000
 #define ENTRY 128
+
+/* The region for that memory, and the counter of the writes to it. */
+static struct fid_mr *region;
+static struct fid_cntr *writes;
+
+static void count_writes(struct side *side)
+{
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
+
+    CHECK_OK(fi_cntr_open(side->domain, &attr, &writes, NULL));
+    region = message_region(side, written, sizeof written, KEY_COUNTED);
+    CHECK_OK(fi_mr_bind(region, &writes->fid, FI_REMOTE_WRITE));
+}
 
 static void unread_data(void)
 {
     static const struct flood flood = {.compose = writes_with_data};
-    size_t heap, last = 0, entries = 0;
     struct fi_cq_data_entry entry;
     struct beside beside;
+    size_t heap, entries = 0;
     struct peer peer;
-    uint8_t got[8];
+    uint8_t got[8] = {0};
 
     peer_start(&peer, flooder, (void *)(uintptr_t)&flood);
     beside_open(&beside, false);
     beside_exchange(&beside);
+    count_writes(&beside.listener);
     heap = heap_in_use();
     flood_begin(&beside, &peer);
-    for (int64_t moved = now_ms(); now_ms() < moved + 200;) {
+    AWAIT(PATIENCE_MS, fi_cntr_read(writes) >= UNREAD);
+    for (int64_t until = now_ms() + 100; now_ms() < until;)
         drive();
-        if (heap_in_use() > last)
-            moved = now_ms();
-        last = heap_in_use();
-        CHECK_BETWEEN(last, 0, heap + UNREAD * ENTRY);
-    }
+    CHECK_BETWEEN(fi_cntr_read(writes), UNREAD, UNREAD + NOTICED);
+    CHECK_BETWEEN(heap_in_use(), 0, heap + UNREAD * ENTRY);
+    printf("%zu KiB for %llu entries\n", (heap_in_use() - heap) / 1024, (unsigned long long)fi_cntr_read(writes));
     beside_sleep(&beside);
-    /* The bystander's message is behind them, and is no write that waits. */
+    /* The bystander's message is behind them, and does not wait as further ones do. */
     post_recv(beside.kept, got, sizeof got, RECEIVE);
     CHECK_OK(fi_inject(beside.client.ep, "next", 4, FI_ADDR_UNSPEC));
-    for (;; entries++) {
-        entry = next_completion(beside.listener.cq);
-        if (entry.op_context == CONTEXT(RECEIVE))
-            break;
+    AWAIT(PATIENCE_MS, memcmp(got, "next", 4) == 0);
+    while ((entry = next_completion(beside.listener.cq)).op_context != CONTEXT(RECEIVE)) {
         CHECK_INT(entry.flags, REMOTE_WRITTEN);
-        CHECK_INT(entry.len, 8);
-        CHECK_BETWEEN(heap_in_use(), 0, heap + UNREAD * ENTRY);
+        CHECK_INT(entry.len, sizeof written);
+        CHECK(++entries <= UNREAD + NOTICED);
     }
-    CHECK_BYTES(got, "next", 4);
-    printf("%zu writes with data before the bystander's message, %zu KiB\n", entries, (last - heap) / 1024);
     CHECK_AT_LEAST(entries, UNREAD);
     flood_end(&beside);
     peer_kill(&peer);
@@ -277,6 +291,8 @@ static void unread_data(void)
         CHECK_INT(entry.flags, REMOTE_WRITTEN);
     beside_exchange(&beside);
     beside_check_memory(&beside);
+    close_fid(&region->fid);
+    close_fid(&writes->fid);
     beside_close(&beside);
 }
 
