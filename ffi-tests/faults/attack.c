@@ -32,7 +32,10 @@ void attack_begin(struct attack *attack)
     bool ended;
 
     memset(&memory, UNTOUCHED, sizeof memory);
-    beside_connect(beside, raw);
+    if (attack->connects)
+        beside_connect_to(beside, raw);
+    else
+        beside_connect(beside, raw);
     receives = beside->shared ? beside->shared : beside->attacked;
     post_recv(receives, memory.message, RECEIVE_LENGTH, MESSAGE);
     post_recv(receives, memory.receive, RECEIVE_LENGTH, RECEIVE);
@@ -132,12 +135,13 @@ static void open_attacked(struct attack *attack, bool shares)
     attack_over(attack);
 }
 
-void attack_each_way(void (*attacks)(struct attack *attack))
+void attack_each_way(bool connects, void (*attacks)(struct attack *attack))
 {
     static struct attack attack;
     struct bystander bystander;
     size_t heap;
 
+    attack.connects = connects;
     open_attacked(&attack, false);
     beside_close(&attack.beside);
     bystander_open(&bystander);

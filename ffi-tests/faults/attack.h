@@ -15,11 +15,13 @@
 struct attack {
     struct beside beside;
     struct raw raw;
+    /* The application connects to the peer; otherwise it is the listener. */
+    bool connects;
 };
 
 /* Runs attacks on an endpoint with receives of its own, and on one of a shared receive context. Checks that all that
  * they took is released. */
-void attack_each_way(void (*attacks)(struct attack *attack));
+void attack_each_way(bool connects, void (*attacks)(struct attack *attack));
 
 /* Connects the peer, which sends a correct message and, to a shared receive context, the beginning of another one. */
 void attack_begin(struct attack *attack);

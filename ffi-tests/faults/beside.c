@@ -1,5 +1,7 @@
 #include "beside.h"
 
+#include <unistd.h>
+
 /* For how long the application sleeps, and how long its threads may be busy meanwhile. */
 #define REST_MS 30
 #define BUSY_MS 5
@@ -57,6 +59,34 @@ void beside_connect(struct beside *beside, struct raw *raw)
     raw_ask_messages(raw, fid_port(&beside->listener.pep->fid));
     beside_accept(beside);
     raw_accepted_messages(raw);
+}
+
+void beside_connect_to(struct beside *beside, struct raw *raw)
+{
+    struct side *side = &beside->listener;
+    static uint8_t frame[FPDU_MAX];
+    struct segment first;
+    struct side target;
+    unsigned port;
+    int listener = tcp_listen(&port);
+    bool ended;
+
+    message_client_to(&target, port, &settings);
+    if (beside->shared)
+        target.info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    CHECK_OK(fi_endpoint(side->domain, target.info, &beside->attacked, NULL));
+    CHECK_OK(fi_ep_bind(beside->attacked, &side->eq->fid, 0));
+    CHECK_OK(fi_ep_bind(beside->attacked, &side->cq->fid, FI_TRANSMIT | FI_RECV));
+    if (beside->shared)
+        CHECK_OK(fi_ep_bind(beside->attacked, &beside->shared->fid, 0));
+    CHECK_OK(fi_connect(beside->attacked, target.info->dest_addr, NULL, 0));
+    raw_accept_messages(raw, listener);
+    CHECK(await_event(side->eq, FI_CONNECTED).fid == &beside->attacked->fid);
+    /* The first frame is a write of no bytes. */
+    CHECK(wire_read(raw->fd, frame, &first, &ended, SOON_MS));
+    CHECK_INT(first.length, 0);
+    CHECK_SYS(close(listener));
+    side_close(&target);
 }
 
 void beside_exchange(struct beside *beside)

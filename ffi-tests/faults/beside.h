@@ -32,6 +32,8 @@ void beside_close(struct beside *beside);
 void beside_accept(struct beside *beside);
 /* Has a raw peer in this process ask, and accepts it. */
 void beside_connect(struct beside *beside, struct raw *raw);
+/* Connects to a raw peer in this process. */
+void beside_connect_to(struct beside *beside, struct raw *raw);
 /* The bystander sends and receives a message, writes and reads. */
 void beside_exchange(struct beside *beside);
 /* Sleeps on both queues for a moment, or on the event queue: nothing happens, and no thread is busy. */

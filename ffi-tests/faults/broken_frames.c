@@ -28,7 +28,7 @@ static void garbage(struct attack *attack)
 
 static void message_garbage(void)
 {
-    attack_each_way(garbage);
+    attack_each_way(false, garbage);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static void cuts(struct attack *attack)
 
 static void cut_frames(void)
 {
-    attack_each_way(cuts);
+    attack_each_way(false, cuts);
 }
 
 /* The peer sends nothing more: the endpoint waits, and can be closed. */
@@ -103,7 +103,7 @@ static void silences(struct attack *attack)
 
 static void silent_frames(void)
 {
-    attack_each_way(silences);
+    attack_each_way(false, silences);
 }
 
 /* ---- what is no breach ---------------------------------------------------------------------- */
@@ -127,7 +127,7 @@ static void harmless(struct attack *attack)
 
 static void harmless_frames(void)
 {
-    attack_each_way(harmless);
+    attack_each_way(false, harmless);
 }
 
 static const struct test tests[] = {

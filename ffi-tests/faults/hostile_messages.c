@@ -256,11 +256,17 @@ static void each_breach(struct attack *attack)
 
 static void message_breaches(void)
 {
-    attack_each_way(each_breach);
+    attack_each_way(false, each_breach);
+}
+
+static void listener_breaches(void)
+{
+    attack_each_way(true, each_breach);
 }
 
 static const struct test tests[] = {
     TEST(message_breaches, "messages: each breach of the protocol ends its connection, and touches nothing else"),
+    TEST(listener_breaches, "the same of a peer that the application connects to"),
 };
 
 const struct section hostile_messages_section = SECTION("hostile messages", tests);

@@ -159,6 +159,27 @@ void raw_accepted_messages(struct raw *raw)
     CHECK_BYTES(accepted(raw, reply, sizeof reply, sizeof message_data), message_data, sizeof message_data);
 }
 
+/* IRD and ORD of 1, and peer-to-peer mode with a write of no bytes from the active side (RFC 6581, section 4). */
+#define RTR_WRITE 0x80018001u
+
+void raw_accept_messages(struct raw *raw, int listener)
+{
+    uint8_t request[MPA_HEADER + 512];
+    const uint8_t *theirs;
+    size_t length;
+
+    memset(raw, 0, sizeof *raw);
+    raw->fd = tcp_accept(listener);
+    raw->sequence = 1;
+    (void)mpa_read(raw->fd, request, sizeof request);
+    CHECK_BYTES(request, MPA_REQUEST, 16);
+    theirs = mpa_data(request, &length);
+    CHECK_INT(length, sizeof message_data);
+    CHECK_BYTES(theirs, message_data, sizeof message_data);
+    raw->length = mpa_frame(raw->out, MPA_REPLY, request[MPA_REVISION], RTR_WRITE, message_data, sizeof message_data);
+    raw_flush(raw);
+}
+
 void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant)
 {
     uint8_t reply[MPA_HEADER + 512];

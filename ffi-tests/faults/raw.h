@@ -50,6 +50,8 @@ void raw_ask(struct raw *raw, unsigned port, const struct grant *grant);
 /* The same, to a listener of message endpoints; reads the reply, once it was accepted. */
 void raw_ask_messages(struct raw *raw, unsigned port);
 void raw_accepted_messages(struct raw *raw);
+/* Accepts a connection of a message endpoint on a listening socket, and its request. */
+void raw_accept_messages(struct raw *raw, int listener);
 /* Sends a request to the meeting's listener, which accepts it. */
 void raw_connect(struct raw *raw, struct meeting *meeting, const struct grant *grant);
 /* Like raw_connect, with a listener that it opens, as a peer that never reads and that grants as much as
