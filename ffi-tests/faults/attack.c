@@ -102,12 +102,11 @@ void attack_closed(struct attack *attack)
 
 void attack_over(struct attack *attack)
 {
-    static uint8_t rest[16 << 20];
     struct beside *beside = &attack->beside;
 
     if (beside->attacked)
         close_fid(&beside->attacked->fid);
-    CHECK_AT_LEAST(tcp_read_to_end(attack->raw.fd, rest, sizeof rest, SOON_MS), 0);
+    beside_take_rest(&attack->raw);
     CHECK_SYS(close(attack->raw.fd));
     if (beside->shared) {
         /* The receive that was half filled takes the bystander's next message. */

@@ -23,6 +23,8 @@ void beside_open(struct beside *beside, bool shares)
 
     memset(beside, 0, sizeof *beside);
     beside->memory = memset(memory, UNTOUCHED, sizeof *memory);
+    memset(memory->open, 0, sizeof memory->open);
+    memset(memory->read_only, 0, sizeof memory->read_only);
     message_listen(&beside->listener, &settings);
     message_queue(&beside->listener, &settings);
     if (shares)
@@ -127,9 +129,20 @@ void beside_sleep(struct beside *beside)
 
 void beside_check_memory(const struct beside *beside)
 {
-    static uint8_t untouched[5 * EDGE];
+    static uint8_t untouched[3 * EDGE], zeros[EDGE];
 
     memset(untouched, UNTOUCHED, sizeof untouched);
+    CHECK_BYTES(beside->memory->read_only, zeros, sizeof zeros);
     CHECK_BYTES(beside->memory->before, untouched, EDGE);
     CHECK_BYTES(beside->memory->after, untouched, sizeof untouched);
+}
+
+void beside_take_rest(struct raw *raw)
+{
+    static uint8_t rest[16 << 20], untouched[8];
+    ssize_t length = tcp_read_to_end(raw->fd, rest, sizeof rest, SOON_MS);
+
+    CHECK_BETWEEN(length, 0, sizeof rest);
+    memset(untouched, UNTOUCHED, sizeof untouched);
+    CHECK(memmem(rest, (size_t)length, untouched, sizeof untouched) == NULL);
 }

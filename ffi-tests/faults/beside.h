@@ -7,12 +7,12 @@
 
 #include "../conformance/message.h"
 
-/* The application's memory, which begins as UNTOUCHED. Of it peers may use `open`, read `read_only` and write
- * `write_only`; `closed` was registered, and is not any more. */
+/* The application's memory, of which peers may use `open`, read `read_only` and write `write_only`; `closed` was
+ * registered, and is not any more. What they may read begins as zeros, the rest as UNTOUCHED. */
 enum { UNTOUCHED = 0x5a, EDGE = 4096, OPEN = 1 << 20 };
 enum { KEY_OPEN = 0x51, KEY_READ_ONLY, KEY_WRITE_ONLY, KEY_CLOSED, KEY_NONE };
 struct exposed {
-    uint8_t before[EDGE], open[OPEN], after[EDGE], read_only[EDGE], write_only[EDGE], closed[EDGE], end[EDGE];
+    uint8_t read_only[EDGE], write_only[EDGE], before[EDGE], open[OPEN], after[EDGE], closed[EDGE], end[EDGE];
 };
 
 struct beside {
@@ -39,7 +39,10 @@ void beside_exchange(struct beside *beside);
 /* Sleeps on both queues for a moment, or on the event queue: nothing happens, and no thread is busy. */
 void beside_rest(struct beside *beside);
 void beside_sleep(struct beside *beside);
-/* Checks all memory of the application but what is open to peers. */
+/* Checks all memory of the application but what peers may write. */
 void beside_check_memory(const struct beside *beside);
+/* Takes all that the application sends to a peer, until it ends the connection, which it does soon: nothing of memory
+ * that peers may not read. */
+void beside_take_rest(struct raw *raw);
 
 #endif

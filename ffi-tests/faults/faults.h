@@ -15,6 +15,7 @@ extern const struct section killed_section;
 extern const struct section hostile_section;
 extern const struct section hostile_messages_section;
 extern const struct section broken_frames_section;
+extern const struct section changed_frames_section;
 extern const struct section floods_section;
 extern const struct section withheld_section;
 extern const struct section scribble_section;

@@ -302,4 +302,4 @@ static const struct test tests[] = {
     TEST(unread_data, "messages: writes with data whose entries nobody reads wait, and a bystander's message does not"),
 };
 
-const struct section floods_section = SECTION("floods", tests);
+const struct section floods_section = SECTION("message floods", tests);

@@ -6,8 +6,8 @@
 
 static const struct section *const sections[] = {
     &proxied_section, &cut_messages_section, &killed_section, &hostile_section, &hostile_messages_section,
-    &broken_frames_section, &floods_section, &withheld_section, &scribble_section, &shared_section, &silent_section,
-    &unanswered_section, &closing_section, &descriptors_section, &memory_section,
+    &broken_frames_section, &changed_frames_section, &floods_section, &withheld_section, &scribble_section,
+    &shared_section, &silent_section, &unanswered_section, &closing_section, &descriptors_section, &memory_section,
 };
 
 /* Blocks in the cache of glibc's allocator count as in use, so the cache is switched off to count the heap
