@@ -1,5 +1,5 @@
-/* Contract, section Message endpoints: on RDMA devices, what the end of an endpoint finds outstanding, and how operations
- * are reported and ordered. */
+/* Contract, section Message endpoints: on RDMA devices, what the end of an endpoint finds outstanding, and how
+ * operations are reported and ordered. */
 #include "board.h"
 
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 /* ---- fi_close ------------------------------------------------------------------------------- */
 
-/* Closes the client's endpoint, and reads the entries of its operations, which have contexts below `count`. Each has one
- * when the call returns: those before `complete` are a success, those from `cancelled` on are cancelled. */
+/* Closes the client's endpoint, and reads the entries of its operations, which have contexts below `count`. Each has
+ * one when the call returns: those before `complete` are a success, those from `cancelled` on are cancelled. */
 static void close_and_check(struct board *board, unsigned count, unsigned complete, unsigned cancelled)
 {
     struct fid_cq *cq = board->pair.client.cq;

@@ -1,6 +1,7 @@
 /* A peer of message endpoints that sends garbage, or a part of a frame. */
 #include "attack.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 /* ---- garbage -------------------------------------------------------------------------------- */
@@ -106,6 +107,51 @@ static void silent_frames(void)
     attack_each_way(false, silences);
 }
 
+/* ---- checksums ------------------------------------------------------------------------------ */
+
+/* The application asks for CRC32c, and the peer has none in its frames: nothing of them is placed or answered. */
+static void wrong_crc_on(struct beside *beside, unsigned kind)
+{
+    static struct raw raw;
+    struct fid_ep *receives;
+    uint8_t got[100] = {0};
+
+    beside_connect(beside, &raw);
+    receives = beside->shared ? beside->shared : beside->attacked;
+    post_recv(receives, got, sizeof got, 1);
+    if (kind == 0)
+        put_message(&raw, sizeof got);
+    else if (kind == 1)
+        put_tagged(&raw, DDP_TAGGED, RDMAP | WIRE_WRITE, KEY_OPEN, 0, sizeof got);
+    else
+        put_read(&raw, 1, KEY_OPEN, 0, sizeof got);
+    raw_flush(&raw);
+    CHECK(await_event(beside->listener.eq, FI_SHUTDOWN).fid == &beside->attacked->fid);
+    if (beside->shared)
+        CHECK_OK(fi_cancel(&beside->shared->fid, CONTEXT(1)));
+    else
+        (void)await_failed(beside->listener.cq, 1, RECEIVED, FI_ECANCELED);
+    for (unsigned i = 0; i < sizeof got; i++)
+        CHECK_INT(got[i] + beside->memory->open[i], 0);
+    close_fid(&beside->attacked->fid);
+    beside_take_rest(&raw);
+    CHECK_SYS(close(raw.fd));
+    beside_exchange(beside);
+    beside_check_memory(beside);
+}
+
+static void wrong_crc(void)
+{
+    struct beside beside;
+
+    CHECK_SYS(setenv("FI_RSTREAM_IWARP_CRC", "1", 1));
+    for (unsigned i = 0; i < 6; i++) {
+        beside_open(&beside, i / 3);
+        wrong_crc_on(&beside, i % 3);
+        beside_close(&beside);
+    }
+}
+
 /* ---- what is no breach ---------------------------------------------------------------------- */
 
 /* Empty frames, and a write and a read of no bytes. */
@@ -134,6 +180,7 @@ static const struct test tests[] = {
     TEST(message_garbage, "messages: garbage ends its connection, and touches nothing else"),
     TEST(cut_frames, "messages: an end behind each byte of a frame: the same"),
     TEST(silent_frames, "messages: silence behind a part of a frame: the endpoint waits, and closes at once"),
+    TEST(wrong_crc, "messages: frames without the CRC32c that was asked for: nothing of them is placed or answered"),
     TEST(harmless_frames, "messages: empty frames, and accesses of no bytes by a key of nothing, change nothing"),
 };
 

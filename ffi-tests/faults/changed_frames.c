@@ -1,12 +1,12 @@
-/* A peer of message endpoints whose frames are correct but for a few bytes of their headers. Whatever they mean then, they
- * concern their connection alone. */
+/* A peer of message endpoints whose frames are correct but for a few bits of their headers. Whatever they mean then,
+ * they concern their connection alone. */
 #include "beside.h"
 
 #include <unistd.h>
 
 /* Frames of a connection, and receives for messages among them, of different lengths. */
 enum { FRAMES = 12, RECEIVES = 8, RECEIVE_STEP = 40, ROOM = RECEIVES * RECEIVE_STEP };
-/* Bytes of a frame in which its headers are, and how many of them change at most. */
+/* Bytes of a frame in which its headers are, and how many bits of them change at most. */
 enum { HEADERS = 2 + 18 + 28, CHANGES = 3 };
 enum { SEEDS = 500 };
 
@@ -50,7 +50,7 @@ static void put_any(struct raw *raw, struct dice *dice, uint32_t *reads)
     }
 }
 
-/* Appends frames, in one of which a few bytes change. */
+/* Appends frames, in one of which a few bits change. */
 static void put_changed(struct raw *raw, struct dice *dice)
 {
     unsigned changed = (unsigned)throw_below(dice, FRAMES);
