@@ -108,7 +108,7 @@ struct rstream_stats {
   uint64_t updates_received;
   /**
    * Inputs of the peer that violated a protocol. The first one ends the connection and is logged
-   * as a warning with the numbers.
+   * with the numbers: as a warning for streams, at level info for message endpoints.
    */
   uint64_t refused;
   /**

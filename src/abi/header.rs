@@ -65,7 +65,7 @@ pub struct rstream_stats {
     /// Control messages received. Streams only.
     pub updates_received: u64,
     /// Inputs of the peer that violated a protocol. The first one ends the connection and is logged
-    /// as a warning with the numbers.
+    /// with the numbers: as a warning for streams, at level info for message endpoints.
     pub refused: u64,
     /// Messages that found no receive posted, or too many unread entries of writes with data, and waited; not
     /// known on RDMA devices. Message endpoints only, like the fields that follow.
