@@ -40,6 +40,7 @@ fn parameters_are_listed() {
         ("FI_RSTREAM_SPIN_US", "20"),
         ("FI_RSTREAM_IFACE", "default: )"),
         ("FI_RSTREAM_SHM", "1"),
+        ("FI_RSTREAM_DELIVERY", "0"),
         ("FI_RSTREAM_IWARP_CRC", "0"),
         ("FI_RSTREAM_IWARP_MPA_REVISION", "2"),
         ("FI_RSTREAM_PCAP", "default: )"),

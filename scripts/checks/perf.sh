@@ -37,7 +37,7 @@ perf_everything() {
 
 # Message endpoints of both providers, in one run; a stream has no part in remote memory access.
 perf_messages() {
-    local tests=(bandwidth pingpong rate write read register connections verify) test status=0
+    local tests=(bandwidth pingpong rate write read register connections spread verify) test status=0
     measured messages -n 20 -t "$(IFS=,; echo "${tests[*]}")" -o rstream-msg,tcp-msg
     measured messages-sleeping --sleep -n 20 -t "$(IFS=,; echo "${tests[*]}")" -o rstream-msg,tcp-msg
     for test in "${tests[@]}"; do
