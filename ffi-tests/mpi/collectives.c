@@ -1,6 +1,6 @@
 /*
- * Every collective operation: each by itself, and then all of them at once without blocking, with one
- * number, some and many for each process. Every number that arrives is checked.
+ * Every collective operation, those of neighbours too: each by itself, and then all of them at once without
+ * blocking, with one number, some and many for each process. Every number that arrives is checked.
  *
  *   mpiexec -n N collectives
  */
@@ -37,9 +37,12 @@ struct operation {
 static int count, *counts, *offsets;
 /* The same of what each process has for this one. */
 static int *own_counts, *own_offsets;
-/* MPI_Alltoallw takes displacements in bytes. */
+/* MPI_Alltoallw takes displacements in bytes, MPI_Neighbor_alltoallw as addresses. */
 static int *bytes, *own_bytes;
+static MPI_Aint *addresses, *own_addresses;
 static MPI_Datatype *types;
+/* Each process is a neighbour of all, and of itself: an operation of neighbours does what that of all does. */
+static MPI_Comm neighbours;
 static int **const layout[] = {&counts, &offsets, &own_counts, &own_offsets, &bytes, &own_bytes};
 
 static void lay_out(int numbers)
@@ -52,6 +55,8 @@ static void lay_out(int numbers)
         own_offsets[r] = r * own_counts[r];
         bytes[r] = offsets[r] * (int)sizeof(int);
         own_bytes[r] = own_offsets[r] * (int)sizeof(int);
+        addresses[r] = bytes[r];
+        own_addresses[r] = own_bytes[r];
         types[r] = MPI_INT;
     }
 }
@@ -60,12 +65,14 @@ static void lay_out(int numbers)
 
 #define CALL(blocking, other, ...) \
     (request ? MPI_I##other(__VA_ARGS__, request) : MPI_##blocking(__VA_ARGS__))
-#define OPERATION(name, blocking, ...) \
+#define OPERATION_ON(communicator, name, blocking, ...) \
     static void name(struct operation *o, MPI_Request *request) \
     { \
         (void)o; \
-        CALL(blocking, name, __VA_ARGS__, MPI_COMM_WORLD); \
+        CALL(blocking, name, __VA_ARGS__, communicator); \
     }
+#define OPERATION(...) OPERATION_ON(MPI_COMM_WORLD, __VA_ARGS__)
+#define OF_NEIGHBOURS(...) OPERATION_ON(neighbours, __VA_ARGS__)
 #define OUT o->out, count, MPI_INT
 #define IN o->in, count, MPI_INT
 #define OUT_OF_RANK o->out, counts[rank], MPI_INT
@@ -101,6 +108,12 @@ OPERATION(reduce_scatter, Reduce_scatter, o->out, o->in, counts, MPI_INT, MPI_SU
 OPERATION(reduce_scatter_block, Reduce_scatter_block, o->out, o->in, count, MPI_INT, MPI_SUM)
 OPERATION(scan, Scan, o->out, o->in, count, MPI_INT, MPI_SUM)
 OPERATION(exscan, Exscan, o->out, o->in, count, MPI_INT, MPI_SUM)
+OF_NEIGHBOURS(neighbor_allgather, Neighbor_allgather, OUT, IN)
+OF_NEIGHBOURS(neighbor_allgatherv, Neighbor_allgatherv, OUT_OF_RANK, IN_UNEVEN)
+OF_NEIGHBOURS(neighbor_alltoall, Neighbor_alltoall, OUT, IN)
+OF_NEIGHBOURS(neighbor_alltoallv, Neighbor_alltoallv, OUT_UNEVEN, o->in, own_counts, own_offsets, MPI_INT)
+OF_NEIGHBOURS(neighbor_alltoallw, Neighbor_alltoallw, o->out, counts, addresses, types, o->in, own_counts,
+              own_addresses, types)
 
 static struct operation operations[] = {
     {"MPI_Barrier", NOTHING, barrier, false, false, 0, NULL, NULL},
@@ -120,6 +133,11 @@ static struct operation operations[] = {
     {"MPI_Reduce_scatter_block", SPREAD, reduce_scatter_block, false, false, 0, NULL, NULL},
     {"MPI_Scan", SCANNED, scan, false, false, 0, NULL, NULL},
     {"MPI_Exscan", SCANNED_BEFORE, exscan, false, false, 0, NULL, NULL},
+    {"MPI_Neighbor_allgather", GATHERED, neighbor_allgather, false, false, 0, NULL, NULL},
+    {"MPI_Neighbor_allgatherv", GATHERED, neighbor_allgatherv, false, true, 0, NULL, NULL},
+    {"MPI_Neighbor_alltoall", EXCHANGED, neighbor_alltoall, false, false, 0, NULL, NULL},
+    {"MPI_Neighbor_alltoallv", EXCHANGED, neighbor_alltoallv, false, true, 0, NULL, NULL},
+    {"MPI_Neighbor_alltoallw", EXCHANGED, neighbor_alltoallw, false, true, 0, NULL, NULL},
 };
 #define OPERATIONS ((int)(sizeof operations / sizeof operations[0]))
 
@@ -194,6 +212,20 @@ static void check(const struct operation *operation)
     }
 }
 
+static void meet_neighbours(void)
+{
+    int *everyone = allocate((size_t)processes * sizeof(int)), *weights = allocate((size_t)processes * sizeof(int));
+
+    for (int r = 0; r < processes; r++) {
+        everyone[r] = r;
+        weights[r] = 1;
+    }
+    MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, processes, everyone, weights, processes, everyone, weights,
+                                   MPI_INFO_NULL, 0, &neighbours);
+    free(weights);
+    free(everyone);
+}
+
 int main(int argc, char **argv)
 {
     static const int numbers[] = {1, 1000, 40000};
@@ -208,7 +240,10 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < (int)(sizeof layout / sizeof layout[0]); i++)
         *layout[i] = allocate((size_t)processes * sizeof(int));
+    addresses = allocate((size_t)processes * sizeof(MPI_Aint));
+    own_addresses = allocate((size_t)processes * sizeof(MPI_Aint));
     types = allocate((size_t)processes * sizeof(MPI_Datatype));
+    meet_neighbours();
     for (int n = 0; n < 3; n++) {
         lay_out(numbers[n]);
         for (int root = 0; root < processes; root++) {
@@ -226,6 +261,7 @@ int main(int argc, char **argv)
                 check(&operations[o]);
         }
     }
+    MPI_Comm_free(&neighbours);
     end("collectives");
     return 0;
 }
