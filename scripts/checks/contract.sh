@@ -50,7 +50,8 @@ own_providers() {
 }
 
 # others_unchanged FI_INFO FOLDER: who asks for other endpoints sees and logs what it does without the
-# provider, and its own behind that. FOLDER has the loadable providers that this libfabric brings, if any.
+# provider, and its own behind that; no message endpoint of others stands behind its own. FOLDER has the loadable
+# providers that this libfabric brings, if any.
 others_unchanged() {
     local kind with=$logs/others-with without=$logs/others-without
     for kind in FI_EP_MSG FI_EP_RDM FI_EP_DGRAM; do
@@ -59,6 +60,15 @@ others_unchanged() {
         diff "$without" <(awk '/^[^ ]/ { own = /^provider: rstream/ } !own' "$with")
         diff <(grep -m 1 '^provider' "$without") <(grep -m 1 '^provider' "$with")
     done
+    FI_PROVIDER_PATH=$provider:$2 logged_info "$1" -t FI_EP_MSG | own_is_last
+}
+
+# Whether there are answers of this provider, and behind them none of others.
+own_is_last() {
+    awk '
+        /^provider: / { own = /^provider: rstream$/; met = met || own; if (met && !own) wrong = 1 }
+        END { exit wrong || !met }
+    '
 }
 
 logged_info() {

@@ -30,6 +30,9 @@ libfabric2_info() {
     scripts/stacks.sh
     with_libfabric2 "$debian13/usr/bin/fi_info" --version | grep '^libfabric: 2\.5'
     with_libfabric2 with_provider "$debian13/usr/bin/fi_info" -p rstream | grep 'provider: rstream'
+    with_libfabric2 with_provider "$debian13/usr/bin/fi_info" -p rstream -t FI_EP_MSG | grep 'type: FI_EP_MSG'
+    FI_PROVIDER_PATH=$provider with_libfabric2 "$debian13/usr/bin/fi_info" -t FI_EP_RDM |
+        grep -F 'provider: rstream;ofi_rxm'
     with_libfabric2 with_provider "$programs/gcc/info_probe" | grep 'protocol FI_PROTO_RSTREAM '
     with_libfabric2 others_unchanged "$debian13/usr/bin/fi_info" "$libfabric2/libfabric"
 }
