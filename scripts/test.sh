@@ -183,6 +183,15 @@ build_examples() {
     done
 }
 
+# readme_lines TEXT: the commands that README.md shows below a line that begins with this text.
+readme_lines() {
+    awk -v text="$1" '
+        index($0, text) == 1 { found = 1 }
+        found && /^```/ { if (inside++) exit; next }
+        inside
+    ' README.md
+}
+
 # build COMMAND...: gives way to the tests that run beside it, which have limits of time.
 build() (
     renice -n 5 -p "$BASHPID" &>/dev/null || true
