@@ -147,15 +147,47 @@ mpi_ended() {
     fi
 }
 
-# mpi_check STACK RANKS PROGRAM END: the job ends well, or badly, but in time.
+# mpi_check STACK RANKS PROGRAM END: the job ends well, or because its last process was killed, as the launcher says;
+# but in time.
 mpi_check() {
     local log=$logs/mpi/$1-$3-$2 status=0 end=well start=$SECONDS
     mpi_logged "$log" "$1" "$2" "$programs/$1/$3" || status=$?
-    ((status == 0)) || end=badly
-    ((SECONDS - start < mpi_seconds)) || end=late
+    if ((SECONDS - start >= mpi_seconds)); then
+        end=late
+    elif ((status != 0)); then
+        end=badly
+        [[ -z $(mpi_killed "$log" $(($2 - 1))) ]] || end=killed
+    fi
     echo "ended $end with status $status" >>"$log"
     [[ $end == "$4" ]] && status=0 || status=1
     mpi_ended "$log" "$2" "$status"
+}
+
+# mpi_killed LOG RANK: what the launcher says of a signal that ended this process, in lines of any length. MPICH's does
+# not say which process.
+mpi_killed() {
+    local open_mpi="rank $2 with PID [0-9]+ on node [^ ]+ exited on signal 9 " mpich='STRING: Killed \(signal 9\)'
+    tr -s '\n ' ' ' <"$1" | grep -aoE "$open_mpi|$mpich" || true
+}
+
+# mpi_shared STACK RANKS PROGRAM: the job ends well, with one queue of receives for all connections of a process, which
+# ofi_rxm takes from this provider if it is told to. Each process says that it was.
+mpi_shared() {
+    local log=$logs/mpi/$1-$3-$2-srx status=0 told
+    FI_OFI_RXM_USE_SRX=1 mpi_logged "$log" "$1" "$2" "$programs/$1/$3" || status=$?
+    told=$({ grep -aoE '^libfabric:[0-9]+:.*use_srx=1$' "$log" || true; } | cut -d : -f 2 | sort -u | wc -l)
+    ((told >= $2)) || { echo "${log##*/}: $told of $2 processes share receives"; status=1; }
+    mpi_ended "$log" "$2" "$status"
+}
+
+# mpi_readme: the job of README.md, with Debian's Open MPI.
+mpi_readme() {
+    local log=$logs/mpi/debian-openmpi-readme status=0 lines
+    lines=$(readme_lines 'MPI over rstream' | grep -v '^fi_')
+    lines=${lines/your_mpi_program/$programs/debian-openmpi/exchange}
+    lines=${lines/mpirun/mpirun.openmpi --oversubscribe}
+    FI_LOG_LEVEL=info FI_LOG_SUBSYS=core timeout -k 5 "$mpi_seconds" bash -ec "$lines" >"$log" 2>&1 || status=$?
+    mpi_ended "$log" 2 "$status"
 }
 
 # mpi_survivors STACK RANKS: each process but the one that is killed says which error MPI gave to it.
@@ -195,30 +227,42 @@ mpi_netpipes() {
 # One-sided operations of Open MPI 5 go through shared memory or its own TCP connections: it makes no messages of
 # them, and finds no other way over libfabric. A process of MPICH hears nothing of another's end, over tcp either.
 mpi_jobs() {
-    local stack program ranks round passed=0 failed=0
+    local stack program ranks round passed=0 failed=0 status=0
+    # Eight processes that spin, on two processors.
+    local mpi_seconds=${long:+300}
+    mpi_seconds=${mpi_seconds:-100}
     mpi_build_all
     scripts/stacks.sh netpipe
     mkdir -p "$logs/mpi"
+    mpi_readme
     for stack in debian-openmpi openmpi mpich; do
         for ((round = 0; round < (${#long} ? 50 : 1); round++)); do
             mpi_check "$stack" 2 exchange well
         done
-        for ranks in 2 4; do
+        mpi_shared "$stack" 2 exchange
+        # The others take 4 to 60 seconds with as many.
+        [[ -n $long ]] || mpi_check "$stack" 8 threads well
+        for ranks in 2 4 ${long:+8}; do
             for program in collectives one_sided threads; do
                 [[ $stack-$program == openmpi-one_sided ]] || mpi_check "$stack" "$ranks" "$program" well
             done
-            mpi_check "$stack" "$ranks" killed badly
+            [[ -z $long ]] || mpi_shared "$stack" "$ranks" collectives
+            mpi_check "$stack" "$ranks" killed killed
             [[ $stack == mpich ]] || mpi_survivors "$stack" "$ranks"
         done
         mpi_netpipes "$stack"
     done
     echo "$passed passed, $failed failed"
     [[ -n $long ]] || return 0
+    scripts/stacks.sh mpi-tests
+    # All of them, whatever one gives: what fails is counted.
     for stack in debian-openmpi openmpi mpich; do
         for ranks in 2 4; do
-            mpi4py_tests "$stack" "$ranks"
+            echo "mpi4py, $stack, $ranks processes:"
+            mpi4py_tests "$stack" "$ranks" || status=1
         done
     done
+    return "$status"
 }
 
 # Why a job cannot have a network of its own here, if so.
@@ -313,10 +357,24 @@ mpi4py_outcomes() {
     [[ $ran != *" $ranks Ran "* ]] || echo "pass 0 $module: ${ran##* Ran }"
 }
 
+# mpi4py_modules STACK RANKS: the modules, a job for each. With Open MPI 4.1 and four processes test_spawn hangs at
+# times over any provider, in PMIx_Init of a process that is started: there a job for each class of its tests.
+mpi4py_modules() {
+    local file module
+    for file in target/tools/mpi4py/test/test_*.py; do
+        module=$(basename "$file" .py)
+        if [[ $1-$2-$module == debian-openmpi-4-test_spawn ]]; then
+            sed -nE "s/^class (Test[A-Za-z]+)\\(.*/$module.\\1/p" "$file"
+        else
+            echo "$module"
+        fi
+    done
+}
+
 # mpi4py_tests STACK RANKS: the tests of mpi4py. What passes over tcp has to pass over this provider, which each
 # process opened. Open MPI 4's one-sided operations in messages have no MPI_THREAD_MULTIPLE.
 mpi4py_tests() {
-    local over module log results=$logs/mpi/mpi4py-$1-$2 mpi4py=$PWD/target/tools/mpi4py
+    local over module modules log seconds tries results=$logs/mpi/mpi4py-$1-$2 mpi4py=$PWD/target/tools/mpi4py
     local -A libraries=(
         [debian-openmpi]=libmpi.so.40
         [openmpi]=$PWD/target/tools/openmpi/lib/libmpi.so.40
@@ -325,17 +383,23 @@ mpi4py_tests() {
     local -x MPI4PY_LIBMPI=${libraries[$1]}
     local options=()
     [[ $1 != debian-openmpi ]] || options=(--thread-level serialized)
-    scripts/stacks.sh mpi-tests
     rm -rf "$results"*
     mkdir -p "$results"
+    mapfile -t modules < <(mpi4py_modules "$1" "$2")
     for over in tcp rstream; do
-        for module in "$mpi4py"/test/test_*.py; do
-            module=$(basename "$module" .py)
+        for module in "${modules[@]}"; do
             log=$results/$over-$module
-            # shellcheck disable=SC2016 # for the shell inside
-            FI_LOG_LEVEL=info FI_LOG_SUBSYS=core FI_LOG_PROV=core mpi_job "$mpi4py_seconds" "$1" "$over" "$2" \
-                bash -c 'exec "$@" 2>"$0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"' "$log" \
-                "$mpi4py/bin/python" "$mpi4py/test/main.py" -v "${options[@]}" "$module" >"$log.out" || true
+            # A class of tests again, if it has not ended: what hangs each time is no accident.
+            seconds=$mpi4py_seconds
+            [[ $module != *.* ]] || seconds=60
+            for ((tries = 1; tries <= 4; tries++)); do
+                # shellcheck disable=SC2016 # for the shell inside
+                FI_LOG_LEVEL=info FI_LOG_SUBSYS=core FI_LOG_PROV=core mpi_job "$seconds" "$1" "$over" "$2" \
+                    bash -c 'exec "$@" 2>"$0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"' "$log" \
+                    "$mpi4py/bin/python" "$mpi4py/test/main.py" -v "${options[@]}" "$module" >"$log.out" && break
+                [[ $module == *.* ]] || break
+                echo "$over $module: ended with an error or did not end, $tries times"
+            done
             mpi4py_outcomes "$2" "$module" "$log".[0-9] >>"$results-$over"
             [[ $over == tcp ]] || (($(openers "$log".[0-9]) >= $2)) ||
                 echo "fail 0 $module: all processes open the fabric" >>"$results-$over"
