@@ -392,7 +392,7 @@ mpi4py_tests() {
             # A class of tests again, if it has not ended: what hangs each time is no accident.
             seconds=$mpi4py_seconds
             [[ $module != *.* ]] || seconds=60
-            for ((tries = 1; tries <= 4; tries++)); do
+            for ((tries = 1; tries <= 6; tries++)); do
                 # shellcheck disable=SC2016 # for the shell inside
                 FI_LOG_LEVEL=info FI_LOG_SUBSYS=core FI_LOG_PROV=core mpi_job "$seconds" "$1" "$over" "$2" \
                     bash -c 'exec "$@" 2>"$0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"' "$log" \
