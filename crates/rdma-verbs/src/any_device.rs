@@ -313,8 +313,8 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.hold_writes(qp, hold));
     }
 
-    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
-        each!(self, Self, cq => cq.peer_accesses(qp))
+    fn count_accesses(&mut self, qp: QpId) -> Option<Arc<PeerAccesses>> {
+        each!(self, Self, cq => cq.count_accesses(qp))
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

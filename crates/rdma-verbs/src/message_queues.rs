@@ -4,6 +4,9 @@
 //! Verbs leave this agreement to the consumers: over iWARP, a message without a receive breaks the
 //! connection. libfabric's message endpoints require more, which a device that can wait provides.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::{Error, QpCapabilities, QpId, QueuePairs, RecvRequest, Result, SendRequest};
 
 /// The id of a shared receive queue within the completion queue that owns it. Ids are not reused while the
@@ -125,8 +128,8 @@ pub trait MessageQueues: QueuePairs {
         let _ = (qp, hold);
     }
 
-    /// The accesses of the peer to memory of this side. `None` where the device does not count them.
-    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
+    /// Counts the accesses of the peer to memory of this side from now on. `None` where the device cannot.
+    fn count_accesses(&mut self, qp: QpId) -> Option<Arc<PeerAccesses>> {
         let _ = qp;
         None
     }
@@ -139,13 +142,36 @@ pub trait MessageQueues: QueuePairs {
     }
 }
 
-/// Completed accesses of a peer to memory of this side, modulo 2^32.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How many accesses of a peer to memory of this side are complete. They are counted while the completion queue is
+/// driven; any thread may look.
+#[derive(Debug, Default)]
 pub struct PeerAccesses {
+    writes: AtomicU64,
+    reads: AtomicU64,
+}
+
+impl PeerAccesses {
     /// RDMA Writes, those of no bytes included.
-    pub writes: u32,
-    /// RDMA Reads, except those of no bytes, which may be no access of the application's.
-    pub reads: u32,
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// RDMA Reads of at least one byte. Devices read none to confirm a write.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// For devices: counts a write.
+    pub fn count_write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// For devices: counts a read.
+    pub fn count_read(&self) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 const UNSUPPORTED: Error = Error::Unsupported("queue pairs for messages");

@@ -19,16 +19,47 @@ use rdma_verbs::{Device, PeerAccesses, WaitSet};
 /// The numbers of a counter.
 #[derive(Default)]
 pub(super) struct Count {
-    /// Number of successes, except the writes that regions count.
+    /// Number of successes, except what the sources count.
     successes: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// Regions whose writes by peers are counted as well, if there have been any.
-    regions: OnceLock<Mutex<Vec<Weak<dyn Written>>>>,
+    /// Accesses of peers that are counted as well, if there have been any sources.
+    sources: OnceLock<Mutex<Vec<Source>>>,
 }
 
-/// A region that counts the writes of peers itself.
+/// What counts accesses of peers by itself.
+#[derive(Clone)]
+pub(super) enum Source {
+    /// The writes to a region.
+    Region(Weak<dyn Written>),
+    /// The writes of the peer of an endpoint.
+    Writes(Arc<PeerAccesses>),
+    /// Its reads.
+    Reads(Arc<PeerAccesses>),
+}
+
+/// A region that counts the writes of peers.
 pub(super) trait Written: Send + Sync {
     fn writes(&self) -> u64;
+}
+
+impl Source {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Region(region) => region.upgrade().map_or(0, |region| region.writes()),
+            Self::Writes(accesses) => accesses.writes(),
+            Self::Reads(accesses) => accesses.reads(),
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Region(one), Self::Region(other)) => ptr::addr_eq(one.as_ptr(), other.as_ptr()),
+            (Self::Writes(one), Self::Writes(other)) | (Self::Reads(one), Self::Reads(other)) => {
+                Arc::ptr_eq(one, other)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Count {
@@ -37,40 +68,32 @@ impl Count {
         number.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn add_successes(counters: &[Arc<Self>], number: u32) {
-        for count in counters {
-            count.successes.fetch_add(number.into(), Ordering::Relaxed);
+    /// Counts from now on what a source counts.
+    pub(super) fn watch(&self, source: Source) {
+        let mut sources = self.sources.get_or_init(Mutex::default).lock();
+        self.successes.fetch_sub(source.number(), Ordering::Relaxed);
+        sources.push(source);
+    }
+
+    /// Takes over the number of a source that is to be closed.
+    pub(super) fn take_over(&self, source: &Source) {
+        let Some(sources) = self.sources.get() else { return };
+        let mut sources = sources.lock();
+        if let Some(at) = sources.iter().position(|other| other.is(source)) {
+            sources.swap_remove(at);
+            self.successes.fetch_add(source.number(), Ordering::Relaxed);
         }
     }
 
-    /// Counts the writes to a region from now on.
-    pub(super) fn watch(&self, region: Weak<dyn Written>) {
-        let mut regions = self.regions.get_or_init(Mutex::default).lock();
-        let before = region.upgrade().map_or(0, |region| region.writes());
-        self.successes.fetch_sub(before, Ordering::Relaxed);
-        regions.push(region);
-    }
-
-    /// Takes over the count of a region that is to be closed.
-    pub(super) fn take_over(&self, region: &dyn Written) {
-        let Some(regions) = self.regions.get() else { return };
-        let mut regions = regions.lock();
-        let same = |other: &Weak<dyn Written>| ptr::addr_eq(other.as_ptr(), region);
-        if let Some(at) = regions.iter().position(same) {
-            regions.swap_remove(at);
-            self.successes.fetch_add(region.writes(), Ordering::Relaxed);
-        }
-    }
-
-    /// Passes the number of writes that the regions count to `look`. No region is added, or taken over, while it runs.
-    fn with_regions<R>(&self, look: impl FnOnce(u64) -> R) -> R {
-        let Some(regions) = self.regions.get() else { return look(0) };
-        let regions = regions.lock();
-        look(regions.iter().filter_map(Weak::upgrade).map(|region| region.writes()).sum())
+    /// Passes what the sources count to `look`. No source is added, or taken over, while it runs.
+    fn with_sources<R>(&self, look: impl FnOnce(u64) -> R) -> R {
+        let Some(sources) = self.sources.get() else { return look(0) };
+        let sources = sources.lock();
+        look(sources.iter().map(Source::number).sum())
     }
 
     pub(super) fn successes(&self) -> u64 {
-        self.with_regions(|writes| self.successes.load(Ordering::Relaxed).wrapping_add(writes))
+        self.with_sources(|more| self.successes.load(Ordering::Relaxed).wrapping_add(more))
     }
 
     /// The numbers of successes and errors.
@@ -79,7 +102,7 @@ impl Count {
     }
 
     fn set(&self, value: u64) {
-        self.with_regions(|writes| self.successes.store(value.wrapping_sub(writes), Ordering::Relaxed));
+        self.with_sources(|more| self.successes.store(value.wrapping_sub(more), Ordering::Relaxed));
     }
 }
 
@@ -106,10 +129,28 @@ impl Counters {
         counters.iter().for_each(|count| count.add(is_success));
     }
 
-    /// Counts accesses of the peer: those that it has made `now`, less those `before`.
-    pub(super) fn count_accesses(&self, before: PeerAccesses, now: PeerAccesses) {
-        Count::add_successes(&self.remote_write, now.writes.wrapping_sub(before.writes));
-        Count::add_successes(&self.remote_read, now.reads.wrapping_sub(before.reads));
+    /// Counts a write of the peer that came with data, where the device counts none.
+    pub(super) fn count_remote_write(&self) {
+        self.remote_write.iter().for_each(|count| count.add(true));
+    }
+
+    /// Counts the accesses of the peer as the device does.
+    pub(super) fn watch(&self, accesses: &Arc<PeerAccesses>) {
+        self.each_source(accesses, |count, source| count.watch(source));
+    }
+
+    /// Takes over these numbers, since the endpoint is to be closed.
+    pub(super) fn take_over(&self, accesses: &Arc<PeerAccesses>) {
+        self.each_source(accesses, |count, source| count.take_over(&source));
+    }
+
+    fn each_source(&self, accesses: &Arc<PeerAccesses>, act: impl Fn(&Count, Source)) {
+        for count in &self.remote_write {
+            act(count, Source::Writes(Arc::clone(accesses)));
+        }
+        for count in &self.remote_read {
+            act(count, Source::Reads(Arc::clone(accesses)));
+        }
     }
 
     /// Whether there is a counter for accesses of the peer.

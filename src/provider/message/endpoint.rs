@@ -118,8 +118,8 @@ pub(super) struct Link {
     /// Whether the peer's writes with data wait until entries of the queue for receives are read.
     pub(super) holds_writes: bool,
     pub(super) counters: Counters,
-    /// The accesses of the peer that are counted, if the device knows them.
-    pub(super) accesses: Option<PeerAccesses>,
+    /// What the device counts for these.
+    pub(super) accesses: Option<Arc<PeerAccesses>>,
     pub(super) statistics: Statistics,
     /// Index of the shared receive context in the engine.
     pub(super) shared: Option<usize>,
@@ -230,6 +230,10 @@ impl<D: Device> Endpoint<D> {
             // Checked above.
             let binding = setup.binding.take().ok_or(Errno::ENOEQ)?;
             let counters = std::mem::take(&mut setup.counters);
+            let accesses = counters.is_of_accesses().then(|| state.cq.count_accesses(qp)).flatten();
+            if let Some(accesses) = &accesses {
+                counters.watch(accesses);
+            }
             let (phase, operations) = (Phase::Idle, Operations::default());
             let (sends, reads, receives) = (0, 0, 0);
             Ok::<_, Errno>(state.add(Link {
@@ -245,7 +249,7 @@ impl<D: Device> Endpoint<D> {
                 rx,
                 holds_writes: false,
                 counters,
-                accesses: state.cq.peer_accesses(qp),
+                accesses,
                 statistics: Statistics::default(),
                 shared,
                 binding,

@@ -22,8 +22,8 @@ use super::waiter::Waiter;
 use crate::abi::{CompletionsOut, Errno, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, Connections, Device, MessageQueues, PeerAccesses,
-    QpId, QueuePairs, SendRequest, SrqId, WaitSet,
+    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, Connections, Device, MessageQueues, QpId,
+    QueuePairs, SendRequest, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -56,8 +56,6 @@ pub(in super::super) struct State<D: Device> {
     pub(super) cq: D::Cq,
     pub(super) links: Slab<Link>,
     by_qp: BTreeMap<QpId, usize>,
-    /// The links that count accesses of their peers as the device does.
-    counting: Vec<usize>,
     pub(super) queues: Queues,
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
@@ -111,7 +109,6 @@ impl<D: Device> Engine<D> {
             cq: device.create_cq(ANY_DEPTH).map_err(errno_of)?,
             links: Slab::new(),
             by_qp: BTreeMap::new(),
-            counting: Vec::new(),
             queues: Queues::default(),
             shared: Slab::new(),
             waiters: Slab::new(),
@@ -161,9 +158,6 @@ impl<D: Device> State<D> {
             if count < BATCH {
                 break;
             }
-        }
-        if !self.counting.is_empty() {
-            self.count_accesses();
         }
         if !self.lingering.is_empty() {
             self.destroy_flushed();
@@ -228,22 +222,9 @@ impl<D: Device> State<D> {
                 break;
             }
         }
-        self.count_accesses();
         self.queues.notify();
         for (_, waiter) in &self.waiters {
             waiter.notify(&self.queues);
-        }
-    }
-
-    /// Counts the accesses that peers have made since the last time.
-    fn count_accesses(&mut self) {
-        for &at in &self.counting {
-            let link = &mut self.links[at];
-            let now = self.cq.peer_accesses(link.qp);
-            if let Some((before, now)) = link.accesses.zip(now) {
-                link.counters.count_accesses(before, now);
-                link.accesses = Some(now);
-            }
         }
     }
 
@@ -328,12 +309,8 @@ impl<D: Device> State<D> {
     /// Adds an enabled endpoint.
     pub(super) fn add(&mut self, link: Link) -> usize {
         let qp = link.qp;
-        let is_counting = link.accesses.is_some() && link.counters.is_of_accesses();
         let at = self.links.insert(link);
         self.by_qp.insert(qp, at);
-        if is_counting {
-            self.counting.push(at);
-        }
         at
     }
 
@@ -351,7 +328,9 @@ impl<D: Device> State<D> {
         let may_linger = has_copies || self.cq.give_up(qp);
         let link = self.links.remove(at);
         self.by_qp.remove(&qp);
-        self.counting.retain(|&counting| counting != at);
+        if let Some(accesses) = &link.accesses {
+            link.counters.take_over(accesses);
+        }
         for operation in link.operations.into_ordered().iter().filter(|operation| !operation.is_injected) {
             link.counters.count(operation.kind, false);
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
@@ -369,7 +348,6 @@ impl<D: Device> State<D> {
     pub(super) fn abandon(&mut self, at: usize) {
         let Some(link) = self.links.try_remove(at) else { return };
         self.by_qp.remove(&link.qp);
-        self.counting.retain(|&counting| counting != at);
         self.cq.destroy_qp(link.qp);
     }
 
@@ -413,8 +391,7 @@ impl Link {
     /// Reports a write of the peer that came with data.
     fn report_remote_write(&mut self, entry: Entry, queues: &mut Queues, cq: &mut impl MessageQueues) {
         if self.accesses.is_none() {
-            // The device counts none.
-            self.counters.count_accesses(PeerAccesses::default(), PeerAccesses { writes: 1, reads: 0 });
+            self.counters.count_remote_write();
         }
         if queues[self.rx.at].push_write(entry) && !self.holds_writes {
             self.holds_writes = true;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::counter::{Count, Counter, Written};
+use super::counter::{Count, Counter, Source, Written};
 use super::engine::Engine;
 use super::limits::OWN_FLAGS;
 use crate::abi::{AnyFid, Control, Errno, Fid, NewMemoryRegion, Registration, Result, constants};
@@ -48,8 +48,8 @@ pub(super) fn stag_of(key: u64) -> NonZeroU32 {
 pub(in super::super) struct Region<D: Device> {
     engine: Arc<Engine<D>>,
     region: Mutex<Option<D::Mr>>,
-    /// Counters of the writes to it.
-    counters: Mutex<Vec<Arc<Count>>>,
+    /// Counters of the writes to it, and what it is to them.
+    counters: Mutex<Vec<(Arc<Count>, Source)>>,
     membership: Mutex<Option<Child>>,
 }
 
@@ -102,9 +102,9 @@ impl<D: Device> Written for Region<D> {
 }
 
 impl<D: Device> Region<D> {
-    fn watched(self: &Arc<Self>) -> Weak<dyn Written> {
+    fn source(self: &Arc<Self>) -> Source {
         let region: Weak<Self> = Arc::downgrade(self);
-        region
+        Source::Region(region)
     }
 }
 
@@ -112,7 +112,7 @@ impl<D: Device> Fid for Region<D> {
     fn close(&self) -> Result<()> {
         self.engine.with(|_| {
             // No byte of the region is placed or sent while this thread holds the engine, or afterwards.
-            self.counters.lock().drain(..).for_each(|count| count.take_over(self));
+            self.counters.lock().drain(..).for_each(|(count, source)| count.take_over(&source));
             *self.region.lock() = None;
         });
         *self.membership.lock() = None;
@@ -127,8 +127,9 @@ impl<D: Device> Fid for Region<D> {
         if flags != constants::FI_REMOTE_WRITE {
             return Err(Errno::EBADFLAGS);
         }
-        counter.count.watch(self.watched());
-        self.counters.lock().push(Arc::clone(&counter.count));
+        let source = self.source();
+        counter.count.watch(source.clone());
+        self.counters.lock().push((Arc::clone(&counter.count), source));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! and that a receiver ignores otherwise (RFC 5040 4.4, RFC 7306 6.3).
 
 /// Of a Send: its payload begins with immediate data, in the form of an Immediate Data message. Every other word of a
-/// Send is the length of the message in bytes, or says nothing about it if it is less than what has arrived.
+/// Send that invalidates no key is the length of its message in bytes, or 0 if it is not told.
 pub const WITH_DATA: u32 = 1;
 /// Of an Immediate Data message: it came with an RDMA Write, and takes no receive.
 pub const OF_WRITE: u32 = 1;

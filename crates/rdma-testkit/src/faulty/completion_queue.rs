@@ -358,8 +358,8 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         self.inner.hold_writes(qp, hold);
     }
 
-    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
-        self.inner.peer_accesses(qp)
+    fn count_accesses(&mut self, qp: QpId) -> Option<Arc<PeerAccesses>> {
+        self.inner.count_accesses(qp)
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

@@ -211,8 +211,8 @@ impl verbs::MessageQueues for CompletionQueue {
         self.finish_call();
     }
 
-    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
-        self.queue_pairs.get(&qp).and_then(QueuePair::peer_accesses)
+    fn count_accesses(&mut self, qp: QpId) -> Option<Arc<PeerAccesses>> {
+        self.queue_pairs.get_mut(&qp).and_then(QueuePair::count_accesses)
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

@@ -94,8 +94,8 @@ pub(super) struct QueuePair {
     stalls: u64,
     /// Whether writes with immediate data that take no receive are stalled.
     holds_writes: bool,
-    /// Accesses of the peer.
-    accesses: PeerAccesses,
+    /// Counts the accesses of the peer.
+    accesses: Option<Arc<PeerAccesses>>,
     /// Requests of the peer that were executed and not acknowledged yet.
     unacknowledged: usize,
     /// Whether the peer's requests complete only when they are acknowledged.
@@ -166,7 +166,7 @@ impl QueuePair {
             stalled: None,
             stalls: 0,
             holds_writes: false,
-            accesses: PeerAccesses::default(),
+            accesses: None,
             unacknowledged: 0,
             acknowledge: false,
         }
@@ -356,9 +356,9 @@ impl QueuePair {
         self.is_as_embedded() && matches!(frame, Frame::Write { immediate: Some(_), .. })
     }
 
-    /// See [`rdma_verbs::MessageQueues::peer_accesses`].
-    pub(super) fn peer_accesses(&self) -> Option<PeerAccesses> {
-        self.is_as_embedded().then_some(self.accesses)
+    /// See [`rdma_verbs::MessageQueues::count_accesses`].
+    pub(super) fn count_accesses(&mut self) -> Option<Arc<PeerAccesses>> {
+        self.is_as_embedded().then(|| Arc::clone(self.accesses.get_or_insert_default()))
     }
 
     /// See [`rdma_verbs::MessageQueues::stalls`].

@@ -23,7 +23,8 @@ macro_rules! conformance {
             message_queues {
                 messages_go_from_places_to_places, messages_wait_for_their_receives,
                 a_message_too_long_is_cut_or_breaks_the_connection, writes_with_immediate_data_are_reported,
-                held_writes_wait, accesses_of_the_peer_are_counted, reads_fill_places, receives_are_cancelled, connections_share_receives,
+                held_writes_wait, accesses_of_the_peer_are_counted, reads_fill_places,
+                receives_are_cancelled, connections_share_receives,
                 shared_receives_outlive_their_connections, nothing_is_received_after_disconnecting,
                 reads_under_way_when_this_side_disconnects_are_flushed,
                 requests_have_a_number_of_places

@@ -191,6 +191,8 @@ impl Machine {
         if agreement.side == Side::Active {
             self.transmitter.stage_ready_to_receive();
             self.transmitter.open();
+        } else {
+            self.receiver.expect_opening();
         }
     }
 
@@ -287,10 +289,9 @@ impl Machine {
         self.receiver.hold_writes(hold);
     }
 
-    /// See [`crate::MessageQueues::peer_accesses`].
-    #[must_use]
-    pub fn peer_accesses(&self) -> PeerAccesses {
-        PeerAccesses { writes: self.receiver.writes(), reads: self.reads.answered() }
+    /// See [`crate::MessageQueues::count_accesses`].
+    pub fn count_accesses(&mut self) -> Arc<PeerAccesses> {
+        self.reads.count_accesses()
     }
 
     /// How many messages had to wait.

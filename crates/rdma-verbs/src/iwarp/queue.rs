@@ -289,8 +289,8 @@ impl verbs::MessageQueues for CompletionQueue {
         let _ = self.with(qp, |pair, ready, sets| pair.hold_writes(hold, ready, sets));
     }
 
-    fn peer_accesses(&self, qp: QpId) -> Option<PeerAccesses> {
-        self.pair(qp).map(QueuePair::peer_accesses)
+    fn count_accesses(&mut self, qp: QpId) -> Option<Arc<PeerAccesses>> {
+        self.with(qp, |pair, _, _| pair.count_accesses()).ok()
     }
 
     fn stalls(&mut self, qp: QpId) -> u64 {

@@ -158,9 +158,9 @@ impl QueuePair {
         }
     }
 
-    /// See [`crate::MessageQueues::peer_accesses`].
-    pub(super) fn peer_accesses(&self) -> PeerAccesses {
-        self.machine.peer_accesses()
+    /// See [`crate::MessageQueues::count_accesses`].
+    pub(super) fn count_accesses(&mut self) -> Arc<PeerAccesses> {
+        self.machine.count_accesses()
     }
 
     /// See [`crate::MessageQueues::stalls`].

@@ -45,7 +45,11 @@ impl QueuePair {
                 Outcome::Refused(why) => self.refuse(why, self.acknowledge, ready),
             },
             Frame::ReadRequest { remote, length } => match self.serve_read(remote, length) {
-                Ok(()) => self.accesses.reads += u32::from(length > 0),
+                Ok(()) => {
+                    if let Some(accesses) = self.accesses.as_ref().filter(|_| length > 0) {
+                        accesses.count_read();
+                    }
+                }
                 Err(why) => self.refuse(why, true, ready),
             },
             Frame::ReadResponse { bytes } => self.finish_read(&bytes, ready),
@@ -99,7 +103,9 @@ impl QueuePair {
             }
             Frame::Write { bytes, remote, immediate } => {
                 let taken = self.take_write(receive, &bytes, remote, immediate, ready);
-                self.accesses.writes += u32::from(taken.is_ok());
+                if let Some(accesses) = self.accesses.as_ref().filter(|_| taken.is_ok()) {
+                    accesses.count_write();
+                }
                 taken
             }
             _ => Ok(()),

@@ -8,7 +8,7 @@ use super::placement::place_at;
 use super::violation::Violation;
 use super::work::reaches;
 use crate::iwarp::region::Region;
-use crate::{Place, RemoteAddress};
+use crate::{PeerAccesses, Place, RemoteAddress};
 use iwarp_wire::rdmap::ReadRequest;
 
 /// Reads in both directions. Responses arrive in the order of the requests [RFC 5040 5.2.2-4, 5.5-10].
@@ -28,8 +28,8 @@ pub(super) struct Reads {
     /// Places of posted reads, in order.
     places: VecDeque<Place>,
     served: VecDeque<Served>,
-    /// Number of reads of the peer, except reads of no bytes, whose response is all sent.
-    answered: u32,
+    /// Counts the accesses of the peer.
+    accesses: Option<Arc<PeerAccesses>>,
     /// Number of reads whose response is complete and that are not reported yet.
     completed: u32,
     /// Whether responses are dropped.
@@ -234,13 +234,22 @@ impl Reads {
         served.started = true;
         if served.left == 0 {
             self.served.pop_front();
-            self.answered = self.answered.wrapping_add(u32::from(count > 0));
+            if let Some(accesses) = self.accesses.as_ref().filter(|_| count > 0) {
+                accesses.count_read();
+            }
         }
     }
 
-    /// See [`super::Machine::peer_accesses`].
-    pub(super) fn answered(&self) -> u32 {
-        self.answered
+    /// See [`super::Machine::count_accesses`].
+    pub(super) fn count_accesses(&mut self) -> Arc<PeerAccesses> {
+        Arc::clone(self.accesses.get_or_insert_default())
+    }
+
+    /// Counts a write of the peer.
+    pub(super) fn count_write(&self) {
+        if let Some(accesses) = &self.accesses {
+            accesses.count_write();
+        }
     }
 
     /// Removes the reads of the peer, and drops the responses to those of this side, which may still arrive.

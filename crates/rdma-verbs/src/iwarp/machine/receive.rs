@@ -49,6 +49,8 @@ pub(super) struct Receiver {
     verifier: Option<Verifier>,
     /// Whether an FPDU has been completed. From then on the peer may be sent to.
     opened: bool,
+    /// Whether the first FPDU may be an empty write that only opens the connection.
+    expects_opening: bool,
     part: Part,
     /// Number of bytes of the current part that are still to come; while stalled, of the input that were not
     /// taken.
@@ -65,7 +67,7 @@ pub(super) struct Receiver {
     read_sequence: u32,
     /// Number of bytes received of the current message of the send queue.
     message: u32,
-    /// Whether its segments were not where segments of the same length would be.
+    /// Whether [`Receiver::note_uneven`] was called.
     is_uneven: bool,
     /// Its leading immediate data.
     immediate: Option<u64>,
@@ -74,8 +76,6 @@ pub(super) struct Receiver {
     written: Option<u64>,
     /// Whether the next segment of a write begins a new one that is counted by itself.
     write_ended: bool,
-    /// Number of writes of the peer, by the rules for messages.
-    writes: u32,
 }
 
 /// The part of an FPDU that comes next.
@@ -144,6 +144,7 @@ impl Receiver {
             closed: false,
             verifier: None,
             opened: false,
+            expects_opening: false,
             part: Part::Head,
             left: 0,
             payload_left: 0,
@@ -159,12 +160,16 @@ impl Receiver {
             immediate: None,
             written: None,
             write_ended: false,
-            writes: 0,
         }
     }
 
     pub(super) fn set_crc(&mut self, crc: bool) {
         self.verifier = crc.then(Verifier::default);
+    }
+
+    /// Records that the peer has connected to this side, and may open the connection by an empty write.
+    pub(super) fn expect_opening(&mut self) {
+        self.expects_opening = true;
     }
 
     pub(super) fn checks_crc(&self) -> bool {
@@ -214,11 +219,6 @@ impl Receiver {
     /// See [`super::Machine::served`].
     pub(super) fn served(&self) -> u64 {
         self.receives.served()
-    }
-
-    /// See [`super::Machine::peer_accesses`].
-    pub(super) fn writes(&self) -> u32 {
-        self.writes
     }
 
     /// See [`super::Machine::stalls`].

@@ -24,12 +24,15 @@ impl Receiver {
         match self.effect {
             Effect::None => {}
             // The empty write that opens the connection is not a write of the application.
-            Effect::Write { length: 0 } | Effect::LastWrite { length: 0 } if !self.opened => {}
+            Effect::Write { length: 0 } | Effect::LastWrite { length: 0 }
+                if self.expects_opening && !self.opened => {}
             Effect::Write { length } | Effect::LastWrite { length } => {
                 let before = self.written.filter(|_| !self.write_ended).unwrap_or(0);
                 self.written = Some(before.saturating_add(length as u64));
                 self.write_ended = matches!(self.effect, Effect::LastWrite { .. });
-                self.writes = self.writes.wrapping_add(self.write_ended.into());
+                if self.write_ended {
+                    reads.count_write();
+                }
             }
             Effect::Response { length, last } => reads.placed(length, last),
             Effect::Send { opcode, word, length, last } => {

@@ -55,14 +55,15 @@ impl Receiver {
         Spaced::new(place, self.left, length, usize::from(self.trailer) + mpa::FPDU_LENGTH_FIELD + header)
     }
 
-    /// Number of bytes of the message that are not in complete segments yet, if its header says that it has more than
-    /// one. `None` after [`Receiver::note_uneven`].
+    /// Number of bytes of the message that are not in complete segments yet, if its header tells the length. `None`
+    /// after [`Receiver::note_uneven`].
     fn even_left(&self, opcode: Opcode, word: u32) -> Option<usize> {
         let says_length = self.rules == Rules::Messages && !opcode.invalidates() && !self.is_uneven;
         says_length.then(|| word.saturating_sub(self.message) as usize)
     }
 
-    /// Records that the segments of the message differ in length, or that something comes between them.
+    /// Has the rest of the message received segment by segment: its segments differ in length, or something comes
+    /// between them. If it has ended before its length, this is about the next one.
     pub(in super::super) fn note_uneven(&mut self) {
         self.is_uneven = true;
     }

@@ -125,8 +125,11 @@ impl Receiver {
                 }
             }
             Opcode::Immediate | Opcode::ImmediateSolicited => {
-                check_order(opcode, header, rdmap::SEND_QUEUE, self.send_sequence, self.message)?;
+                check_order(opcode, header, rdmap::SEND_QUEUE, self.send_sequence, 0)?;
                 check_whole(opcode, header, length, rdmap::IMMEDIATE)?;
+                if self.message > 0 {
+                    return Err(Violation::MessageOffset { found: 0, expected: self.message });
+                }
                 match self.rules {
                     Rules::Verbs => {
                         self.require_receive()?;

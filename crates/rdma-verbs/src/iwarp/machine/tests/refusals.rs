@@ -277,6 +277,32 @@ fn a_key_of_another_domain_names_nothing() {
     assert!(other.domain.find(spare).is_some());
 }
 
+/// Immediate data is a message of its own [RFC 7306 6.3-3].
+#[test]
+fn immediate_data_within_a_message_is_refused() {
+    for (offset, expected) in [(0, 50), (50, 0)] {
+        let mut end = End::for_messages(Side::Passive, false);
+        let place = Place::leaked(100);
+        let buffer = Buffer::Places(std::slice::from_ref(&place));
+        end.machine.post_recv(&[RecvRequest { id: 1, buffer }]).unwrap();
+        let begun = Untagged {
+            last: false,
+            ulp: Opcode::Send.control(),
+            ulp_word: 0,
+            queue: 0,
+            sequence: 1,
+            offset: 0,
+        };
+        let mut header = [0; 18];
+        begun.emit(&mut header);
+        end.take(&fpdu(&[&header[..], &[1; 50]].concat()), false);
+        end.take(&untagged(Opcode::Immediate, 0, 1, offset, &[2; 8]), false);
+        let violation = Violation::MessageOffset { found: offset, expected };
+        assert_eq!(end.fault, Some(Fault::Violation(violation)));
+        assert!(end.completions.is_empty());
+    }
+}
+
 /// [RFC 5044 4.1-3, 4.1-4, 4.4-7, 7.1.1-7, 7.1.1-9]
 #[test]
 fn padding_and_an_unused_crc_field_hold_anything() {
