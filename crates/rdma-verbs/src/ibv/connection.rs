@@ -284,6 +284,12 @@ impl QueuePair {
                 return self.established(event.private_data);
             }
             (Stage::Accepting, kind::RDMA_CM_EVENT_ESTABLISHED) => return self.established(Vec::new()),
+            // InfiniBand's connection manager ends only what is established. The peer's last message of the handshake
+            // is lost, or was overtaken.
+            (Stage::Accepting, kind::RDMA_CM_EVENT_DISCONNECTED) if !self.is_iwarp() => {
+                self.established(Vec::new());
+                return self.end(ConnectionEvent::Disconnected);
+            }
             (_, kind::RDMA_CM_EVENT_REJECTED) => return self.refused(event.status, event.private_data),
             (_, kind::RDMA_CM_EVENT_ADDR_CHANGE | kind::RDMA_CM_EVENT_TIMEWAIT_EXIT) => return,
             (_, other) => return self.fail(failure(other, event.status, attempt)),
