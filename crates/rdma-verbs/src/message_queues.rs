@@ -128,7 +128,8 @@ pub trait MessageQueues: QueuePairs {
         let _ = (qp, hold);
     }
 
-    /// Counts the accesses of the peer to memory of this side from now on. `None` where the device cannot.
+    /// Counts the accesses of the peer to memory of this side from now on, for a queue pair for messages. `None` where the
+    /// device cannot.
     fn count_accesses(&mut self, qp: QpId) -> Option<Arc<PeerAccesses>> {
         let _ = qp;
         None
