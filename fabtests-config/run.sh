@@ -122,12 +122,26 @@ pair() {
     echo "$result $((SECONDS - start)) $1"
 }
 
-# Without programs that cannot name a fabric.
-on_any_device() {
-    local pingpong="fi_pingpong -e $kind -p $provider -c"
-    sed "s/PROVIDER/$provider/" "$here/$layer.test" >configuration
-    run_fabtests -T 600 -t complex -u "$folder/configuration" -f "$folder/none" | sed "s/$/ -u $layer.test/"
-    pair "fi_pingpong -e $kind" "$pingpong" "$pingpong $server"
+# on END: what names the device there, to programs that cannot name a fabric.
+on() {
+    [[ -z $device ]] || echo "-d $device$1"
+}
+
+# RDMA devices need modes that fi_ubertest grants only where its configuration has them.
+ubertest() {
+    local configuration="s/PROVIDER/$provider/"
+    [[ -z $device ]] || configuration+='
+        /mode:/d
+        /ep_type:/a mode: [FI_CONTEXT, FI_RX_CQ_DATA],
+        /ep_type:/a mr_mode: [FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY],'
+    sed "$configuration" "$here/$layer.test" >configuration
+    run_fabtests -T 600 -t complex -u "$folder/configuration" -f "$folder/none" -C "$(on 0)" -L "$(on 1)" |
+        sed "s/$/ -u $layer.test/"
+}
+
+pingpong() {
+    local command="fi_pingpong -e $kind -p $provider -c"
+    pair "fi_pingpong -e $kind" "$command $(on 1)" "$command $(on 0) $server"
 }
 
 # Byte streams, of which only 1.17 has a test.
@@ -141,6 +155,7 @@ streams() {
 
 {
     run_fabtests -T "$limit" -t "$sets" "${options[@]}"
-    [[ -n $device ]] || on_any_device
+    ubertest
+    pingpong
     [[ $provider != rstream || ! -x $prefix/bin/fi_stream_msg ]] || streams
 } >"$results"

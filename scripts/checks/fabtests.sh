@@ -34,7 +34,7 @@ fabtests_over() {
     mkdir -p "$logs/fabtests"
     # The other providers would look for their devices at each start of a program, which takes long there.
     [[ -z ${3-} ]] ||
-        run=(env FI_PROVIDER=rstream scripts/vm.sh -d "$3" -t 1100 -w "$logs/fabtests" "${run[@]}" -d "$3")
+        run=(env FI_PROVIDER=rstream scripts/vm.sh -d "$3" -t 1400 -w "$logs/fabtests" "${run[@]}" -d "$3")
     "${run[@]}" "${prefix:-target/tools/fabtests-$1}" "$2" "$results"
     scripts/outcomes.sh column docs/fabtests.md "$name" >"$results.baseline"
     scripts/outcomes.sh compare "$results.baseline" "$results" || { of_failed "$results.log"; return 1; }
