@@ -7,11 +7,12 @@ static const struct section *const sections[] = {
     &states_section,        &ending_section,     &waiting_section,  &idle_section,     &patience_section,
     &threads_section,       &event_threads_section, &cancelling_section, &forking_section,
     &bad_input_section,     &footprint_section,  &stats_section,      &base_peer_section,
-    &sharing_section,       &moving_section,     &rdma_section,     &message_life_section,
-    &message_objects_section, &message_events_section, &message_ends_section, &message_reasons_section,
+    &sharing_section,       &moving_section,     &rdma_section,     &message_discovery_section,
+    &message_life_section, &message_closing_section, &message_objects_section, &message_events_section,
+    &message_ends_section, &message_reasons_section,
     &message_memory_section, &messages_section, &message_flags_section, &message_levels_section,
     &message_bindings_section, &message_rma_section, &message_unread_section, &message_queues_section,
-    &message_waits_section, &message_sleepers_section, &message_threads_section, &message_orders_section,
+    &message_counters_section, &message_shared_section, &message_waits_section, &message_sleepers_section, &message_threads_section, &message_orders_section,
     &message_series_section, &message_rdma_section, &message_rdma_ends_section, &headers_section,
 };
 

@@ -490,6 +490,40 @@ int64_t message_series(struct side *from, struct side *to)
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
+struct later {
+    void (*call)(void *argument);
+    void *argument;
+};
+
+static void *run_later(void *argument)
+{
+    struct later later = *(struct later *)argument;
+
+    free(argument);
+    sleep_ms(50);
+    later.call(later.argument);
+    return NULL;
+}
+
+pthread_t call_later(void (*call)(void *argument), void *argument)
+{
+    struct later *later = malloc(sizeof *later);
+    pthread_t thread;
+
+    CHECK(later != NULL);
+    *later = (struct later){call, argument};
+    CHECK_OK(pthread_create(&thread, NULL, run_later, later));
+    return thread;
+}
+
+void close_client(void *pair)
+{
+    struct side *client = &((struct pair *)pair)->client;
+
+    close_fid(&client->ep->fid);
+    client->ep = NULL;
+}
+
 void *map_pages(size_t length)
 {
     void *pages = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -3,6 +3,8 @@
 #ifndef RSTREAM_TESTS_MESSAGE_H
 #define RSTREAM_TESTS_MESSAGE_H
 
+#include <pthread.h>
+
 #include <rdma/fi_rma.h>
 
 #include "conformance.h"
@@ -146,6 +148,11 @@ void post_series(struct side *from, struct side *to, unsigned count);
 void read_series(struct fid_cq *cq, unsigned count, uint64_t flags, int ms);
 /* Both, for SERIES messages. Returns how long the sender took, in microseconds. */
 int64_t message_series(struct side *from, struct side *to);
+
+/* Starts a thread that makes this call 50 ms later. */
+pthread_t call_later(void (*call)(void *argument), void *argument);
+/* A call for it: closes the client's endpoint of a struct pair. */
+void close_client(void *pair);
 
 /* Pages of memory, and their end: any access after that crashes the test. */
 void *map_pages(size_t length);

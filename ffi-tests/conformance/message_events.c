@@ -1,4 +1,5 @@
-/* Contract, section Message endpoints: the events of connections, told to a sleeper and in their order. */
+/* Contract, section Message endpoints: the events of connections, told to a sleeper and in their order,
+ * and those that the application writes. */
 #include "message.h"
 
 #include <arpa/inet.h>
@@ -539,6 +540,88 @@ static void unread_connected(void)
     }
 }
 
+/* ---- fi_eq_write -------------------------------------------------------------------------- */
+
+/* The longest event of an application. */
+#define EQ_WRITE_MAX 272
+
+static void eq_write(void)
+{
+    struct fi_eq_entry written = {.context = CONTEXT(3), .data = 77}, read = {0};
+    struct side listener;
+    uint8_t big[EQ_WRITE_MAX + 1], back[EQ_WRITE_MAX];
+    uint32_t kind;
+
+    message_listen(&listener, NULL);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 0), sizeof written);
+    CHECK(readable(wait_fd(&listener.eq->fid), 0));
+    CHECK_RET(fi_eq_read(listener.eq, &kind, &read, sizeof read, FI_PEEK), sizeof read);
+    CHECK_RET(fi_eq_sread(listener.eq, &kind, &read, sizeof read, 1000, FI_PEEK), sizeof read);
+    CHECK_RET(fi_eq_read(listener.eq, &kind, &read, 3, 0), -FI_ETOOSMALL);
+    CHECK_RET(fi_eq_sread(listener.eq, &kind, &read, sizeof read, 1000, 0), sizeof read);
+    CHECK_INT(kind, FI_NOTIFY);
+    CHECK(read.context == CONTEXT(3));
+    CHECK_INT(read.data, 77);
+    check_no_event(listener.eq);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, NULL, 8, 0), -FI_EINVAL);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 1), -FI_EBADFLAGS);
+    memcpy(big, pattern(0, sizeof big), sizeof big);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, EQ_WRITE_MAX + 1, 0), -FI_EINVAL);
+    check_no_event(listener.eq);
+    CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, big, EQ_WRITE_MAX, 0), EQ_WRITE_MAX);
+    CHECK_RET(fi_eq_read(listener.eq, &kind, back, sizeof back, 0), EQ_WRITE_MAX);
+    CHECK_BYTES(back, big, EQ_WRITE_MAX);
+    check_no_event(listener.eq);
+    side_close(&listener);
+}
+
+/* A thread that reads an event queue without a time limit. */
+struct eq_reader {
+    struct fid_eq *eq;
+    uint64_t flags;
+    pthread_t thread;
+};
+
+static void *read_notice(void *argument)
+{
+    struct eq_reader *reader = argument;
+    struct fi_eq_entry entry = {0};
+    uint32_t kind = 0;
+
+    CHECK_RET(fi_eq_sread(reader->eq, &kind, &entry, sizeof entry, -1, reader->flags), sizeof entry);
+    CHECK_INT(kind, FI_NOTIFY);
+    CHECK_INT(entry.data, 78);
+    return NULL;
+}
+
+static void eq_write_wakes(void)
+{
+    const struct fi_eq_entry written = {.data = 78};
+    struct side listener;
+
+    message_listen(&listener, NULL);
+    for (unsigned round = 0; round < 10; round++) {
+        struct eq_reader readers[2] = {{listener.eq, 0, 0}, {listener.eq, FI_PEEK, 0}};
+        int64_t start;
+
+        note("round %u", round);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(pthread_create(&readers[i].thread, NULL, read_notice, &readers[i]));
+        /* They sleep, or are about to. */
+        sleep_ms(round % 2 ? 30 : 0);
+        start = now_ms();
+        /* One takes an event. The other one looks at either, and takes none. */
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_RET(fi_eq_write(listener.eq, FI_NOTIFY, &written, sizeof written, 0), sizeof written);
+        for (unsigned i = 0; i < 2; i++)
+            CHECK_OK(pthread_join(readers[i].thread, NULL));
+        CHECK_BETWEEN(now_ms() - start, 0, 999);
+        (void)read_notice(&(struct eq_reader){.eq = listener.eq});
+        check_no_event(listener.eq);
+    }
+    side_close(&listener);
+}
+
 static const struct test tests[] = {
     TEST(sleepers_are_told, "FI_CONNREQ, FI_CONNECTED and FI_SHUTDOWN wake the event queue's descriptor"),
     TEST(sleepers_are_told_of_failures, "so do FI_ECONNREFUSED, EPROTO and FI_ECONNRESET of an attempt"),
@@ -551,6 +634,8 @@ static const struct test tests[] = {
     TEST(source_of_info, "an endpoint connects from the address and the port in src_addr of its info"),
     TEST(towards_each_other, "two sides that connect to each other at once: a connection for each attempt"),
     TEST(all_at_once, "many attempts at once, and listeners that connect: each meets its own peer"),
+    TEST(eq_write, "fi_eq_write: read back, also by FI_PEEK; bad arguments, and at most 272 bytes"),
+    TEST(eq_write_wakes, "fi_eq_write wakes threads in fi_eq_sread, also with FI_PEEK"),
 };
 
 const struct section message_events_section = SECTION("message events", tests);

@@ -1,5 +1,9 @@
-/* Contract, section Message endpoints: wait objects of each kind of queue, and fi_trywait for several of them. */
+/* Contract, section Message endpoints: wait objects of each kind of queue, fi_trywait for several of them, and
+ * what ends a wait in a call. */
 #include "message.h"
+
+#include <signal.h>
+#include <stdatomic.h>
 
 enum { OBJECTS = 3 };
 
@@ -113,9 +117,117 @@ static void wait_objects(void)
     pair_close(&pair);
 }
 
+static volatile sig_atomic_t handled;
+
+static void handle(int number)
+{
+    (void)number;
+    handled = 1;
+}
+
+static atomic_bool answered;
+
+/* Sends signals until the call has returned: one that comes before the call begins does not end it. */
+static void *interrupt(void *argument)
+{
+    while (!answered) {
+        sleep_ms(20);
+        CHECK_OK(pthread_kill(*(const pthread_t *)argument, SIGUSR1));
+    }
+    return NULL;
+}
+
+/* Makes a call while signals come, and checks that one of them ends it. */
+#define CHECK_INTERRUPTED(call)                                                                     \
+    do {                                                                                            \
+        pthread_t self_ = pthread_self(), thread_;                                                  \
+                                                                                                    \
+        answered = false;                                                                           \
+        CHECK_OK(pthread_create(&thread_, NULL, interrupt, &self_));                                \
+        CHECK_RET(call, -FI_EINTR);                                                                 \
+        answered = true;                                                                            \
+        CHECK_OK(pthread_join(thread_, NULL));                                                      \
+    } while (0)
+
+/* A program that is told by a signal to stop waiting can do so. */
+static void signals_end_waits(void)
+{
+    struct message_settings settings = {
+        .cq = {.wait_obj = FI_WAIT_FD, .wait_cond = FI_CQ_COND_THRESHOLD},
+    };
+    struct sigaction action = {.sa_handler = handle};
+    struct fi_cq_data_entry entries[2];
+    struct fi_eq_cm_entry event;
+    struct fid_cntr *counter;
+    struct pair pair;
+    uint32_t kind;
+
+    messages_open(&pair, &settings);
+    counter = open_counter(&pair.server, FI_WAIT_UNSPEC);
+    CHECK_OK(sigaction(SIGUSR1, &action, NULL));
+    for (int limit = -1; limit <= PATIENCE_MS; limit += PATIENCE_MS + 1) {
+        CHECK_INTERRUPTED(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)1, limit));
+        CHECK_INTERRUPTED(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)2, limit));
+        CHECK_INTERRUPTED(fi_eq_sread(pair.server.eq, &kind, &event, sizeof event, limit, 0));
+        CHECK_INTERRUPTED(fi_cntr_wait(counter, 1, limit));
+    }
+    CHECK(handled);
+    close_fid(&counter->fid);
+    pair_close(&pair);
+}
+
+#define SLEEP_MS 600
+
+/* Reads a queue that gets nothing: it sleeps for as long as it may. */
+static void check_reader_sleeps(struct fid_cq *cq, const char *what)
+{
+    struct fi_cq_data_entry entry;
+    int64_t start = now_us(), cpu = cpu_ms();
+
+    CHECK_RET(fi_cq_sread(cq, &entry, 1, NULL, SLEEP_MS), -FI_EAGAIN);
+    CHECK_BETWEEN(now_us() - start, SLEEP_MS * 1000, SLEEP_MS * 1000 + 1000000);
+    check_idle(what, cpu, SLEEP_MS);
+}
+
+static void blocked_callers_sleep(void)
+{
+    struct fi_cq_data_entry entry;
+    struct fid_cntr *counter;
+    struct pair pair;
+    struct fid *fids[2];
+    int64_t cpu;
+
+    messages_open(&pair, &waiting);
+    counter = open_counter(&pair.server, FI_WAIT_UNSPEC);
+    check_reader_sleeps(pair.server.cq, "a reader of an idle connection");
+    cpu = cpu_ms();
+    CHECK_RET(fi_cntr_wait(counter, 1, SLEEP_MS), -FI_ETIMEDOUT);
+    check_idle("a waiter on a counter", cpu, SLEEP_MS);
+    /* Messages arrive, and there is no receive for them. */
+    for (unsigned i = 0; i < 16; i++)
+        post_send(pair.client.ep, pattern(0, PATTERN_MAX), PATTERN_MAX, i);
+    for (unsigned i = 0; i < 30; i++)
+        drive();
+    check_reader_sleeps(pair.server.cq, "a reader of a receiver that waits for a receive");
+    /* What is between them fills. */
+    while (fi_cq_sread(pair.client.cq, &entry, 1, NULL, 100) == 1)
+        drive();
+    check_reader_sleeps(pair.client.cq, "a reader of a sender whose peer waits for a receive");
+    fids[0] = &pair.server.cq->fid;
+    fids[1] = &pair.server.eq->fid;
+    settle(&pair.server, fids, 2);
+    cpu = cpu_ms();
+    CHECK(!readable(wait_fd(fids[0]), SLEEP_MS));
+    check_idle("a sleeper on the descriptor", cpu, SLEEP_MS);
+    close_fid(&counter->fid);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(trywait_for_all, "fi_trywait for a completion queue, an event queue and a counter at once: each counts"),
     TEST(wait_objects, "FI_GETWAIT and FI_GETWAITOBJ of queues, counters and other objects: FI_WAIT_FD, or -FI_ENOSYS"),
+    TEST(signals_end_waits, "a handled signal ends fi_cq_sread, fi_eq_sread and fi_cntr_wait: -FI_EINTR"),
+    TEST(blocked_callers_sleep, "blocked callers sleep: a reader, a counter, a stalled receiver and its sender"),
 };
 
 const struct section message_waits_section = SECTION("wait objects of message endpoints", tests);
