@@ -129,12 +129,12 @@ on() {
 
 # RDMA devices need modes that fi_ubertest grants only where its configuration has them.
 ubertest() {
-    local configuration="s/PROVIDER/$provider/"
-    [[ -z $device ]] || configuration+='
+    local edit="s/PROVIDER/$provider/"
+    [[ -z $device ]] || edit+='
         /mode:/d
         /ep_type:/a mode: [FI_CONTEXT, FI_RX_CQ_DATA],
         /ep_type:/a mr_mode: [FI_MR_LOCAL, FI_MR_VIRT_ADDR, FI_MR_ALLOCATED, FI_MR_PROV_KEY],'
-    sed "$configuration" "$here/$layer.test" >configuration
+    sed "$edit" "$here/$layer.test" >configuration
     run_fabtests -T 600 -t complex -u "$folder/configuration" -f "$folder/none" -C "$(on 0)" -L "$(on 1)" |
         sed "s/$/ -u $layer.test/"
 }
