@@ -488,7 +488,16 @@ int64_t message_series(struct side *from, struct side *to)
     return took;
 }
 
-/* ---- memory ------------------------------------------------------------------------------- */
+/* ---- counters and calls by another thread -------------------------------------------------- */
+
+struct fid_cntr *message_counter(struct side *side, enum fi_wait_obj wait)
+{
+    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = wait};
+    struct fid_cntr *counter = NULL;
+
+    CHECK_OK(fi_cntr_open(side->domain, &attr, &counter, NULL));
+    return counter;
+}
 
 struct later {
     void (*call)(void *argument);
@@ -523,6 +532,8 @@ void close_client(void *pair)
     close_fid(&client->ep->fid);
     client->ep = NULL;
 }
+
+/* ---- memory ------------------------------------------------------------------------------- */
 
 void *map_pages(size_t length)
 {

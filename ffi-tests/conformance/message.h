@@ -149,9 +149,12 @@ void read_series(struct fid_cq *cq, unsigned count, uint64_t flags, int ms);
 /* Both, for SERIES messages. Returns how long the sender took, in microseconds. */
 int64_t message_series(struct side *from, struct side *to);
 
+/* Opens a counter, bound to nothing. */
+struct fid_cntr *message_counter(struct side *side, enum fi_wait_obj wait);
+
 /* Starts a thread that makes this call 50 ms later. */
 pthread_t call_later(void (*call)(void *argument), void *argument);
-/* A call for it: closes the client's endpoint of a struct pair. */
+/* Such a call: closes the client's endpoint of a struct pair. */
 void close_client(void *pair);
 
 /* Pages of memory, and their end: any access after that crashes the test. */

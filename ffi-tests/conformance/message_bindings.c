@@ -13,15 +13,6 @@
 
 static uint8_t here[1000], there[1000];
 
-static struct fid_cntr *open_counter(struct side *side)
-{
-    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP};
-    struct fid_cntr *counter = NULL;
-
-    CHECK_OK(fi_cntr_open(side->domain, &attr, &counter, NULL));
-    return counter;
-}
-
 /* ---- completion queues -------------------------------------------------------------------- */
 
 /* Connects two sides. The queue of each is selective for one direction only. */
@@ -101,8 +92,8 @@ static void count_remote(struct side *side)
 {
     if (!side->borrows)
         return;
-    remote_reads = open_counter(side);
-    remote_writes = open_counter(side);
+    remote_reads = message_counter(side, FI_WAIT_UNSPEC);
+    remote_writes = message_counter(side, FI_WAIT_UNSPEC);
     CHECK_OK(fi_ep_bind(side->ep, &remote_reads->fid, FI_REMOTE_READ));
     CHECK_OK(fi_ep_bind(side->ep, &remote_writes->fid, FI_REMOTE_WRITE));
 }
@@ -193,14 +184,14 @@ static void counters_of_regions(void)
 
     messages_open(&pair, NULL);
     for (unsigned i = 0; i < 2; i++) {
-        counters[i] = open_counter(&pair.server);
+        counters[i] = message_counter(&pair.server, FI_WAIT_UNSPEC);
         regions[i] = message_region(&pair.server, there, sizeof there, 1 + i);
     }
     CHECK_OK(fi_mr_bind(regions[0], &counters[0]->fid, FI_REMOTE_WRITE));
     CHECK_OK(fi_mr_bind(regions[1], &counters[0]->fid, FI_REMOTE_WRITE));
     CHECK_OK(fi_mr_bind(regions[1], &counters[1]->fid, FI_REMOTE_WRITE));
     message_client(&other, &pair.listener, NULL);
-    foreign = open_counter(&other);
+    foreign = message_counter(&other, FI_WAIT_UNSPEC);
     CHECK_RET(fi_mr_bind(regions[0], &foreign->fid, FI_REMOTE_WRITE), -FI_EDOMAIN);
     close_fid(&foreign->fid);
     side_close(&other);
@@ -261,7 +252,7 @@ static void counted_past_closing(void)
     pthread_t reader;
 
     messages_open(&pair, NULL);
-    counter = open_counter(&pair.server);
+    counter = message_counter(&pair.server, FI_WAIT_UNSPEC);
     atomic_store(&is_over, false);
     CHECK_OK(pthread_create(&reader, NULL, read_counter, counter));
     for (uint64_t i = 1; i <= TIMES; i++) {
@@ -439,7 +430,7 @@ static void count_sends(struct side *side)
 {
     if (side->borrows)
         return;
-    sends = open_counter(side);
+    sends = message_counter(side, FI_WAIT_UNSPEC);
     CHECK_OK(fi_ep_bind(side->ep, &sends->fid, FI_SEND));
 }
 

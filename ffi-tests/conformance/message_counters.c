@@ -5,15 +5,6 @@ enum { SENDS, RECEIVES, WRITES, READS, REMOTE_WRITES, ALL, COUNTERS };
 static struct fid_cntr *counters[2][COUNTERS];
 static unsigned counted_sides;
 
-static struct fid_cntr *open_counter(struct side *side, enum fi_wait_obj wait)
-{
-    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = wait};
-    struct fid_cntr *counter = NULL;
-
-    CHECK_OK(fi_cntr_open(side->domain, &attr, &counter, NULL));
-    return counter;
-}
-
 static void bind_counters(struct side *side)
 {
     const uint64_t flags[] = {FI_SEND, FI_RECV, FI_WRITE, FI_READ, FI_REMOTE_WRITE,
@@ -21,7 +12,7 @@ static void bind_counters(struct side *side)
     struct fid_cntr **mine = counters[counted_sides++];
 
     for (unsigned i = 0; i < COUNTERS; i++) {
-        mine[i] = open_counter(side, FI_WAIT_UNSPEC);
+        mine[i] = message_counter(side, FI_WAIT_UNSPEC);
         CHECK_OK(fi_ep_bind(side->ep, &mine[i]->fid, flags[i]));
     }
 }
@@ -198,7 +189,7 @@ static void counter_attributes(void)
     CHECK_RET(fi_cntr_open(pair.client.domain, &attr, NULL, NULL), -FI_EINVAL);
     CHECK(counter == NULL);
     for (unsigned i = 0; i < 4; i++) {
-        counter = open_counter(&pair.client, granted[i]);
+        counter = message_counter(&pair.client, granted[i]);
         CHECK_RET(fi_cntr_wait(counter, 0, 0), 0);
         CHECK_RET(fi_cntr_wait(counter, 1, 5), -FI_ETIMEDOUT);
         fid = &counter->fid;

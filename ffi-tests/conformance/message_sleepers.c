@@ -402,11 +402,12 @@ static void waiters_wake(void)
         }
         switches = switches_of_others() - before;
         note("round %u: %ld switches of threads for %d messages", round, switches, FEW);
+        /* If each arrival woke all that sleep, they would be FEW / 2 for each message. */
+        CHECK_BETWEEN(switches, 0, 6 * FEW);
         all += switches;
         connections_close(&open);
     }
-    /* Two for each, and some for locks, which a busy machine makes more in one round or another. If each arrival
-     * woke all that sleep, they would be FEW / 2 for each. */
+    /* Two for each, and some for locks, of which a busy machine makes more in one round or another. */
     CHECK_BETWEEN(all, 0, 3 * FEW * ROUNDS);
 }
 

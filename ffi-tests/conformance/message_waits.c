@@ -9,13 +9,27 @@ enum { OBJECTS = 3 };
 
 static const struct message_settings waiting = {.cq = {.wait_obj = FI_WAIT_FD}};
 
-static struct fid_cntr *open_counter(struct side *side, enum fi_wait_obj wait)
-{
-    struct fi_cntr_attr attr = {.events = FI_CNTR_EVENTS_COMP, .wait_obj = wait};
-    struct fid_cntr *counter = NULL;
+/* Counts the receives of each side, of which the server is the second. */
+static struct fid_cntr *receives[2];
+static unsigned counted_sides;
 
-    CHECK_OK(fi_cntr_open(side->domain, &attr, &counter, NULL));
-    return counter;
+static void bind_counter(struct side *side)
+{
+    struct fid_cntr *counter = message_counter(side, FI_WAIT_UNSPEC);
+
+    receives[counted_sides++] = counter;
+    CHECK_OK(fi_ep_bind(side->ep, &counter->fid, FI_RECV));
+}
+
+/* Closes the endpoints, then their counters, then the rest. */
+static void close_counted(struct pair *pair)
+{
+    close_fid(&pair->client.ep->fid);
+    close_fid(&pair->server.ep->fid);
+    pair->client.ep = pair->server.ep = NULL;
+    close_fid(&receives[0]->fid);
+    close_fid(&receives[1]->fid);
+    pair_close(pair);
 }
 
 /* Each of the three ends the sleep of a caller that waits for all of them, wherever it stands. */
@@ -30,7 +44,7 @@ static void trywait_for_all(void)
     uint8_t got;
 
     messages_open(&pair, &waiting);
-    counter = open_counter(&pair.server, FI_WAIT_FD);
+    counter = message_counter(&pair.server, FI_WAIT_FD);
     for (unsigned turn = 0; turn < OBJECTS; turn++) {
         struct fid_fabric *fabric = pair.server.fabric;
 
@@ -98,7 +112,7 @@ static void wait_objects(void)
     messages_open(&pair, NULL);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fi_cq_attr attr = {.wait_obj = cases[i].wait};
-        struct fid_cntr *counter = open_counter(&pair.client, cases[i].wait);
+        struct fid_cntr *counter = message_counter(&pair.client, cases[i].wait);
         struct fid_cq *cq = NULL;
 
         note("wait object %d", cases[i].wait);
@@ -153,27 +167,25 @@ static void *interrupt(void *argument)
 static void signals_end_waits(void)
 {
     struct message_settings settings = {
+        .prepare = bind_counter,
         .cq = {.wait_obj = FI_WAIT_FD, .wait_cond = FI_CQ_COND_THRESHOLD},
     };
     struct sigaction action = {.sa_handler = handle};
     struct fi_cq_data_entry entries[2];
     struct fi_eq_cm_entry event;
-    struct fid_cntr *counter;
     struct pair pair;
     uint32_t kind;
 
     messages_open(&pair, &settings);
-    counter = open_counter(&pair.server, FI_WAIT_UNSPEC);
     CHECK_OK(sigaction(SIGUSR1, &action, NULL));
     for (int limit = -1; limit <= PATIENCE_MS; limit += PATIENCE_MS + 1) {
         CHECK_INTERRUPTED(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)1, limit));
         CHECK_INTERRUPTED(fi_cq_sread(pair.server.cq, entries, 2, (void *)(intptr_t)2, limit));
         CHECK_INTERRUPTED(fi_eq_sread(pair.server.eq, &kind, &event, sizeof event, limit, 0));
-        CHECK_INTERRUPTED(fi_cntr_wait(counter, 1, limit));
+        CHECK_INTERRUPTED(fi_cntr_wait(receives[1], 1, limit));
     }
     CHECK(handled);
-    close_fid(&counter->fid);
-    pair_close(&pair);
+    close_counted(&pair);
 }
 
 #define SLEEP_MS 600
@@ -191,17 +203,16 @@ static void check_reader_sleeps(struct fid_cq *cq, const char *what)
 
 static void blocked_callers_sleep(void)
 {
+    struct message_settings settings = {.cq = {.wait_obj = FI_WAIT_FD}, .prepare = bind_counter};
     struct fi_cq_data_entry entry;
-    struct fid_cntr *counter;
     struct pair pair;
     struct fid *fids[2];
     int64_t cpu;
 
-    messages_open(&pair, &waiting);
-    counter = open_counter(&pair.server, FI_WAIT_UNSPEC);
+    messages_open(&pair, &settings);
     check_reader_sleeps(pair.server.cq, "a reader of an idle connection");
     cpu = cpu_ms();
-    CHECK_RET(fi_cntr_wait(counter, 1, SLEEP_MS), -FI_ETIMEDOUT);
+    CHECK_RET(fi_cntr_wait(receives[1], 1, SLEEP_MS), -FI_ETIMEDOUT);
     check_idle("a waiter on a counter", cpu, SLEEP_MS);
     /* Messages arrive, and there is no receive for them. */
     for (unsigned i = 0; i < 16; i++)
@@ -219,8 +230,7 @@ static void blocked_callers_sleep(void)
     cpu = cpu_ms();
     CHECK(!readable(wait_fd(fids[0]), SLEEP_MS));
     check_idle("a sleeper on the descriptor", cpu, SLEEP_MS);
-    close_fid(&counter->fid);
-    pair_close(&pair);
+    close_counted(&pair);
 }
 
 static const struct test tests[] = {
