@@ -103,19 +103,6 @@ static void in_sread(void)
 
 /* ---- every other call ----------------------------------------------------------------------- */
 
-/* Returns the result of a call that is made while a cancellation of this thread is pending and enabled.
- * Otherwise these threads run with cancellation disabled. */
-#define PENDING(call)                                                                               \
-    ({                                                                                              \
-        int state_;                                                                                 \
-        long long answer_;                                                                          \
-        CHECK_INT(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL), 0);                          \
-        answer_ = (long long)(call);                                                                \
-        CHECK_INT(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state_), 0);                      \
-        CHECK_INT(state_, PTHREAD_CANCEL_ENABLE);                                                   \
-        answer_;                                                                                    \
-    })
-
 struct ends {
     struct side listener, client, server;
 };

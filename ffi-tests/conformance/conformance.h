@@ -5,6 +5,8 @@
 #ifndef RSTREAM_TESTS_CONFORMANCE_H
 #define RSTREAM_TESTS_CONFORMANCE_H
 
+#include <pthread.h>
+
 #include "../runner.h"
 
 extern const struct section discovery_section;
@@ -51,6 +53,7 @@ extern const struct section message_shared_section;
 extern const struct section message_waits_section;
 extern const struct section message_sleepers_section;
 extern const struct section message_threads_section;
+extern const struct section message_cancelling_section;
 extern const struct section message_orders_section;
 extern const struct section message_series_section;
 extern const struct section message_rdma_section;
@@ -68,5 +71,18 @@ static inline int stranger_connect(unsigned port)
     needs_embedded_device();
     return tcp_connect(port);
 }
+
+/* Returns the result of a call that is made while a cancellation of this thread is pending and enabled.
+ * Otherwise these threads run with cancellation disabled. */
+#define PENDING(call)                                                                               \
+    ({                                                                                              \
+        int state_;                                                                                 \
+        long long answer_;                                                                          \
+        CHECK_INT(pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL), 0);                          \
+        answer_ = (long long)(call);                                                                \
+        CHECK_INT(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state_), 0);                      \
+        CHECK_INT(state_, PTHREAD_CANCEL_ENABLE);                                                   \
+        answer_;                                                                                    \
+    })
 
 #endif

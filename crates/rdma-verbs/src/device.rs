@@ -117,8 +117,7 @@ pub trait Device: Send + Sync + 'static {
     /// A connection request of a peer.
     type Request: ConnectionRequest;
 
-    /// Whether sending, receiving and polling may meet a cancellation point of the C library (`pthreads(7)`).
-    /// [`Connections::abort`](crate::Connections::abort) always may.
+    /// Whether calls on a completion queue may meet a cancellation point of the C library (`pthreads(7)`).
     const CANCELLATION_POINTS: bool;
 
     /// Whether [places](crate::Place) have to be [within](crate::Place::within) a registered region, except

@@ -30,6 +30,8 @@ mod any_device;
 mod cause;
 mod completion_queue;
 mod connection;
+#[allow(unsafe_code)]
+mod descriptor;
 mod device;
 mod device_events;
 mod error;
@@ -42,7 +44,6 @@ pub mod memory;
 mod message_queues;
 pub mod process;
 mod queue_pair;
-#[allow(unsafe_code)]
 mod timer;
 pub mod typed;
 mod wait;

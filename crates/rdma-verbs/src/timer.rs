@@ -1,11 +1,12 @@
 //! Timers as sources of wait sets, and times that the timers of many connections share.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 
+use crate::descriptor::Descriptor;
 use crate::process::Maker;
 use crate::{Error, Result};
 
@@ -14,7 +15,7 @@ use crate::{Error, Result};
 /// does nothing.
 #[derive(Debug)]
 pub struct Timer {
-    descriptor: OwnedFd,
+    descriptor: Descriptor,
     maker: Maker,
 }
 
@@ -24,7 +25,7 @@ impl Timer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(Error::io("timerfd_create"))?;
-        Ok(Self { descriptor, maker: Maker::this_process() })
+        Ok(Self { descriptor: descriptor.into(), maker: Maker::this_process() })
     }
 
     /// Makes it expire once, at the time `at`. `None` stops it.

@@ -11,7 +11,7 @@
 //! A child of `fork` shares a set with its parent, so the child changes nothing in it.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;
 
+use super::descriptor::Descriptor;
 use super::process::Maker;
 use super::timer::timespec;
 use super::{Error, Result};
@@ -68,7 +69,7 @@ const SHARED_BY: usize = 8;
 /// A set of sources behind one descriptor.
 #[derive(Debug)]
 pub struct WaitSet {
-    epoll: OwnedFd,
+    epoll: Descriptor,
     maker: Maker,
     /// The number of the next token.
     next: AtomicU64,
@@ -81,7 +82,7 @@ pub struct WaitSet {
 #[derive(Debug)]
 struct Signals {
     /// The eventfd, which is always readable.
-    eventfd: Arc<OwnedFd>,
+    eventfd: Arc<Descriptor>,
     /// The tokens of the signals that are on.
     on: Vec<Token>,
 }
@@ -98,7 +99,7 @@ pub struct Signal {
 impl WaitSet {
     /// An empty set.
     pub fn new() -> Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::io("epoll_create"))?.into();
         let eventfd = shared_eventfd()?;
         let no_interest = epoll::EventFlags::empty();
         epoll::add(&epoll, &eventfd, epoll::EventData::new_u64(SIGNAL), no_interest)
@@ -155,7 +156,7 @@ impl WaitSet {
     }
 
     /// Switches the interest in the eventfd on or off.
-    fn poll_eventfd(&self, eventfd: &OwnedFd, on: bool) -> Result<()> {
+    fn poll_eventfd(&self, eventfd: &Descriptor, on: bool) -> Result<()> {
         let interest = if on { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         let changed = epoll::modify(&self.epoll, eventfd, epoll::EventData::new_u64(SIGNAL), interest);
         if !on {
@@ -269,11 +270,11 @@ impl AsFd for WaitSet {
 }
 
 /// An always readable eventfd for one more set.
-fn shared_eventfd() -> Result<Arc<OwnedFd>> {
+fn shared_eventfd() -> Result<Arc<Descriptor>> {
     thread_local! {
         /// This thread's latest eventfd, and the number of its sets. Threads do not share one: another thread
         /// could hold its lock while the process forks, and then the child could never take the lock.
-        static LAST: Cell<(Weak<OwnedFd>, usize)> = const { Cell::new((Weak::new(), 0)) };
+        static LAST: Cell<(Weak<Descriptor>, usize)> = const { Cell::new((Weak::new(), 0)) };
     }
     // If the thread is ending, its `LAST` is gone, and the set gets a new eventfd.
     let (last, sets) = LAST.try_with(Cell::take).unwrap_or_default();
@@ -281,7 +282,7 @@ fn shared_eventfd() -> Result<Arc<OwnedFd>> {
         Some(shared) if sets < SHARED_BY => (shared, sets + 1),
         _ => {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            (Arc::new(eventfd(1, flags).map_err(Error::io("eventfd"))?), 1)
+            (Arc::new(eventfd(1, flags).map_err(Error::io("eventfd"))?.into()), 1)
         }
     };
     let _ = LAST.try_with(|last| last.set((Arc::downgrade(&shared), sets)));

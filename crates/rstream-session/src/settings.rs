@@ -46,8 +46,7 @@ pub struct Settings {
     /// The options of the device.
     pub connect: ConnectOptions,
     /// Runs code that may contain a cancellation point of the C library (`pthreads(7)`) within a call that
-    /// moves bytes: it ends a connection whose peer violated the protocol, or comes to share memory. A
-    /// program that does not cancel threads uses [`run`].
+    /// moves bytes: it comes to share memory. A program that does not cancel threads uses [`run`].
     pub at_cancellation_point: fn(&mut dyn FnMut()),
 }
 

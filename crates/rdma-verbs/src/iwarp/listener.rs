@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,7 @@ use super::handshake_limit::{self, HandshakeLimit};
 use super::machine::{Agreement, Wire as _};
 use super::request_sockets::{RequestSocket, RequestSockets};
 use super::socket::{self, Socket};
+use crate::descriptor::Descriptor;
 use crate::timer::later;
 use crate::{self as verbs, ConnectOptions, EventTarget, Interest, Result, Signal, Token, WaitSet};
 use iwarp_wire::mpa::MAX_PRIVATE_DATA;
@@ -35,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener of the embedded device.
 pub struct Listener {
-    socket: OwnedFd,
+    socket: Descriptor,
     address: SocketAddr,
     backlog: usize,
     options: ConnectOptions,

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,6 +14,7 @@ use super::machine::{Taken, Wire, copies};
 use super::scratch::Scratch;
 use super::tap::Tap;
 use super::tcp;
+use crate::descriptor::Descriptor;
 use crate::memory::{self, Source};
 use crate::process::Maker;
 use crate::{Error, Result};
@@ -24,7 +25,7 @@ const SEND_FLAGS: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 /// A connected socket, or one that is connecting; never blocks, never raises a signal.
 #[derive(Debug)]
 pub(super) struct Socket {
-    descriptor: OwnedFd,
+    descriptor: Descriptor,
     maker: Maker,
     /// The error that ended the sending side. Input is still received until it ends.
     send_error: Option<Errno>,
@@ -71,7 +72,7 @@ impl Socket {
     }
 
     /// The socket that `descriptor` is, with the keep-alive time that it has. `active`: this side connects.
-    fn new(descriptor: OwnedFd, tuned: Option<Duration>, active: bool) -> Self {
+    fn new(descriptor: Descriptor, tuned: Option<Duration>, active: bool) -> Self {
         let (maker, tap) = (Maker::this_process(), Tap::new(active));
         let (keeps, stays_on_host, answers) = (false, false, false);
         Self { descriptor, maker, send_error: None, keeps, tuned, stays_on_host, answers, tap }
@@ -349,7 +350,7 @@ impl AsFd for Socket {
 }
 
 /// A socket that listens on `address`. Connections that it accepts inherit the options of [`tune`].
-pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> Result<OwnedFd> {
+pub(super) fn listen(address: SocketAddr, backlog: u32, keepalive: Duration) -> Result<Descriptor> {
     let descriptor = open(address)?;
     tune(descriptor.as_fd(), keepalive).map_err(Error::io("setsockopt"))?;
     sockopt::set_socket_reuseaddr(&descriptor, true).map_err(Error::io("SO_REUSEADDR"))?;
@@ -371,7 +372,7 @@ pub(super) fn accept(
     keepalive: Duration,
 ) -> rustix::io::Result<(Socket, Option<SocketAddr>)> {
     let (descriptor, peer) = net::acceptfrom_with(listening, FLAGS)?;
-    let socket = Socket::new(descriptor, Some(keepalive), false);
+    let socket = Socket::new(descriptor.into(), Some(keepalive), false);
     Ok((socket, peer.and_then(|peer| peer.try_into().ok())))
 }
 
@@ -394,9 +395,11 @@ pub(super) fn bound_address(listening: BorrowedFd<'_>) -> Result<SocketAddr> {
     address.try_into().map_err(Error::io("getsockname"))
 }
 
-fn open(address: SocketAddr) -> Result<OwnedFd> {
+fn open(address: SocketAddr) -> Result<Descriptor> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    net::socket_with(family, SocketType::STREAM, FLAGS, None).map_err(Error::io("socket"))
+    net::socket_with(family, SocketType::STREAM, FLAGS, None)
+        .map(Descriptor::from)
+        .map_err(Error::io("socket"))
 }
 
 /// See [`Socket::tune`].

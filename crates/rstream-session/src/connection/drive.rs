@@ -222,7 +222,7 @@ impl<D: Device> Connection<D> {
         self.ended = true;
         self.withdraw();
         let StreamQueuePair { cq, qp, .. } = &mut self.queue_pair;
-        (self.at_cancellation_point)(&mut || cq.abort(*qp));
+        cq.abort(*qp);
         self.stream.on_broken();
     }
 }
