@@ -1,5 +1,5 @@
-//! Shared by the tests that start the C programs of `ffi-tests/`: builds these programs, sets libfabric's
-//! environment variables so that it finds the provider, and starts both ends of a copy.
+//! Shared by the tests that start the C programs of `ffi-tests/`: builds these programs and the provider, sets
+//! libfabric's environment variables so that it finds the provider, and starts both ends of a copy.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -17,12 +17,28 @@ use std::time::{Duration, Instant};
 /// Longest time that a program may run.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The folder with the provider of this build.
-fn provider_folder() -> PathBuf {
-    let own = env::current_exe().expect("the test has a path");
-    let folder = own.parent().expect("the test is in a folder").to_path_buf();
-    assert!(folder.join("librstream_fi.so").exists(), "no librstream_fi.so in {}", folder.display());
-    folder
+/// The folder with the provider. The first call builds it as the test is built: Cargo builds no C library for tests.
+fn provider_folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let own = env::current_exe().expect("the test has a path");
+        // ROOT/[PLATFORM/]PROFILE/deps/TEST
+        let [_, folder, above, ..] = own.ancestors().skip(1).collect::<Vec<_>>()[..] else {
+            panic!("{} is not where Cargo has tests", own.display());
+        };
+        let name = |folder: &Path| folder.file_name().expect("a folder of Cargo").to_owned();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--offline", "--package", "rstream", "--lib", "--profile"]);
+        cargo.arg(if folder.ends_with("debug") { "dev".into() } else { name(folder) });
+        if above.join("CACHEDIR.TAG").exists() {
+            cargo.arg("--target-dir").arg(above);
+        } else {
+            cargo.arg("--target").arg(name(above)).arg("--target-dir").arg(above.join(".."));
+        }
+        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo starts");
+        assert!(built.status.success(), "cargo: {}", String::from_utf8_lossy(&built.stderr));
+        folder.to_path_buf()
+    })
 }
 
 /// The folder with the C programs, which the first call builds.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::descriptor::Descriptor;
-use super::engine::{Engine, State};
+use super::engine::{Engine, Reader, State};
 use super::limits::Limits;
 use super::operation::{self, Entry};
 use super::waiter::Goal;
@@ -106,14 +106,31 @@ impl Queue {
         self.is_signaled || is_enough || self.entries.iter().any(is_failure)
     }
 
-    /// Moves entries to `out`, up to the first failure.
-    #[inline]
-    pub(super) fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
-        if self.entries.is_empty() { Err(Errno::EAGAIN) } else { self.take_some(out) }
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
-    /// The same, if there are entries.
-    fn take_some(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
+    /// Moves entries to `out`, which may have some, up to the first failure.
+    #[inline]
+    pub(super) fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
+        if !self.entries.is_empty() {
+            self.move_entries(out);
+        }
+        if out.count() > 0 {
+            if let Some(descriptor) = &mut self.descriptor {
+                descriptor.end_sleep();
+            }
+            return Ok(());
+        }
+        match self.entries.front() {
+            None => Err(Errno::EAGAIN),
+            Some(Entry::Failure(_)) => Err(Errno::EAVAIL),
+            // There was no room for it.
+            Some(Entry::Success(_)) => Ok(()),
+        }
+    }
+
+    fn move_entries(&mut self, out: &mut CompletionsOut<'_>) {
         let writes = &mut self.writes;
         let mut passes = |entry: &mut Entry| match entry {
             Entry::Success(completion) if out.push(completion) => {
@@ -123,17 +140,6 @@ impl Queue {
             _ => false,
         };
         while self.entries.pop_front_if(&mut passes).is_some() {}
-        if out.count() > 0 {
-            if let Some(descriptor) = &mut self.descriptor {
-                descriptor.end_sleep();
-            }
-            return Ok(());
-        }
-        match self.entries.front() {
-            Some(Entry::Failure(_)) => Err(Errno::EAVAIL),
-            // There was no room for it.
-            _ => Ok(()),
-        }
     }
 }
 
@@ -281,8 +287,8 @@ impl<D: Device> CqOps for CompletionQueue<D> {
     fn read(&self, out: &mut CompletionsOut<'_>) -> Result<()> {
         self.engine.with(|state| {
             // A call without room is made for the progress.
-            if state.queues[self.at].entries.is_empty() || !out.has_room() {
-                state.drive();
+            if state.queues[self.at].is_empty() || !out.has_room() {
+                state.drive_for(Some(Reader { queue: self.at, out }));
             } else {
                 // What is reported as sent does not wait any more.
                 state.cq.uncork();

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use super::armed::Armed;
+use super::completion_queue::Queue;
 use super::endpoint::Link;
 use super::leader::Sleepers;
 use super::limits::Limits;
@@ -83,6 +84,13 @@ struct Lingering {
     shared: Option<usize>,
 }
 
+/// A read that drives the engine. Successes of its queue go to it at once, unless others are queued before them.
+pub(super) struct Reader<'a, 'b> {
+    /// Index of the completion queue that it reads.
+    pub(super) queue: usize,
+    pub(super) out: &'a mut CompletionsOut<'b>,
+}
+
 /// The receives of a shared receive context.
 pub(super) struct SharedReceives {
     pub(super) srq: SrqId,
@@ -149,11 +157,16 @@ impl<D: Device> State<D> {
     /// Takes completions from the device and reports them. The number of one call is bounded: returns whether
     /// the device may have more, as long as it had any.
     pub(super) fn drive(&mut self) -> bool {
+        self.drive_for(None)
+    }
+
+    /// The same, for a read.
+    pub(super) fn drive_for(&mut self, mut reader: Option<Reader<'_, '_>>) -> bool {
         let mut count = BATCH;
         for _ in 0..BATCHES {
             count = self.cq.poll(&mut *self.batch);
-            if count > 0 {
-                self.deliver_batch(count);
+            for at in 0..count {
+                self.deliver(at, reader.as_mut());
             }
             if count < BATCH {
                 break;
@@ -217,7 +230,9 @@ impl<D: Device> State<D> {
     fn notify(&mut self) {
         loop {
             let count = self.cq.take_waiting(&mut *self.batch);
-            self.deliver_batch(count);
+            for at in 0..count {
+                self.deliver(at, None);
+            }
             if count < BATCH {
                 break;
             }
@@ -228,16 +243,9 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Reports the first `count` completions of the batch.
-    fn deliver_batch(&mut self, count: usize) {
-        for at in 0..count {
-            self.deliver(at);
-        }
-    }
-
-    /// Reports the completion at this place of the batch.
+    /// Reports the completion at this place of the batch, while `reader` drives.
     #[inline]
-    fn deliver(&mut self, at: usize) {
+    fn deliver(&mut self, at: usize, reader: Option<&mut Reader<'_, '_>>) {
         let Completion { qp, id, kind, status, length, immediate, .. } = self.batch[at];
         let is_remote_write = kind == CompletionKind::RecvWrite;
         let length = length as usize;
@@ -253,17 +261,17 @@ impl<D: Device> State<D> {
         }
         let (at, operation) = ((id & !SHARED) >> 32, id & u64::from(u32::MAX));
         let (at, operation) = (at as usize, operation as usize);
-        let (done, link) = if id & SHARED == 0 {
-            match self.links.get_mut(at) {
-                Some(link) if link.qp == qp => (link.operations.complete(operation, status), link),
-                // It belongs to an endpoint that is closed.
-                _ => return,
-            }
+        let link = if id & SHARED == 0 {
+            // Otherwise it belongs to an endpoint that is closed.
+            self.links.get_mut(at).filter(|link| link.qp == qp)
         } else {
-            let (Some(shared), Some(&link)) = (self.shared.get_mut(at), self.by_qp.get(&qp)) else { return };
-            let done = shared.operations.complete(operation, status);
-            let Some(link) = self.links.get_mut(link) else { return };
-            (done, link)
+            self.by_qp.get(&qp).and_then(|&link| self.links.get_mut(link))
+        };
+        let Some(link) = link else { return };
+        let done = if id & SHARED == 0 {
+            link.operations.complete(operation, status)
+        } else {
+            self.shared.get_mut(at).and_then(|shared| shared.operations.complete(operation, status))
         };
         let Some(done) = done else { return };
         link.ended(done.kind);
@@ -279,7 +287,17 @@ impl<D: Device> State<D> {
         let entry = match done.failure {
             _ if done.is_injected => return,
             None if report.is_selective && !done.asks => return,
-            None => done.success(length, immediate),
+            None => {
+                let completion = done.completion(length, immediate);
+                if let Some(Reader { queue, out }) = reader
+                    && *queue == report.at
+                    && self.queues.get(*queue).is_some_and(Queue::is_empty)
+                    && out.push(&completion)
+                {
+                    return;
+                }
+                Entry::Success(completion)
+            }
             Some(status) => done.failure(status, length),
         };
         self.queues[report.at].push(entry);
@@ -352,6 +370,7 @@ impl<D: Device> State<D> {
     }
 
     /// Destroys lingering queue pairs whose output has reached the peer's host, or whose time is over.
+    #[inline(never)]
     fn destroy_flushed(&mut self) {
         let now = Instant::now();
         self.destroy_lingering(|cq, one| cq.flushed(one.qp) && !cq.awaits_peer(one.qp) || now >= one.until);
@@ -389,6 +408,7 @@ impl<D: Device> State<D> {
 
 impl Link {
     /// Reports a write of the peer that came with data.
+    #[inline(never)]
     fn report_remote_write(&mut self, entry: Entry, queues: &mut Queues, cq: &mut impl MessageQueues) {
         if self.accesses.is_none() {
             self.counters.count_remote_write();

@@ -75,9 +75,10 @@ impl Operations {
             operation.failure = Some(status);
         }
         operation.left -= 1;
-        let done = (operation.left == 0).then_some(*operation)?;
-        self.by_place.remove(place);
-        Some(done)
+        if operation.left > 0 {
+            return None;
+        }
+        self.by_place.try_remove(place)
     }
 
     /// All of them, in the order of their calls.
@@ -116,12 +117,8 @@ impl Operation {
         Self { kind, context, asks, is_injected: false, room: 0, order: 0, left: 1, failure: None }
     }
 
-    /// The entry of its success, with `length` bytes received.
-    pub(super) fn success(&self, length: usize, data: Option<u64>) -> Entry {
-        Entry::Success(self.completion(length, data))
-    }
-
     /// The entry of its failure. `length` is that of the message, if it was longer than the receive.
+    #[inline(never)]
     pub(super) fn failure(&self, status: CompletionStatus, length: usize) -> Entry {
         let room = self.room as usize;
         let (received, excess) = match status {
@@ -143,7 +140,8 @@ impl Operation {
         self.failure(CompletionStatus::Flushed, 0)
     }
 
-    fn completion(&self, length: usize, data: Option<u64>) -> Completion {
+    /// What is reported of it, with `length` bytes received.
+    pub(super) fn completion(&self, length: usize, data: Option<u64>) -> Completion {
         let data_flag = if data.is_some() { constants::FI_REMOTE_CQ_DATA } else { 0 };
         Completion {
             context: self.context,

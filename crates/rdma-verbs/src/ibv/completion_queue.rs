@@ -146,6 +146,7 @@ impl Cq {
     }
 
     /// Handles the completion of a shared receive.
+    #[inline(never)]
     fn take_shared(&mut self, work: &sys::ibv_wc, srq: SrqId, at: u32) -> Option<Completion> {
         let shared = self.shared.get(&srq)?;
         let number = self.by_wire.get(&work.qp_num);
@@ -206,6 +207,17 @@ impl Cq {
             self.room = Some(next);
         }
         Ok(())
+    }
+
+    /// After enough empty polls, handles the connection manager's events. Returns whether there were any.
+    #[inline(never)]
+    fn poll_connections(&mut self) -> bool {
+        if self.empty_polls < EMPTY_POLLS {
+            return false;
+        }
+        self.empty_polls = 0;
+        let now = now_coarse();
+        now != std::mem::replace(&mut self.cm_polled, now) && self.drive_connections()
     }
 
     /// Handles the connection manager's events of every connection. Returns whether there were any. Deadlines
@@ -328,39 +340,30 @@ const NO_MESSAGES: Error = Error::Unsupported("queue pairs for messages");
 
 impl verbs::CompletionQueue for Cq {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
-        if out.is_empty() {
-            return 0;
-        }
         let mut count = 0;
-        loop {
+        while count < out.len() {
             match self.poll_batch(&mut out[count..]) {
                 Some((more, is_full)) => {
                     count += more;
                     self.empty_polls = 0;
-                    if count == out.len() || count > 0 && !is_full {
-                        return count;
+                    if count > 0 && !is_full {
+                        break;
                     }
                 }
-                None if count > 0 => return count,
-                None if !self.forgotten.is_empty() => {
-                    count = self.flush_forgotten(out);
-                    if count > 0 {
-                        return count;
-                    }
-                }
+                None if count > 0 => break,
                 None => {
                     self.empty_polls += 1;
-                    if self.empty_polls < EMPTY_POLLS {
-                        return 0;
+                    if self.empty_polls < EMPTY_POLLS && self.forgotten.is_empty() {
+                        break;
                     }
-                    self.empty_polls = 0;
-                    let now = now_coarse();
-                    if now == std::mem::replace(&mut self.cm_polled, now) || !self.drive_connections() {
-                        return 0;
+                    count = self.flush_forgotten(out);
+                    if count > 0 || !self.poll_connections() {
+                        break;
                     }
                 }
             }
         }
+        count
     }
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {

@@ -100,10 +100,21 @@ impl QueuePair {
         // SAFETY: the queue pair is valid; the chain and its scatter list are live and copied by the call.
         // The device checks the list against registered regions, which hold their memory.
         let posted = check("ibv_post_recv", unsafe { sys::ibv_post_recv(self.raw(), next, &raw mut bad) });
-        for request in &requests[..taken(&posted, &chain[..requests.len()], bad)] {
+        if posted.is_err() {
+            let taken = taken(&chain[..requests.len()], bad);
+            self.note_receives(&requests[..taken]);
+            return posted;
+        }
+        self.note_receives(requests);
+        Ok(())
+    }
+
+    /// Adds receives that the device has taken to the outstanding requests.
+    #[inline(always)]
+    fn note_receives(&mut self, requests: &[RecvRequest<'_>]) {
+        for request in requests {
             self.receives.push(Posted::User { id: request.id, kind: CompletionKind::Recv, signaled: true });
         }
-        posted
     }
 
     /// Posts all of the sends, or none. If the device takes only a part of them, the connection breaks.
@@ -222,13 +233,21 @@ impl QueuePair {
             }
             set_operation(work, request.operation);
         }
-        let (taken, posted) = self.post_chain(&mut chain[..requests.len()]);
         self.probed = false;
-        for request in &requests[..taken] {
-            let &SendRequest { id, signaled, operation, .. } = request;
+        if let Err((taken, error)) = self.post_chain(&mut chain[..requests.len()]) {
+            self.note_sends(&requests[..taken]);
+            return Err(error);
+        }
+        self.note_sends(requests);
+        Ok(())
+    }
+
+    /// Adds sends that the device has taken to the outstanding requests.
+    #[inline(always)]
+    fn note_sends(&mut self, requests: &[SendRequest<'_>]) {
+        for &SendRequest { id, signaled, operation, .. } in requests {
             self.sends.push(Posted::User { id, kind: kind_of(operation), signaled });
         }
-        posted
     }
 
     /// Whether the request must be signaled although the consumer wants no completion.
@@ -281,12 +300,12 @@ impl QueuePair {
             }
             None => set_operation(work, Operation::Write { remote, immediate: None }),
         }
-        match self.post_chain(&mut chain).1 {
+        match self.post_chain(&mut chain) {
             Ok(()) => {
                 self.sends.push(Posted::Probe);
                 self.liveness.probe_posted(Instant::now());
             }
-            Err(error) => log::debug!("{error}"),
+            Err((_, error)) => log::debug!("{error}"),
         }
     }
 
@@ -297,32 +316,30 @@ impl QueuePair {
         self.probe.as_ref().map(segment)
     }
 
-    /// Links the work requests and posts them. Returns how many the device took, and its error if it refused
-    /// one.
-    fn post_chain(&mut self, chain: &mut [sys::ibv_send_wr]) -> (usize, Result<()>) {
+    /// Links the work requests and posts them. If the device refuses one, returns how many it took, and its error.
+    #[inline(always)]
+    fn post_chain(&mut self, chain: &mut [sys::ibv_send_wr]) -> std::result::Result<(), (usize, Error)> {
         let mut next = std::ptr::null_mut();
         for work in chain.iter_mut().rev() {
             work.next = next;
             next = work;
         }
         if next.is_null() {
-            return (0, Ok(()));
+            return Ok(());
         }
         let mut bad = std::ptr::null_mut();
         // SAFETY: the queue pair is valid; the chain, its gather lists and the inline payload are live and
         // copied by the call. The device checks the keys of other payload against registered regions, which
         // hold their memory.
-        let posted = check("ibv_post_send", unsafe { sys::ibv_post_send(self.raw(), next, &raw mut bad) });
-        (taken(&posted, chain, bad), posted)
+        let result = unsafe { sys::ibv_post_send(self.raw(), next, &raw mut bad) };
+        check("ibv_post_send", result).map_err(|error| (taken(chain, bad), error))
     }
 }
 
-/// How many requests of a chain the device took: all, or those before `bad`.
-fn taken<W>(posted: &Result<()>, chain: &[W], bad: *const W) -> usize {
-    match posted {
-        Ok(()) => chain.len(),
-        Err(_) => chain.iter().position(|work| std::ptr::eq(work, bad)).unwrap_or(0),
-    }
+/// How many requests of a chain the device took if it refused the one at `bad`: those before it.
+#[cold]
+fn taken<W>(chain: &[W], bad: *const W) -> usize {
+    chain.iter().position(|work| std::ptr::eq(work, bad)).unwrap_or(0)
 }
 
 /// Fills the gather list `place` with `slices` and returns its length. If there are more slices than `place`

@@ -21,6 +21,7 @@ impl Cq {
 
     /// Flushes requests that the device has forgotten, if its queue is empty. Returns how many completions the
     /// consumer gets.
+    #[inline(never)]
     pub(super) fn flush_forgotten(&mut self, out: &mut [Completion]) -> usize {
         let mut count = 0;
         while count < out.len()

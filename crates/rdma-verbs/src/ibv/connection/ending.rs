@@ -110,15 +110,20 @@ impl QueuePair {
     #[inline]
     pub(in super::super) fn close_when_flushed(&mut self) {
         if matches!(self.state, State::Closing) && self.flushed() {
-            if !self.is_iwarp() {
-                // This flushes the receives. No send is outstanding that it could harm.
-                self.fail_requests();
-            }
-            self.state = State::Ended;
-            self.liveness.stop();
-            if let Some(id) = &self.id {
-                id.disconnect();
-            }
+            self.finish_closing();
+        }
+    }
+
+    #[cold]
+    fn finish_closing(&mut self) {
+        if !self.is_iwarp() {
+            // This flushes the receives. No send is outstanding that it could harm.
+            self.fail_requests();
+        }
+        self.state = State::Ended;
+        self.liveness.stop();
+        if let Some(id) = &self.id {
+            id.disconnect();
         }
     }
 
@@ -135,6 +140,7 @@ impl QueuePair {
 
     /// Whether the peer's host has acknowledged everything. On InfiniBand the completions show it; on iWARP
     /// only the response to a later read does, so this posts a probe.
+    #[inline(never)]
     pub(in super::super) fn flushed(&mut self) -> bool {
         if self.sends.posted() == 0 || !matches!(self.state, State::Established | State::Closing) {
             return true;
