@@ -22,19 +22,13 @@ fn provider_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let own = env::current_exe().expect("the test has a path");
-        // ROOT/[PLATFORM/]PROFILE/deps/TEST
-        let [_, folder, above, ..] = own.ancestors().skip(1).collect::<Vec<_>>()[..] else {
-            panic!("{} is not where Cargo has tests", own.display());
-        };
-        let name = |folder: &Path| folder.file_name().expect("a folder of Cargo").to_owned();
+        // ROOT/PROFILE/deps/TEST
+        let folder = own.ancestors().nth(2).expect("the test is in a folder of a profile");
+        let profile = folder.file_name().expect("the profile has a name");
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--offline", "--package", "rstream", "--lib", "--profile"]);
-        cargo.arg(if folder.ends_with("debug") { "dev".into() } else { name(folder) });
-        if above.join("CACHEDIR.TAG").exists() {
-            cargo.arg("--target-dir").arg(above);
-        } else {
-            cargo.arg("--target").arg(name(above)).arg("--target-dir").arg(above.join(".."));
-        }
+        cargo.args(["build", "--offline", "--package", "rstream", "--lib"]);
+        cargo.arg("--profile").arg(if profile == "debug" { "dev".as_ref() } else { profile });
+        cargo.arg("--target-dir").arg(folder.join(".."));
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo starts");
         assert!(built.status.success(), "cargo: {}", String::from_utf8_lossy(&built.stderr));
         folder.to_path_buf()
