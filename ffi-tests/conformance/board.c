@@ -17,12 +17,19 @@ void require_rdma(const struct fi_info *info)
         skip("this device has no message endpoints");
 }
 
-uint8_t *registered(struct side *side, struct fid_mr **region)
+uint8_t *region_memory(struct side *side, struct fid_mr **region)
 {
     uint8_t *memory = calloc(1, LENGTH);
 
     CHECK(memory != NULL);
     *region = message_region(side, memory, LENGTH, 0);
+    return memory;
+}
+
+uint8_t *registered(struct side *side, struct fid_mr **region)
+{
+    uint8_t *memory = region_memory(side, region);
+
     CHECK(fi_mr_desc(*region) != NULL);
     return memory;
 }

@@ -19,7 +19,8 @@ struct board {
 /* Skips the test if the device has no message endpoints. */
 bool is_of_rdma(const struct fi_info *info);
 void require_rdma(const struct fi_info *info);
-/* Allocates and registers LENGTH bytes. */
+/* Allocates and registers LENGTH bytes; and checks that an RDMA device gave a descriptor of them. */
+uint8_t *region_memory(struct side *side, struct fid_mr **region);
 uint8_t *registered(struct side *side, struct fid_mr **region);
 
 void board_open(struct board *board);

@@ -5,8 +5,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../iwarp_wire.h"
-
 /* A pair, and memory of each side. */
 struct ends {
     struct pair pair;
@@ -15,20 +13,11 @@ struct ends {
     struct fid_cntr *counter;
 };
 
-static uint8_t *memory_of(struct side *side, struct fid_mr **region)
-{
-    uint8_t *memory = calloc(1, LENGTH);
-
-    CHECK(memory != NULL);
-    *region = message_region(side, memory, LENGTH, 0);
-    return memory;
-}
-
 static void ends_open(struct ends *ends, const struct message_settings *settings)
 {
     messages_open(&ends->pair, settings);
-    ends->here = memory_of(&ends->pair.client, &ends->here_region);
-    ends->there = memory_of(&ends->pair.server, &ends->there_region);
+    ends->here = region_memory(&ends->pair.client, &ends->here_region);
+    ends->there = region_memory(&ends->pair.server, &ends->there_region);
     ends->counter = message_counter(&ends->pair.client, FI_WAIT_UNSPEC);
 }
 
@@ -45,7 +34,7 @@ static void ends_close(struct ends *ends)
     free(ends->there);
 }
 
-/* Waits for the success of the operation with this context, which must be the next in `cq`, and drives the other side. */
+/* Waits for the success of the operation with this context, which must be the next in `cq`. Drives the other side. */
 static void await_pending(struct fid_cq *cq, struct fid_cq *other, uintptr_t context)
 {
     struct fi_cq_data_entry entry;
