@@ -19,7 +19,7 @@ struct board {
 /* Skips the test if the device has no message endpoints. */
 bool is_of_rdma(const struct fi_info *info);
 void require_rdma(const struct fi_info *info);
-/* Allocates and registers LENGTH bytes; and checks that an RDMA device gave a descriptor of them. */
+/* Each allocates and registers LENGTH bytes. The second checks that they have a descriptor, as on RDMA devices. */
 uint8_t *region_memory(struct side *side, struct fid_mr **region);
 uint8_t *registered(struct side *side, struct fid_mr **region);
 

@@ -1,5 +1,5 @@
-//! Descriptors that are closed by a system call of their own: the C library's `close` is a cancellation point
-//! (`pthreads(7)`), and a thread that is cancelled there unwinds through this crate, for which Rust aborts the process.
+//! Descriptors that are closed without the C library, whose `close` is a cancellation point (`pthreads(7)`). A thread
+//! that is cancelled there unwinds through this crate, and Rust aborts the process then.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};

@@ -243,7 +243,7 @@ impl<D: Device> State<D> {
         }
     }
 
-    /// Reports the completion at this place of the batch, while `reader` drives.
+    /// Reports the completion at this place of the batch, to `reader` if it may go there at once.
     #[inline]
     fn deliver(&mut self, at: usize, reader: Option<&mut Reader<'_, '_>>) {
         let Completion { qp, id, kind, status, length, immediate, .. } = self.batch[at];
@@ -262,7 +262,7 @@ impl<D: Device> State<D> {
         let (at, operation) = ((id & !SHARED) >> 32, id & u64::from(u32::MAX));
         let (at, operation) = (at as usize, operation as usize);
         let link = if id & SHARED == 0 {
-            // Otherwise it belongs to an endpoint that is closed.
+            // The index may have passed from a closed endpoint to another one, whose queue pair is another.
             self.links.get_mut(at).filter(|link| link.qp == qp)
         } else {
             self.by_qp.get(&qp).and_then(|&link| self.links.get_mut(link))
