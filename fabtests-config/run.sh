@@ -54,13 +54,30 @@ if [[ -n $device ]]; then
     # The programs take the embedded device if an RDMA device lacks what they ask for, unless they name the
     # fabric.
     options+=(-f "$here/$device.exclude" -C '-f ibv' -L '-f ibv')
-    # runfabtests.sh gives a server a second to listen, which the emulated machine may need for its start alone.
-    sleep() {
-        command sleep "$(($1 * 3))"
-    }
-    export -f sleep
 fi
 server=$(host 4 1) client=$(host 4 0)
+
+# sleep SECONDS: replaces the second that runfabtests.sh gives a server before it starts the client, which a busy
+# machine may need for the server's start alone. Here the server is the only process that listens on TCP, or it
+# ends; RDMA devices do not show who listens.
+sleep() {
+    local tenths
+    if [[ -n ${rdma-} || $1 != 1 ]]; then
+        command sleep "$(($1 * ${rdma:-1}))"
+        return
+    fi
+    for ((tenths = 0; tenths < 300; tenths++)); do
+        command sleep 0.1
+        # The state of a socket that listens, in proc_net_tcp(5).
+        if awk '$4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp /proc/net/tcp6 ||
+            ! kill -0 "$!" 2>/dev/null; then
+            return
+        fi
+    done
+}
+export -f sleep
+# How many seconds the emulated machine waits for each.
+[[ -z $device ]] || export rdma=3
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
