@@ -288,6 +288,7 @@ builds() {
 waits() {
     step contract-gcc conformance_gcc
     step contract-iwarp conformance_iwarp
+    step cancelled-capture cancelled_capture
     step contract-libfabric-2.5 conformance_libfabric2
     step_unless "$(left_out)" contract-headers-2.1 conformance_headers2
     step faults faults_gcc

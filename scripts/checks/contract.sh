@@ -19,6 +19,15 @@ conformance_iwarp() {
     FI_RSTREAM_SHM=0 with_provider "$programs/clang/conformance" -j 4
 }
 
+# A capture adds no cancellation point to a call.
+cancelled_capture() {
+    local capture=$logs/cancelled.pcap
+    rm -f "$capture".*
+    FI_RSTREAM_PCAP=$capture with_provider "$programs/gcc/conformance" 'cancelled threads of messages'
+    # It was made.
+    [[ -s $(printf '%s\n' "$capture".* | head -n 1) ]]
+}
+
 faults_gcc() {
     with_provider "$programs/gcc/faults" -j 2
 }

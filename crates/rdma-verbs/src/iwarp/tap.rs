@@ -5,9 +5,10 @@
 //! delays. A packet from the peer acknowledges the bytes that the system reports as acknowledged when the
 //! device receives it.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Write as _};
+use std::fs::OpenOptions;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -15,13 +16,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::descriptor::Descriptor;
 
 static CAPTURE: OnceLock<Capture> = OnceLock::new();
 
 /// The file; `None` once a write to it has failed.
 #[derive(Debug)]
-struct Capture(Mutex<Option<File>>);
+struct Capture(Mutex<Option<Descriptor>>);
 
 /// Captures into a file what connections of this process send and receive from now on. Only the user may read
 /// the file, because it contains memory of applications, and keys to more of it.
@@ -29,10 +32,11 @@ struct Capture(Mutex<Option<File>>);
 /// # Errors
 /// The file exists or cannot be written, or the process captures already.
 pub fn capture_to(path: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    let file = Descriptor::from(OwnedFd::from(file));
     // Version 2.4, times in nanoseconds, packets without a link's header.
     let header = [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, u32::MAX, 101].map(u32::to_le_bytes);
-    file.write_all(header.as_flattened())?;
+    write_all(&file, header.as_flattened())?;
     CAPTURE.set(Capture(Mutex::new(Some(file)))).map_err(|_| Errno::EXIST.into())
 }
 
@@ -41,11 +45,22 @@ impl Capture {
     /// Connections continue.
     fn write(&self, record: &[u8]) {
         let mut file = self.0.lock();
-        if let Some(Err(error)) = file.as_mut().map(|file| file.write_all(record)) {
+        if let Some(Err(error)) = file.as_ref().map(|file| write_all(file, record)) {
             log::warn!("iwarp: the capture ends before its connections do: {error}");
             *file = None;
         }
     }
+}
+
+/// Writes by system calls of its own, because the C library's `write` is a cancellation point (see [`Descriptor`]).
+fn write_all(file: &Descriptor, mut bytes: &[u8]) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match retry_on_intr(|| rustix::io::write(file.as_fd(), bytes))? {
+            0 => return Err(Errno::NOSPC),
+            count => bytes = &bytes[count..],
+        }
+    }
+    Ok(())
 }
 
 /// Longest payload of a packet.
