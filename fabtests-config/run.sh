@@ -57,26 +57,25 @@ if [[ -n $device ]]; then
 fi
 server=$(host 4 1) client=$(host 4 0)
 
-# sleep SECONDS: replaces the second that runfabtests.sh gives a server before it starts the client, which a busy
-# machine may need for the server's start alone. Here the server is the only process that listens on TCP, or it
-# ends; RDMA devices do not show who listens.
+# sleep SECONDS: runfabtests.sh gives a server a second before it starts the client, which a busy machine may need
+# for the server's start alone. So this waits until somebody listens on TCP as well, which is the server, or the
+# server ends. RDMA devices do not show who listens: there it waits longer.
 sleep() {
     local tenths
-    if [[ -n ${rdma-} || $1 != 1 ]]; then
-        command sleep "$(($1 * ${rdma:-1}))"
-        return
-    fi
+    command sleep "$(($1 * ${rdma:-1}))"
+    [[ -z ${rdma-} && $1 == 1 ]] || return 0
     for ((tenths = 0; tenths < 300; tenths++)); do
-        command sleep 0.1
         # The state of a socket that listens, in proc_net_tcp(5).
         if awk '$4 == "0A" { found = 1 } END { exit !found }' /proc/net/tcp /proc/net/tcp6 ||
             ! kill -0 "$!" 2>/dev/null; then
-            return
+            return 0
         fi
+        command sleep 0.1
     done
 }
 export -f sleep
 # How many seconds the emulated machine waits for each.
+unset rdma
 [[ -z $device ]] || export rdma=3
 
 folder=$(mktemp -d)
