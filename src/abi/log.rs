@@ -37,7 +37,7 @@ const MODULES: [(&str, sys::fi_log_subsys); 6] = [
 
 struct FabricLog;
 
-/// Sends records to libfabric, unless the program has set another logger (possible if it links the rlib).
+/// Sends records to libfabric, from the first call on.
 pub(super) fn start() {
     if ::log::set_logger(&FabricLog).is_ok() {
         ::log::set_max_level(wanted());
