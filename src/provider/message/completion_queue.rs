@@ -111,7 +111,7 @@ impl Queue {
     }
 
     /// Moves entries to `out`, which may have some, up to the first failure.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, out: &mut CompletionsOut<'_>) -> Result<()> {
         if !self.entries.is_empty() {
             self.move_entries(out);
@@ -130,6 +130,7 @@ impl Queue {
         }
     }
 
+    #[inline(never)]
     fn move_entries(&mut self, out: &mut CompletionsOut<'_>) {
         let writes = &mut self.writes;
         let mut passes = |entry: &mut Entry| match entry {

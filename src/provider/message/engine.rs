@@ -305,7 +305,7 @@ impl<D: Device> State<D> {
 
     /// Moves entries of a completion queue to `out`, up to the first failure. Lets writes of peers pass that waited
     /// for that.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, at: usize, out: &mut CompletionsOut<'_>) -> Result<()> {
         let queue = &mut self.queues[at];
         let outcome = queue.take(out);

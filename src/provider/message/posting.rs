@@ -94,35 +94,27 @@ impl<D: Device> Endpoint<D> {
             }
             link.may_post()?;
         }
-        let is_silent = operation.is_injected && !link.counters.is_of_sends();
         if link.sends >= self.sizes.tx {
             return Err(Errno::EAGAIN);
         }
         let (qp, kind) = (link.qp, operation.kind);
-        if is_silent {
-            mark(requests, NO_OPERATION, false);
-            if let Err(error) = state.post_send(qp, requests, more) {
-                return Err(self.refused(state, at, error));
-            }
-            state.link(at)?.statistics.posted(kind, requests);
-            return Ok(());
-        }
-        let place = link.operations.insert(operation);
-        mark(requests, id_of(at, place), true);
-        let posted = state.post_send(qp, requests, more);
-        let link = state.link(at)?;
-        match posted {
-            Ok(()) => {
-                link.statistics.posted(kind, requests);
-                link.sends += 1;
-                link.reads += usize::from(kind == Kind::Read);
-                Ok(())
-            }
-            Err(error) => {
+        let is_silent = operation.is_injected && !link.counters.is_of_sends();
+        let place = (!is_silent).then(|| {
+            link.sends += 1;
+            link.reads += usize::from(kind == Kind::Read);
+            link.operations.insert(operation)
+        });
+        mark(requests, place.map_or(NO_OPERATION, |place| id_of(at, place)), !is_silent);
+        link.statistics.posted(kind, requests);
+        let Err(error) = state.post_send(qp, requests, more) else { return Ok(()) };
+        if let Ok(link) = state.link(at) {
+            link.statistics.not_posted(kind, requests);
+            if let Some(place) = place {
                 link.operations.remove(place);
-                Err(self.refused(state, at, error))
+                link.ended(kind);
             }
         }
+        Err(self.refused(state, at, error))
     }
 
     /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken
@@ -248,7 +240,7 @@ impl<D: Device> MessageOps for Endpoint<D> {
             let Err(error) = posted else { return Ok(()) };
             if let Ok(link) = state.link(at) {
                 link.operations.remove(place);
-                link.receives -= 1;
+                link.ended(Kind::Recv);
             }
             Err(self.refused(state, at, error))
         })

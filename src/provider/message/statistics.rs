@@ -30,12 +30,15 @@ impl Statistics {
     /// Counts an operation that is posted with these requests.
     #[inline(always)]
     pub(super) fn posted(&mut self, kind: Kind, requests: &[SendRequest<'_>]) {
-        let bytes = match requests {
-            // The usual operation costs no loop.
-            [one] => one.payload.len(),
-            _ => bytes_of(requests),
-        };
-        self.add(kind, bytes);
+        self.add(kind, bytes_of(requests));
+    }
+
+    /// The same for one that was counted and is refused.
+    #[cold]
+    pub(super) fn not_posted(&mut self, kind: Kind, requests: &[SendRequest<'_>]) {
+        let moved = &mut self.moved[kind as usize];
+        moved.operations -= 1;
+        moved.bytes -= bytes_of(requests) as u64;
     }
 
     /// Counts a receive that is complete, by the length of the message.
@@ -57,9 +60,13 @@ impl Statistics {
     }
 }
 
-#[inline(never)]
+#[inline(always)]
 fn bytes_of(requests: &[SendRequest<'_>]) -> usize {
-    requests.iter().map(|request| request.payload.len()).sum()
+    match requests {
+        // The usual operation costs no loop.
+        [one] => one.payload.len(),
+        several => several.iter().map(|request| request.payload.len()).sum(),
+    }
 }
 
 /// The statistics of the endpoint at this index, as the application reads them.

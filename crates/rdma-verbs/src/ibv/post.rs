@@ -197,9 +197,12 @@ impl QueuePair {
         // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
         let mut chain: [sys::ibv_send_wr; N] = unsafe { std::mem::zeroed() };
         let first = self.sends.next();
-        // Reserved in one step, so that the buffer does not move while the chain points into it.
-        self.joined.clear();
-        self.joined.reserve(requests.iter().map(|request| self.length_to_join(request)).sum());
+        let to_join = requests.iter().map(|request| self.length_to_join(request)).sum();
+        if to_join > 0 {
+            // Reserved in one step, so that the buffer does not move while the chain points into it.
+            self.joined.clear();
+            self.joined.reserve(to_join);
+        }
         for (at, request) in requests.iter().enumerate() {
             let work = &mut chain[at];
             work.wr_id = self.work_id(false, first.wrapping_add(at as u32));
