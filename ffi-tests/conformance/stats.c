@@ -217,6 +217,29 @@ static void stalls_and_waits(void)
     pair_close(&pair);
 }
 
+/* Injected messages have no limit but the device's queue. What the device refuses is not counted as sent. */
+static void refused_by_device(void)
+{
+    struct pair pair;
+    struct rstream_stats stats;
+    uint64_t sent = 0;
+    ssize_t ret;
+
+    messages_open(&pair, NULL);
+    while ((ret = fi_inject(pair.client.ep, pattern(0, MESSAGE_INJECT), MESSAGE_INJECT, FI_ADDR_UNSPEC)) == 0)
+        sent++;
+    CHECK_RET(ret, -FI_EAGAIN);
+    stats = stats_of(pair.client.ep);
+    CHECK_INT(stats.messages_sent, sent);
+    CHECK_INT(stats.bytes_sent, sent * MESSAGE_INJECT);
+    CHECK_INT(stats.send_waits, 1);
+    CHECK_INT(stats.send_calls, sent + 1);
+    /* The other side's domain would wait for a peer that takes nothing. */
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    pair_close(&pair);
+}
+
 /* A raw peer that connects correctly as a message endpoint, and then sends what the protocol does not allow. */
 static void refused_message(void)
 {
@@ -327,6 +350,7 @@ static const struct test tests[] = {
     TEST(refused_input, "each refusal of a peer's input is counted"),
     TEST(operations_and_bytes, "message endpoints: messages, remote accesses and their bytes, truncations"),
     TEST(stalls_and_waits, "message endpoints: messages that found no receive, calls that found a full queue"),
+    TEST(refused_by_device, "message endpoints: injected messages that found the device's queue full"),
     TEST(refused_message, "message endpoints: a refusal of the peer's input is counted"),
     TEST(other_sizes, "statistics of a program built against an earlier or later header"),
     TEST(refused_names, "fi_open_ops: -FI_ENOSYS for what is not there, -FI_EINVAL, -FI_EBADFLAGS"),
