@@ -4,6 +4,8 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
@@ -31,6 +33,21 @@ impl Drop for Deferral {
         // SAFETY: the C library returned this state, and the pointer for the previous one may be null.
         unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
     }
+}
+
+/// Whether no other thread can cancel this one, because the process has only one. glibc says so since 2.32; with an
+/// older or another C library the answer is always no.
+#[inline]
+pub(super) fn is_only_thread() -> bool {
+    static MANY: AtomicU8 = AtomicU8::new(0);
+    static ONLY: LazyLock<&AtomicU8> = LazyLock::new(|| {
+        // SAFETY: the name ends with a zero.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+        // SAFETY: null, or glibc's variable of this name (`sys/single_threaded.h`), which is a `char` and stays. It
+        // changes only while there is one thread, in that thread.
+        unsafe { found.cast::<AtomicU8>().as_ref() }.unwrap_or(&MANY)
+    });
+    ONLY.load(Ordering::Relaxed) != 0
 }
 
 /// Runs a part of a data call that may contain a cancellation point. Data calls of some devices have none

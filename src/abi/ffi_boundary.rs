@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cancel::Deferral;
+use super::cancel::{Deferral, is_only_thread};
 use super::object::{FidStruct, Object, POISONED};
 use super::ops::Fid;
 use super::{Errno, Result, fork};
@@ -113,7 +113,7 @@ where
     T: Fid,
     R: Reply<V>,
 {
-    let _deferral = T::CANCELLATION_POINTS.then(Deferral::begin);
+    let _deferral = (T::CANCELLATION_POINTS && !is_only_thread()).then(Deferral::begin);
     // SAFETY: the same requirements as those of this function.
     unsafe { call_without_deferral::<S, T, P, V, R>(fid, body) }
 }
