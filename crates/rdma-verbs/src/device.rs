@@ -160,7 +160,8 @@ pub trait ProtectionDomain: Send + Sync {
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<Self::Mr>;
 
     /// Registers `memory` under a key and an address that the consumer chooses. Every peer of the domain's
-    /// queue pairs can guess such a key, and it may be used again immediately after its region is dropped.
+    /// queue pairs can guess such a key, and it may be used again immediately after its region is dropped. No peer can
+    /// invalidate it.
     ///
     /// # Errors
     /// [`Error::KeyTaken`]; [`Error::Unsupported`] if the device chooses keys and addresses.

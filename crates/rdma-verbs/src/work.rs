@@ -102,7 +102,8 @@ pub enum Operation {
         /// [messages](crate::MessageQueues).
         immediate: Option<u64>,
         /// Remote key of the peer to invalidate (Send with Invalidate). The embedded device breaks the
-        /// connection if other queue pairs use the peer's protection domain, and so the key.
+        /// connection if other queue pairs use the peer's protection domain, and so the key, or if the peer
+        /// has [named](crate::ProtectionDomain::register_as) the region.
         invalidate: Option<u32>,
         /// Whether to wake the peer (solicited event).
         solicited: bool,

@@ -50,6 +50,8 @@ struct Region {
     memory: Arc<Memory>,
     address: u64,
     access: Access,
+    /// Whether the consumer has named it, so that no peer can invalidate it.
+    is_named: bool,
     /// Number of RDMA Writes of peers.
     writes: AtomicU64,
 }
@@ -91,8 +93,9 @@ impl ProtectionDomain {
         (local_key, remote_key, address): (u32, u32, u64),
         memory: Arc<Memory>,
         access: Access,
+        is_named: bool,
     ) -> MemoryRegion {
-        let region = Arc::new(Region { memory, address, access, writes: AtomicU64::new(0) });
+        let region = Arc::new(Region { memory, address, access, is_named, writes: AtomicU64::new(0) });
         keys.local.insert(local_key, Arc::clone(&region));
         keys.remote.insert(remote_key, Arc::clone(&region));
         MemoryRegion { local_key, remote_key, region, regions: Arc::clone(&self.regions) }
@@ -105,7 +108,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
     fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
         let mut keys = self.regions.keys.lock();
         let name = self.draw(&keys, memory.len())?;
-        Ok(self.add(&mut keys, name, memory, access))
+        Ok(self.add(&mut keys, name, memory, access, false))
     }
 
     fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<MemoryRegion> {
@@ -115,7 +118,7 @@ impl verbs::ProtectionDomain for ProtectionDomain {
             Some(key) if keys.has(key) => return Err(Error::KeyTaken(key)),
             Some(key) => (key, key),
         };
-        Ok(self.add(&mut keys, (local, remote, name.address), memory, access))
+        Ok(self.add(&mut keys, (local, remote, name.address), memory, access, true))
     }
 }
 
@@ -177,7 +180,12 @@ impl Regions {
 
     /// Invalidates a remote key for a peer.
     pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), Cause> {
-        self.keys.lock().remote.remove(&key).map(drop).ok_or(Cause::Invalidate(key))
+        let mut keys = self.keys.lock();
+        if keys.remote.get(&key).is_none_or(|region| region.is_named) {
+            return Err(Cause::Invalidate(key));
+        }
+        keys.remote.remove(&key);
+        Ok(())
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Region {
     /// Address of its first byte.
     address: u64,
     memory: Arc<Memory>,
+    /// Whether the consumer has named it, so that no peer can invalidate it.
+    is_named: bool,
     valid: AtomicBool,
     /// Number of RDMA Writes that were placed in it.
     writes: AtomicU64,
@@ -101,31 +103,28 @@ impl ProtectionDomain {
     }
 
     /// Invalidates a key for a peer. Returns whether it was a valid key that this peer, and no other, could
-    /// use: all queue pairs of a domain share its keys [RFC 5040 5.3-8, 7.2-5, 8.1.1-7].
+    /// use: all queue pairs of a domain share its keys [RFC 5040 5.3-8, 7.2-5, 8.1.1-7]. The consumer keeps a region
+    /// that it has named ([`verbs::ProtectionDomain::register_as`]).
     #[must_use]
     pub fn invalidate(&self, stag: u32) -> bool {
         let mut table = self.table.write();
         let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let alone = table.queue_pairs <= 1;
-        let Some(region) = table.find(stag).filter(|region| alone && region.access.intersects(remote)) else {
-            return false;
-        };
+        let may_go = |region: &&Arc<Region>| alone && !region.is_named && region.access.intersects(remote);
+        let Some(region) = table.find(stag).filter(may_go) else { return false };
         region.invalidate();
         table.keys.insert(stag, Key::GivenUp);
         true
     }
-}
 
-impl verbs::ProtectionDomain for ProtectionDomain {
-    type Mr = MemoryRegion;
-
-    /// Registers memory with these rights [RFC 5040 8.1.1-4, 8.1.1-5]
-    /// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
-    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
-        self.register_as(memory, access, RegionName::default())
-    }
-
-    fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<MemoryRegion> {
+    /// Registers memory, which keeps its key if it `is_named` by the consumer.
+    fn insert(
+        &self,
+        memory: Arc<Memory>,
+        access: Access,
+        name: RegionName,
+        is_named: bool,
+    ) -> Result<MemoryRegion> {
         let RegionName { key, address } = name;
         let mut table = self.table.write();
         let stag = match key.map(NonZeroU32::get) {
@@ -138,11 +137,26 @@ impl verbs::ProtectionDomain for ProtectionDomain {
             access,
             address,
             memory,
+            is_named,
             valid: AtomicBool::new(true),
             writes: AtomicU64::new(0),
         });
         table.keys.insert(stag, Key::Valid(Arc::clone(&region)));
         Ok(MemoryRegion { region, domain: self.clone(), is_drawn: key.is_none() })
+    }
+}
+
+impl verbs::ProtectionDomain for ProtectionDomain {
+    type Mr = MemoryRegion;
+
+    /// Registers memory with these rights [RFC 5040 8.1.1-4, 8.1.1-5]
+    /// [RFC 5041 8.3-1, 8.3-2, 8.3.1-4, 8.3.1-5].
+    fn register(&self, memory: Arc<Memory>, access: Access) -> Result<MemoryRegion> {
+        self.insert(memory, access, RegionName::default(), false)
+    }
+
+    fn register_as(&self, memory: Arc<Memory>, access: Access, name: RegionName) -> Result<MemoryRegion> {
+        self.insert(memory, access, name, true)
     }
 }
 
@@ -464,6 +478,20 @@ mod tests {
             drop(region);
             assert!(cache.find(7).is_none());
         }
+    }
+
+    #[test]
+    fn only_a_region_without_a_name_can_be_invalidated() {
+        let domain = ProtectionDomain::default();
+        let drawn = register(&domain, Access::REMOTE_READ);
+        for key in [None, NonZeroU32::new(7)] {
+            let name = RegionName { key, address: 0 };
+            let named = domain.register_as(Memory::zeroed(1).unwrap(), Access::REMOTE_READ, name).unwrap();
+            assert!(!domain.invalidate(named.remote_key()));
+            assert!(domain.find(named.remote_key()).is_some());
+        }
+        assert!(domain.invalidate(drawn.remote_key()));
+        assert!(domain.find(drawn.remote_key()).is_none());
     }
 
     /// [RFC 5040 8.1.1-3, 8.1.1-5] [RFC 5041 7.1-10, 7.1-11, 7.1-12, 8.3-1, 8.3.1-3, 8.3.1-5]
