@@ -1,6 +1,8 @@
 /* Contract, section Message endpoints: operations on memory that the process may not read or write. */
 #include "message.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 /* Longer than what is copied: the system accesses the rest itself. */
@@ -192,11 +194,45 @@ static void unwritable_region(void)
     unmap_pages(target, LONG);
 }
 
+/* Messages that the socket takes in part, in a process whose first thread has ended: it has no memory by its number. */
+static void *send_without_first(void *first)
+{
+    enum { SENDS = 16 };
+    static uint8_t memory[LONG], got[LONG];
+    struct pair pair;
+
+    CHECK_INT(pthread_join(*(pthread_t *)first, NULL), 0);
+    messages_open(&pair, NULL);
+    memset(memory, 'x', LONG);
+    for (unsigned i = 0; i < SENDS; i++)
+        post_send(pair.client.ep, memory, LONG, i);
+    for (unsigned i = 0; i < SENDS; i++) {
+        post_recv(pair.server.ep, got, LONG, i);
+        CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, LONG);
+        CHECK_BYTES(got, memory, LONG);
+    }
+    for (unsigned i = 0; i < SENDS; i++)
+        (void)await_done(pair.client.cq, i, SENT);
+    pair_close(&pair);
+    exit(0);
+}
+
+static void first_thread_ended(void)
+{
+    static pthread_t first;
+    pthread_t other;
+
+    first = pthread_self();
+    CHECK_INT(pthread_create(&other, NULL, send_without_first, &first), 0);
+    pthread_exit(NULL);
+}
+
 static const struct test tests[] = {
     TEST(unreadable_memory, "a message or write in memory that cannot be read, or only in part: FI_EFAULT, and the end"),
     TEST(unreadable_region, "a read of memory that can be read only in part: it fails, and both sides end"),
     TEST(unwritable_region, "a peer's write to memory that cannot be written: both sides end, no receive is to blame"),
     TEST(unwritable_memory, "a message or response to memory that cannot be written: FI_EFAULT once, and the end"),
+    TEST(first_thread_ended, "long messages in a process whose first thread has ended"),
 };
 
 const struct section message_memory_section = SECTION("message memory", tests);
