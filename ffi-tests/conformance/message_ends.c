@@ -729,23 +729,47 @@ static void refused_after_shutdown(void)
 
 /* An access is refused behind a message that waits for a receive, for five seconds: it ends, and the message is still
  * received. */
-static void refused_behind_waiting(void)
+static void refuse_behind_waiting(struct pair *pair)
 {
     enum { NO_KEY = 77, READ = 1 };
-    struct pair pair;
     uint8_t got[8];
     int64_t start;
 
-    messages_open(&pair, NULL);
-    CHECK_OK(fi_inject(pair.server.ep, "x", 1, FI_ADDR_UNSPEC));
-    CHECK_OK(fi_read(pair.client.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
+    CHECK_OK(fi_inject(pair->server.ep, "x", 1, FI_ADDR_UNSPEC));
+    CHECK_OK(fi_read(pair->client.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
     start = now_ms();
-    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_ECANCELED);
+    (void)await_failed(pair->client.cq, READ, WAS_READ, FI_ECANCELED);
     CHECK_BETWEEN(now_ms() - start, 4500, 8000);
-    check_no_event(pair.client.eq);
-    post_recv(pair.client.ep, got, 1, 2);
-    CHECK_INT(await_done(pair.client.cq, 2, RECEIVED).len, 1);
-    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    check_no_event(pair->client.eq);
+    post_recv(pair->client.ep, got, 1, 2);
+    CHECK_INT(await_done(pair->client.cq, 2, RECEIVED).len, 1);
+    (void)await_event(pair->client.eq, FI_SHUTDOWN);
+}
+
+static void refused_behind_waiting(void)
+{
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    refuse_behind_waiting(&pair);
+    pair_close(&pair);
+}
+
+/* The refusing side has another connection, and finds those that have something to do by their sockets. */
+static void refused_beside_another(void)
+{
+    struct fid_ep *other;
+    struct side client;
+    struct pair pair;
+
+    messages_open(&pair, NULL);
+    other = message_beside(&pair, &client, NULL);
+    refuse_behind_waiting(&pair);
+    (void)await_event(pair.server.eq, FI_SHUTDOWN);
+    CHECK_OK(fi_inject(other, "y", 1, FI_ADDR_UNSPEC));
+    check_no_event(client.eq);
+    close_fid(&other->fid);
+    side_close(&client);
     pair_close(&pair);
 }
 
@@ -789,6 +813,7 @@ static const struct test tests[] = {
     TEST(closed_before_received, "fi_close before the peer receives, which sends first: its messages arrive"),
     TEST(refused_while_full, "a side refuses an access behind messages that wait in its socket: they arrive, and FI_EACCES"),
     TEST(refused_behind_waiting, "a refused access behind a message without a receive ends after five seconds, the message stays"),
+    TEST(refused_beside_another, "the same if the refusing side has another connection, which goes on"),
     TEST(domain_closed_beside_idle, "fi_close of the domain after a refused access does not wait for an idle peer"),
     TEST(refused_after_shutdown, "a side refuses a read, and takes nothing more: FI_EACCES, also after fi_shutdown"),
 };

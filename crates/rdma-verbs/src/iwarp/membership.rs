@@ -3,8 +3,9 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::{EventTarget, Interest, QpId, Result, Signal, Token, WaitSet};
+use crate::{EventTarget, Interest, QpId, Result, Signal, Timer, Token, WaitSet};
 
 /// The wait sets that report when to poll a completion queue, for all its queue pairs.
 #[derive(Clone, Copy)]
@@ -31,6 +32,8 @@ pub(super) struct Membership {
     watching: Vec<EventTarget>,
     /// The interest in the poll sets; `None`: the socket is in none of them.
     interest: Option<Interest>,
+    /// In the poll sets while the socket is. Boxed, because few connections end by a fault.
+    timer: Option<Box<Timer>>,
     /// Reports connection events, as long as one may come.
     events: Option<Events>,
 }
@@ -46,7 +49,7 @@ struct Events {
 
 impl Membership {
     pub(super) fn new(number: QpId) -> Self {
-        Self { number, watching: Vec::new(), interest: None, events: None }
+        Self { number, watching: Vec::new(), interest: None, timer: None, events: None }
     }
 
     /// From now on `target` reports connection events, at first when the socket has the state `interest`.
@@ -122,12 +125,29 @@ impl Membership {
         self.interest = Some(wanted);
     }
 
+    /// Makes the poll sets report the queue pair at the time `at`, and from then on until it is removed, whatever
+    /// state the socket has, which is in the sets.
+    pub(super) fn report_at(&mut self, at: Instant, sets: PollSets<'_>) {
+        let added = Timer::new().and_then(|timer| {
+            timer.set(Some(at))?;
+            self.poll_sets(sets)
+                .try_for_each(|(set, token)| set.add(timer.as_fd(), token, Interest::Read))?;
+            Ok(timer)
+        });
+        match added {
+            Ok(timer) => self.timer = Some(Box::new(timer)),
+            Err(error) => log::warn!("iwarp: no timer for queue pair {}: {error}", self.number.0),
+        }
+    }
+
     /// Removes the socket from the poll sets.
     pub(super) fn remove(&mut self, socket: BorrowedFd<'_>, sets: PollSets<'_>) {
+        let timer = self.timer.take();
         if self.interest.take().is_some() {
             for (set, _) in self.poll_sets(sets) {
-                // It cannot fail: `interest` says that the socket is there.
+                // It cannot fail: `interest` says that the socket is there, and the timer is where the socket is.
                 let _ = set.remove(socket);
+                let _ = timer.as_ref().map(|timer| set.remove(timer.as_fd()));
             }
         }
     }
@@ -159,10 +179,9 @@ impl Membership {
 
     /// Adds the socket to `set`, which becomes one of the poll sets.
     pub(super) fn add_to(&self, socket: &impl AsFd, set: &WaitSet, token: Token) -> Result<()> {
-        match self.interest {
-            Some(interest) => set.add(socket.as_fd(), token, interest),
-            None => Ok(()),
-        }
+        let Some(interest) = self.interest else { return Ok(()) };
+        set.add(socket.as_fd(), token, interest)?;
+        self.timer.as_ref().map_or(Ok(()), |timer| set.add(timer.as_fd(), token, Interest::Read))
     }
 
     /// Removes the socket from `set`, which is no longer one of the poll sets.
@@ -170,6 +189,7 @@ impl Membership {
         if self.interest.is_some() {
             // As in `remove`.
             let _ = set.remove(socket.as_fd());
+            let _ = self.timer.as_ref().map(|timer| set.remove(timer.as_fd()));
         }
     }
 }

@@ -215,8 +215,14 @@ impl QueuePair {
         } else {
             self.machine.flush(fault.as_ref(), sink);
             if is_violation {
-                self.phase = Phase::Terminating(Terminating::now());
+                let ending = Terminating::now();
+                let until = ending.until;
+                self.phase = Phase::Terminating(ending);
                 self.end_terminating(THOROUGH_ROUNDS, sets);
+                if matches!(self.phase, Phase::Terminating(_)) {
+                    // The socket of a peer that is silent reports nothing.
+                    self.membership.report_at(until, sets);
+                }
             } else {
                 self.shut_down(sets);
             }
