@@ -39,6 +39,15 @@ pub(super) fn buffer_of(places: &[Place]) -> Buffer<'_> {
     if places.is_empty() { Buffer::Empty } else { Buffer::Places(places) }
 }
 
+/// The error of a request that the device refuses.
+pub(super) fn errno_of_post(error: Error) -> Errno {
+    match error {
+        Error::QueueFull { .. } => Errno::EAGAIN,
+        Error::OutOfRange { .. } => Errno::EMSGSIZE,
+        other => errno_of(other),
+    }
+}
+
 /// Refuses flags that a receive does not have.
 pub(super) fn check_receive_flags(flags: u64) -> Result<()> {
     if flags & !RECV_FLAGS == 0 { Ok(()) } else { Err(Errno::EBADFLAGS) }
@@ -127,14 +136,12 @@ impl<D: Device> Endpoint<D> {
     #[cold]
     fn refused(&self, state: &mut State<D>, at: usize, error: Error) -> Errno {
         match error {
-            Error::QueueFull { .. } => Errno::EAGAIN,
             Error::BadState { .. } => {
                 // Queues the event of the end, unless completions have to be read first.
                 self.advance(state, at);
                 state.link(at).and_then(Link::may_post).err().unwrap_or(Errno::EAGAIN)
             }
-            Error::OutOfRange { .. } => Errno::EMSGSIZE,
-            other => errno_of(other),
+            other => errno_of_post(other),
         }
     }
 

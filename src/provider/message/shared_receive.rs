@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use super::engine::{Engine, SharedReceives, shared_id_of};
 use super::operation::{Kind, Operation, Operations};
-use super::posting::{buffer_of, check_receive_flags};
+use super::posting::{buffer_of, check_receive_flags, errno_of_post};
 use crate::abi::info::RxAttr;
 use crate::abi::{CmOps, EndpointOps, Errno, Fid, MessageOps, MessageReceive, Result, UserContext};
 use crate::provider::children::Child;
@@ -85,7 +85,7 @@ impl<D: Device> MessageOps for SharedReceive<D> {
             if posted.is_err() {
                 state.shared[self.at].operations.remove(at);
             }
-            posted.map_err(errno_of)
+            posted.map_err(errno_of_post)
         })
     }
 }
