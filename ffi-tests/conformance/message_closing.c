@@ -489,6 +489,92 @@ static void completed_before_close(void)
     pair_close(&pair);
 }
 
+/* ---- what remains of a closed endpoint ---------------------------------------------------- */
+
+/* The end is found by reading completions, and the endpoint closed before its event is read: a reader of events sleeps,
+ * although the peer has not ended its part yet. */
+static void closed_before_event(void)
+{
+    enum { NO_KEY = 77, MS = 500 };
+    struct fi_cq_data_entry entry;
+    struct fi_eq_cm_entry event;
+    struct pair pair;
+    uint8_t got[8];
+    uint32_t kind;
+    int64_t cpu;
+
+    messages_open(&pair, NULL);
+    post_recv(pair.server.ep, got, sizeof got, 1);
+    CHECK_OK(fi_inject_write(pair.client.ep, "x", 1, FI_ADDR_UNSPEC, 0, NO_KEY));
+    /* The peer makes no calls from now on. */
+    while (fi_cq_read(pair.server.cq, &entry, 1) == -FI_EAGAIN)
+        ;
+    (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
+    close_fid(&pair.server.ep->fid);
+    pair.server.ep = NULL;
+    cpu = cpu_ms();
+    CHECK_RET(fi_eq_sread(pair.server.eq, &kind, &event, sizeof event, MS, 0), -FI_EAGAIN);
+    check_idle("a reader of events beside a closed endpoint", cpu, MS);
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
+/* Of the first side that is opened, the client. */
+static struct fid_cntr *injects;
+
+static void count_injects(struct side *side)
+{
+    if (injects)
+        return;
+    injects = message_counter(side, FI_WAIT_UNSPEC);
+    CHECK_OK(fi_ep_bind(side->ep, &injects->fid, FI_SEND));
+}
+
+/* Injected messages that are not complete when the endpoint is closed, because they follow a read, are counted. */
+static void closed_with_injected(void)
+{
+    enum { SENDS = 3 };
+    struct message_settings settings = {.prepare = count_injects};
+    static uint8_t memory[8], local[8];
+    struct fid_mr *region;
+    struct pair pair;
+
+    messages_open(&pair, &settings);
+    region = message_region(&pair.server, memory, sizeof memory, 1);
+    CHECK_OK(fi_read(pair.client.ep, local, sizeof local, NULL, FI_ADDR_UNSPEC, 0, 1, NULL));
+    for (unsigned i = 0; i < SENDS; i++)
+        CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    CHECK_INT(fi_cntr_read(injects) + fi_cntr_readerr(injects), SENDS);
+    CHECK_OK(fi_close(&injects->fid));
+    close_fid(&region->fid);
+    pair_close(&pair);
+}
+
+/* A side that has read no event, only completions, is connected and can end the connection. */
+static void shuts_down_unread(void)
+{
+    struct fi_cq_data_entry entry;
+    struct pair pair = {0};
+    struct event request;
+    uint8_t got;
+
+    request = message_request(&pair.listener, &pair.client, NULL);
+    message_server(&pair.listener, &pair.server, &request, NULL);
+    CHECK_OK(fi_accept(pair.server.ep, NULL, 0));
+    post_recv(pair.server.ep, &got, 1, 1);
+    while (!read_event(pair.client.eq, &request))
+        CHECK_RET(fi_cq_read(pair.server.cq, &entry, 1), -FI_EAGAIN);
+    CHECK_INT(request.kind, FI_CONNECTED);
+    CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+    while (fi_cq_read(pair.server.cq, &entry, 1) == -FI_EAGAIN)
+        ;
+    CHECK_OK(fi_shutdown(pair.server.ep, 0));
+    (void)await_event(pair.client.eq, FI_SHUTDOWN);
+    pair_close(&pair);
+}
+
 static const struct test tests[] = {
     TEST(accepts_after_listener, "a request that was read is accepted after its passive endpoint is closed"),
     TEST(shuts_down, "fi_shutdown by either side: what was sent arrives, then FI_SHUTDOWN once at both"),
@@ -505,6 +591,9 @@ static const struct test tests[] = {
     TEST(read_end, "after the end: -FI_EAGAIN, and -FI_ENOTCONN at once when FI_SHUTDOWN is read"),
     TEST(injected_before_close, "injected messages arrive although the endpoint was closed"),
     TEST(completed_before_close, "complete messages arrive although others were cancelled by closing the endpoint"),
+    TEST(closed_before_event, "fi_close before the end is read, beside a silent peer: a reader of events sleeps"),
+    TEST(closed_with_injected, "injected messages behind a read that is unanswered are counted by fi_close"),
+    TEST(shuts_down_unread, "fi_shutdown by a side that has read completions, but no event"),
 };
 
 const struct section message_closing_section = SECTION("closing message endpoints", tests);

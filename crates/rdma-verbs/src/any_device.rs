@@ -297,6 +297,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.give_up(qp))
     }
 
+    fn end_events(&mut self, qp: QpId) {
+        each!(self, Self, cq => cq.end_events(qp));
+    }
+
     fn post_corked(&mut self, qp: QpId, requests: &[SendRequest<'_>], more: bool) -> Result<()> {
         each!(self, Self, cq => cq.post_corked(qp, requests, more))
     }

@@ -114,6 +114,11 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
+    /// Reports no more events of a queue pair: its event target hears nothing of it from now on.
+    fn end_events(&mut self, qp: QpId) {
+        let _ = qp;
+    }
+
     /// Whether the connection ended by a fault of the peer's, such as a refused access, and the peer has not ended its
     /// output yet. Destroying the queue pair before that may reset the connection, and the peer may learn of the reset
     /// before it has taken the reason.

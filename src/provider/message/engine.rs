@@ -349,12 +349,17 @@ impl<D: Device> State<D> {
         if let Some(accesses) = &link.accesses {
             link.counters.take_over(accesses);
         }
-        for operation in link.operations.into_ordered().iter().filter(|operation| !operation.is_injected) {
+        for operation in &link.operations.into_ordered() {
             link.counters.count(operation.kind, false);
+            if operation.is_injected {
+                continue;
+            }
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());
         }
         if may_linger && (!self.cq.flushed(qp) || self.cq.awaits_peer(qp)) {
+            // Nobody takes them any more.
+            self.cq.end_events(qp);
             self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {
             self.cq.destroy_qp(qp);

@@ -350,6 +350,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         self.inner.give_up(qp)
     }
 
+    fn end_events(&mut self, qp: QpId) {
+        self.inner.end_events(qp);
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         self.inner.awaits_peer(qp)
     }

@@ -3,6 +3,7 @@
 mod connections;
 mod device_queue;
 mod forgotten;
+mod retiring;
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -24,6 +25,7 @@ use crate::{
     self as verbs, ANY_DEPTH, Completion, Error, EventTarget, Interest, QpCapabilities, QpId, RecvRequest,
     Result, SendRequest, SrqId, Timer, WaitSet,
 };
+use retiring::Retiring;
 
 /// Most completions polled from the device in one call.
 const BATCH: usize = 16;
@@ -51,6 +53,7 @@ pub struct Cq {
     left_behind: u32,
     /// On soft iWARP: queue pairs that have ended, and may have requests that the device has forgotten.
     forgotten: Vec<QpId>,
+    retiring: Vec<Retiring>,
     /// The target that completions and the ends of connections wake.
     wait: Option<EventTarget>,
     /// A source of that wait set. It wakes a sleeping caller, because a peer's host has to be probed even if
@@ -78,6 +81,7 @@ impl Cq {
             room,
             left_behind: 0,
             forgotten: Vec::new(),
+            retiring: Vec::new(),
             wait: None,
             keepalive_timer: None,
             keepalive: None,
@@ -223,6 +227,7 @@ impl Cq {
     /// Handles the connection manager's events of every connection. Returns whether there were any. Deadlines
     /// are left to [`verbs::Connections::poll_event`].
     fn drive_connections(&mut self) -> bool {
+        self.retiring.iter_mut().for_each(Retiring::drive);
         self.queue_pairs.iter_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
     }
 
@@ -251,6 +256,7 @@ fn now_coarse() -> Timespec {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.queue_pairs.drain(..).for_each(connection::destroy);
+        self.retiring.drain(..).for_each(Retiring::end);
     }
 }
 
@@ -266,7 +272,11 @@ impl verbs::QueuePairs for Cq {
             let queue_pair = self.queue_pairs.remove(at);
             self.by_wire.remove(&queue_pair.wire_number());
             self.left_behind = self.left_behind.saturating_add(queue_pair.completions());
-            connection::destroy(queue_pair);
+            if queue_pair.may_leave_shared() {
+                self.retiring.push(Retiring::new(queue_pair));
+            } else {
+                connection::destroy(queue_pair);
+            }
         }
     }
 
@@ -320,7 +330,14 @@ impl verbs::MessageQueues for Cq {
         Ok(number)
     }
 
+    fn end_events(&mut self, qp: QpId) {
+        if let Some(queue_pair) = self.get_mut(qp) {
+            queue_pair.end_events();
+        }
+    }
+
     fn destroy_srq(&mut self, srq: SrqId) -> Result<()> {
+        self.end_retirement_of(srq);
         // Each queue pair of it has a reference.
         if Arc::strong_count(self.srq(srq)?) > 1 {
             return Err(Error::BadState { state: "using it", what: "destroying a shared receive queue" });
@@ -353,9 +370,11 @@ impl verbs::CompletionQueue for Cq {
                 None if count > 0 => break,
                 None => {
                     self.empty_polls += 1;
-                    if self.empty_polls < EMPTY_POLLS && self.forgotten.is_empty() {
+                    let is_idle = self.forgotten.is_empty() && self.retiring.is_empty();
+                    if self.empty_polls < EMPTY_POLLS && is_idle {
                         break;
                     }
+                    self.end_retirements();
                     count = self.flush_forgotten(out);
                     if count > 0 || !self.poll_connections() {
                         break;

@@ -13,6 +13,7 @@ mod ending;
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdma_sys as sys;
@@ -116,6 +117,7 @@ impl QueuePair {
         let channel = Channel::open()?;
         let id = Id::create(&channel)?;
         targets.add(&channel)?;
+        self.event_set = Some(Arc::clone(&targets.events.wait));
         let attempt = Attempt::new(options, private_data);
         let started = local
             .map_or(Ok(()), |local| id.bind(local))
@@ -143,16 +145,17 @@ impl QueuePair {
         let channel = Channel::open()?;
         id.migrate(&channel)?;
         targets.add(&channel)?;
+        self.event_set = Some(Arc::clone(&targets.events.wait));
         self.remember_addresses(&id);
         self.id = Some(id);
         self.state = State::Attempting(Stage::Accepting, Attempt::new(options, private_data));
         let own = self.parameters().reads;
         let most = self.context().max_reads.responder;
-        let reads = ReadDepths {
-            initiator: own.initiator.min(offered.initiator),
-            responder: own.responder.max(offered.responder).min(most),
-        };
-        let accepted = self.move_to_ready().and_then(|()| match &self.id {
+        // InfiniBand serves as many reads as the peer asks for; a request of iWARP may not say how many.
+        let served = if self.is_iwarp() { own.responder.max(offered.responder) } else { offered.responder };
+        let reads =
+            ReadDepths { initiator: own.initiator.min(offered.initiator), responder: served.min(most) };
+        let accepted = self.move_to_ready(reads).and_then(|()| match &self.id {
             Some(id) => id.accept(&Parameters { reads, ..self.parameters() }, private_data),
             None => Ok(()),
         });
@@ -179,14 +182,14 @@ impl QueuePair {
     }
 
     /// Moves an InfiniBand queue pair to the state Ready to Send. For iWARP the kernel does that.
-    fn move_to_ready(&self) -> Result<()> {
+    fn move_to_ready(&self, reads: ReadDepths) -> Result<()> {
         use sys::ibv_qp_state as state;
         if self.is_iwarp() {
             return Ok(());
         }
         [state::IBV_QPS_INIT, state::IBV_QPS_RTR, state::IBV_QPS_RTS]
             .into_iter()
-            .try_for_each(|to| self.move_to(to))
+            .try_for_each(|to| self.move_to(to, reads))
     }
 
     /// Handles the events of the connection manager. Returns whether there were any.
@@ -275,7 +278,7 @@ impl QueuePair {
                 connected.map(|()| Stage::Requesting)
             }
             (Stage::Requesting, kind::RDMA_CM_EVENT_CONNECT_RESPONSE) => {
-                match self.move_to_ready().and_then(|()| id.establish()) {
+                match self.move_to_ready(self.parameters().reads).and_then(|()| id.establish()) {
                     Ok(()) => return self.established(event.private_data),
                     Err(error) => Err(error),
                 }

@@ -280,7 +280,9 @@ impl Context {
         let queue = Arc::new(Queue::create(self, 1)?);
         let queue_pair =
             QueuePair::create(QpId(0), &Pd::alloc(self)?, &queue, wanted, Purpose::Messages(None))?;
-        Ok(queue_pair.granted.inline.min(MAX_INLINE))
+        let granted = queue_pair.granted.inline.min(MAX_INLINE);
+        self.limit_inline(granted);
+        Ok(granted)
     }
 
     pub(super) fn raw(&self) -> *mut sys::ibv_context {
@@ -299,8 +301,8 @@ impl Context {
         std::iter::once(most).chain(smaller.into_iter().filter(move |&size| size < most))
     }
 
-    /// Notes that the device refused larger inline sizes than this.
-    pub(super) fn limit_inline(&self, size: usize) {
+    /// Notes that the device refuses larger inline sizes than this, for a send queue of any depth.
+    fn limit_inline(&self, size: usize) {
         self.inline.fetch_min(size, Ordering::Relaxed);
     }
 

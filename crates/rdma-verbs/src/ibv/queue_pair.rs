@@ -19,7 +19,7 @@ use super::outstanding::{Outstanding, Posted};
 use super::shared_queue::SharedQueue;
 use crate::{
     BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities,
-    QpId, Result,
+    QpId, Result, SrqId, WaitSet,
 };
 
 /// Most segments of one send.
@@ -61,6 +61,8 @@ pub(super) struct QueuePair {
     pub(super) receives: Outstanding,
     pub(super) state: State,
     pub(super) events: VecDeque<ConnectionEvent>,
+    /// The wait set of the event target, which has the connection's channel.
+    pub(super) event_set: Option<Arc<WaitSet>>,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) liveness: Liveness,
@@ -116,9 +118,6 @@ impl QueuePair {
             let raw = unsafe { (context.library.ibv_create_qp)(pd.handle().raw(), &raw mut request) };
             created = check_pointer("ibv_create_qp", raw).map(|raw| (raw, request.cap));
             if created.is_ok() {
-                if inline < wanted.inline {
-                    context.limit_inline(inline);
-                }
                 break;
             }
         }
@@ -145,6 +144,7 @@ impl QueuePair {
             receives: Outstanding::new(if is_shared { 0 } else { cap.max_recv_wr }),
             state: State::Idle,
             events: VecDeque::new(),
+            event_set: None,
             local: None,
             peer: None,
             liveness: Liveness::default(),
@@ -176,8 +176,9 @@ impl QueuePair {
         self.modify(&mut attributes, which.0 as i32)
     }
 
-    /// Moves the queue pair to a later state, with the connection manager's attributes.
-    pub(super) fn move_to(&self, state: sys::ibv_qp_state::Type) -> Result<()> {
+    /// Moves the queue pair to a later state, with the connection manager's attributes and at most these read depths.
+    /// Until the manager has sent the reply, it has those of the request.
+    pub(super) fn move_to(&self, state: sys::ibv_qp_state::Type, reads: ReadDepths) -> Result<()> {
         let Some(id) = &self.id else { return Ok(()) };
         let (mut attributes, mut mask) = id.queue_pair_attributes(state)?;
         if state == sys::ibv_qp_state::IBV_QPS_INIT {
@@ -188,6 +189,8 @@ impl QueuePair {
             attributes.min_rnr_timer = RNR_TIMER;
             mask |= sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
         }
+        attributes.max_dest_rd_atomic = attributes.max_dest_rd_atomic.min(reads.responder);
+        attributes.max_rd_atomic = attributes.max_rd_atomic.min(reads.initiator);
         self.modify(&mut attributes, mask)
     }
 
@@ -218,6 +221,10 @@ impl QueuePair {
 
     pub(super) fn is_iwarp(&self) -> bool {
         self.context().attributes.transport == crate::Transport::Iwarp
+    }
+
+    pub(super) fn shared_number(&self) -> Option<SrqId> {
+        self.shared.as_ref().map(|shared| shared.number)
     }
 
     pub(super) fn raw(&self) -> *mut sys::ibv_qp {

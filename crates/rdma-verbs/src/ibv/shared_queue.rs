@@ -19,7 +19,7 @@ const MARK: u64 = 0b11 << 62;
 
 /// A shared receive queue. Its queue pairs hold it.
 pub(super) struct SharedQueue {
-    number: SrqId,
+    pub(super) number: SrqId,
     raw: NonNull<sys::ibv_srq>,
     /// Receives that may be posted.
     pub(super) depth: u32,

@@ -20,6 +20,7 @@ use super::notification::Notification;
 use super::queue_pair::QueuePair;
 use super::region::ProtectionDomain;
 use super::{Config, MAX_DEPTH, MAX_INLINE};
+use crate::wait::REPORTED;
 use crate::{
     self as verbs, Completion, Error, EventTarget, PeerAccesses, QpCapabilities, QpId, RecvQueue,
     RecvRequest, Result, SendRequest, SrqId, Token, WaitSet,
@@ -163,7 +164,8 @@ impl CompletionQueue {
                 if let Err(error) = own_set.wait(Some(Duration::ZERO), &mut self.found) {
                     log::warn!("iwarp: cannot look for ready queue pairs: {error}");
                 }
-                self.unfinished = false;
+                // The set may have more than it reports at once.
+                self.unfinished = self.found.len() == REPORTED;
                 for token in &self.found {
                     let at = pairs.binary_search_by_key(&token.0, |pair| u64::from(pair.number.0));
                     if let Ok(at) = at {
@@ -279,6 +281,11 @@ impl verbs::MessageQueues for CompletionQueue {
 
     fn give_up(&mut self, qp: QpId) -> bool {
         self.with(qp, |pair, ready, sets| pair.give_up(ready, sets)).unwrap_or(false)
+    }
+
+    fn end_events(&mut self, qp: QpId) {
+        // Without the queue pair there are none.
+        let _ = self.with(qp, |pair, _, _| pair.set_event_interest(None));
     }
 
     fn awaits_peer(&self, qp: QpId) -> bool {

@@ -392,7 +392,7 @@ impl QueuePair {
     }
 
     /// Changes the interest in the socket at the event target; `None`: removes it.
-    fn set_event_interest(&mut self, interest: Option<Interest>) {
+    pub(super) fn set_event_interest(&mut self, interest: Option<Interest>) {
         if let Some(socket) = &self.socket {
             self.membership.set_event_interest(socket.as_fd(), interest);
         }

@@ -6,6 +6,8 @@
 //! therefore wait in a list ([`destroy`]), and later calls destroy those that can be destroyed at once. The
 //! kernel destroys the rest when the process ends.
 
+use std::os::fd::AsFd;
+
 use parking_lot::Mutex;
 
 use super::{QueuePair, State, connect_error};
@@ -124,6 +126,34 @@ impl QueuePair {
         self.liveness.stop();
         if let Some(id) = &self.id {
             id.disconnect();
+        }
+    }
+
+    /// Whether destroying it may lose shared receives. One with requests of its own is destroyed at once, which ends
+    /// the device's access to their memory.
+    pub(in super::super) fn may_leave_shared(&self) -> bool {
+        let may_have_taken = !self.is_iwarp() && !matches!(self.state, State::Idle | State::Attempting(..));
+        self.shared.is_some() && may_have_taken && self.sends.outstanding() == 0 && !self.is_inherited()
+    }
+
+    /// Ends the connection, of which nobody hears any more, before the queue pair is destroyed.
+    pub(in super::super) fn retire(&mut self) {
+        self.end_events();
+        if !matches!(self.state, State::Ended) {
+            self.state = State::Ended;
+            self.fail_requests();
+            if let Some(id) = &self.id {
+                id.disconnect();
+            }
+        }
+        self.liveness.stop();
+    }
+
+    /// Takes the connection out of the event target.
+    pub(in super::super) fn end_events(&mut self) {
+        if let (Some(id), Some(set)) = (&self.id, self.event_set.take()) {
+            // It cannot fail: the connection was added when it began.
+            let _ = set.remove(id.channel().as_fd());
         }
     }
 
