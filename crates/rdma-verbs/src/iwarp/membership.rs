@@ -28,8 +28,8 @@ impl<'s> PollSets<'s> {
 /// The memberships of one queue pair's socket. The caller passes the same socket to every call.
 pub(super) struct Membership {
     number: QpId,
-    /// Further poll sets, of this queue pair alone.
-    watching: Vec<EventTarget>,
+    /// Further poll sets, of this queue pair alone. They seldom change, and most queue pairs have none.
+    watching: Box<[EventTarget]>,
     /// The interest in the poll sets; `None`: the socket is in none of them.
     interest: Option<Interest>,
     /// In the poll sets while the socket is. Boxed, because few connections end by a fault.
@@ -49,7 +49,7 @@ struct Events {
 
 impl Membership {
     pub(super) fn new(number: QpId) -> Self {
-        Self { number, watching: Vec::new(), interest: None, timer: None, events: None }
+        Self { number, watching: Box::default(), interest: None, timer: None, events: None }
     }
 
     /// From now on `target` reports connection events, at first when the socket has the state `interest`.
@@ -159,16 +159,20 @@ impl Membership {
         }
         let target = EventTarget::new(wait);
         socket.map_or(Ok(()), |socket| self.add_to(socket, wait, target.token))?;
-        self.watching.push(target);
+        let watching = std::mem::take(&mut self.watching).into_iter();
+        self.watching = watching.chain([target]).collect();
         Ok(())
     }
 
     /// Ends [`Membership::watch`]. Returns whether the set was one of these.
     pub(super) fn unwatch(&mut self, socket: Option<&impl AsFd>, wait: &Arc<WaitSet>) -> bool {
         let was_watched = self.is_watched(wait);
-        self.watching.retain(|target| !Arc::ptr_eq(&target.wait, wait));
-        if let Some(socket) = socket.filter(|_| was_watched) {
-            self.remove_from(socket, wait);
+        if was_watched {
+            let watching = std::mem::take(&mut self.watching).into_iter();
+            self.watching = watching.filter(|target| !Arc::ptr_eq(&target.wait, wait)).collect();
+            if let Some(socket) = socket {
+                self.remove_from(socket, wait);
+            }
         }
         was_watched
     }
