@@ -2,8 +2,8 @@
 #include "message.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* Longer than what is copied: the system accesses the rest itself. */
 enum { LONG = 1 << 20 };
@@ -195,13 +195,25 @@ static void unwritable_region(void)
 }
 
 /* Messages that the socket takes in part, in a process whose first thread has ended: it has no memory by its number. */
-static void *send_without_first(void *first)
+static bool first_has_ended(void)
+{
+    char line[256] = "";
+    FILE *stat = fopen("/proc/self/stat", "r");
+
+    CHECK(stat != NULL);
+    CHECK(fgets(line, sizeof line, stat) != NULL);
+    fclose(stat);
+    return strstr(line, ") Z ") != NULL;
+}
+
+static void *send_without_first(void *argument)
 {
     enum { SENDS = 16 };
     static uint8_t memory[LONG], got[LONG];
     struct pair pair;
 
-    CHECK_INT(pthread_join(*(pthread_t *)first, NULL), 0);
+    (void)argument;
+    AWAIT(PATIENCE_MS, first_has_ended());
     messages_open(&pair, NULL);
     memset(memory, 'x', LONG);
     for (unsigned i = 0; i < SENDS; i++)
@@ -214,16 +226,15 @@ static void *send_without_first(void *first)
     for (unsigned i = 0; i < SENDS; i++)
         (void)await_done(pair.client.cq, i, SENT);
     pair_close(&pair);
-    exit(0);
+    fflush(stdout);
+    _exit(0);
 }
 
 static void first_thread_ended(void)
 {
-    static pthread_t first;
     pthread_t other;
 
-    first = pthread_self();
-    CHECK_INT(pthread_create(&other, NULL, send_without_first, &first), 0);
+    CHECK_INT(pthread_create(&other, NULL, send_without_first, NULL), 0);
     pthread_exit(NULL);
 }
 
