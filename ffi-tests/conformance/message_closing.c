@@ -530,7 +530,7 @@ static void count_injects(struct side *side)
     CHECK_OK(fi_ep_bind(side->ep, &injects->fid, FI_SEND));
 }
 
-/* Injected messages that are not complete when the endpoint is closed, because they follow a read, are counted. */
+/* Injected messages that are not complete when the endpoint is closed, because they follow a read, count as errors. */
 static void closed_with_injected(void)
 {
     enum { SENDS = 3 };
@@ -546,7 +546,8 @@ static void closed_with_injected(void)
         CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
     close_fid(&pair.client.ep->fid);
     pair.client.ep = NULL;
-    CHECK_INT(fi_cntr_read(injects) + fi_cntr_readerr(injects), SENDS);
+    CHECK_INT(fi_cntr_read(injects), 0);
+    CHECK_INT(fi_cntr_readerr(injects), SENDS);
     CHECK_OK(fi_close(&injects->fid));
     close_fid(&region->fid);
     pair_close(&pair);

@@ -194,7 +194,7 @@ static void unwritable_region(void)
     unmap_pages(target, LONG);
 }
 
-/* Messages that the socket takes in part, in a process whose first thread has ended: it has no memory by its number. */
+/* Whether the first thread of the process has ended. */
 static bool first_has_ended(void)
 {
     char line[256] = "";
@@ -206,6 +206,7 @@ static bool first_has_ended(void)
     return strstr(line, ") Z ") != NULL;
 }
 
+/* The socket takes these messages in part. */
 static void *send_without_first(void *argument)
 {
     enum { SENDS = 16 };

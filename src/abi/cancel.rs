@@ -35,8 +35,8 @@ impl Drop for Deferral {
     }
 }
 
-/// Whether no other thread can cancel this one, because the process has only one. glibc says so since 2.32; with an
-/// older or another C library the answer is always no.
+/// Whether no other thread can cancel this one, because the process has only one. A thread that has cancelled itself
+/// is not found. glibc tells the number of threads since 2.32; with an older or another C library the answer is no.
 #[inline]
 pub(super) fn is_only_thread() -> bool {
     static MANY: AtomicU8 = AtomicU8::new(0);

@@ -358,7 +358,7 @@ impl<D: Device> State<D> {
             self.queues[queue.at].push(operation.cancelled());
         }
         if may_linger && (!self.cq.flushed(qp) || self.cq.awaits_peer(qp)) {
-            // Nobody takes them any more.
+            // Nobody is left to take its events.
             self.cq.end_events(qp);
             self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {

@@ -53,6 +53,7 @@ pub struct Cq {
     left_behind: u32,
     /// On soft iWARP: queue pairs that have ended, and may have requests that the device has forgotten.
     forgotten: Vec<QpId>,
+    /// Queue pairs that are to be destroyed when their completions are polled.
     retiring: Vec<Retiring>,
     /// The target that completions and the ends of connections wake.
     wait: Option<EventTarget>,

@@ -128,16 +128,13 @@ impl Membership {
     /// Makes the poll sets report the queue pair at the time `at`, and from then on until it is removed, whatever
     /// state the socket has, which is in the sets.
     pub(super) fn report_at(&mut self, at: Instant, sets: PollSets<'_>) {
-        let added = Timer::new().and_then(|timer| {
-            timer.set(Some(at))?;
-            self.poll_sets(sets)
-                .try_for_each(|(set, token)| set.add(timer.as_fd(), token, Interest::Read))?;
-            Ok(timer)
-        });
-        match added {
-            Ok(timer) => self.timer = Some(Box::new(timer)),
-            Err(error) => log::warn!("iwarp: no timer for queue pair {}: {error}", self.number.0),
+        let unwatched = |error| log::warn!("iwarp: no timer wakes for queue pair {}: {error}", self.number.0);
+        let timer = Timer::new().and_then(|timer| timer.set(Some(at)).map(|()| timer));
+        let Ok(timer) = timer.map_err(unwatched) else { return };
+        for (set, token) in self.poll_sets(sets) {
+            set.add(timer.as_fd(), token, Interest::Read).unwrap_or_else(unwatched);
         }
+        self.timer = Some(Box::new(timer));
     }
 
     /// Removes the socket from the poll sets.
@@ -145,8 +142,9 @@ impl Membership {
         let timer = self.timer.take();
         if self.interest.take().is_some() {
             for (set, _) in self.poll_sets(sets) {
-                // It cannot fail: `interest` says that the socket is there, and the timer is where the socket is.
+                // It cannot fail: `interest` says that the socket is there.
                 let _ = set.remove(socket);
+                // It fails where the timer could not be added.
                 let _ = timer.as_ref().map(|timer| set.remove(timer.as_fd()));
             }
         }

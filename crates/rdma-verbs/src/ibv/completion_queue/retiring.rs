@@ -37,6 +37,9 @@ impl Retiring {
 impl Cq {
     /// Destroys the queue pairs whose time is over. The device's queue was found empty.
     pub(super) fn end_retirements(&mut self) {
+        if self.retiring.is_empty() {
+            return;
+        }
         let now = Instant::now();
         self.retiring.extract_if(.., |one| now >= one.until).for_each(Retiring::end);
     }

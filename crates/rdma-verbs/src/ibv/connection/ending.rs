@@ -136,17 +136,12 @@ impl QueuePair {
         self.shared.is_some() && may_have_taken && self.sends.outstanding() == 0 && !self.is_inherited()
     }
 
-    /// Ends the connection, of which nobody hears any more, before the queue pair is destroyed.
+    /// Ends the connection before the queue pair is destroyed. No call names it any more.
     pub(in super::super) fn retire(&mut self) {
         self.end_events();
         if !matches!(self.state, State::Ended) {
-            self.state = State::Ended;
-            self.fail_requests();
-            if let Some(id) = &self.id {
-                id.disconnect();
-            }
+            self.finish_closing();
         }
-        self.liveness.stop();
     }
 
     /// Takes the connection out of the event target.

@@ -215,13 +215,11 @@ impl QueuePair {
         } else {
             self.machine.flush(fault.as_ref(), sink);
             if is_violation {
-                let ending = Terminating::now();
-                let until = ending.until;
-                self.phase = Phase::Terminating(ending);
+                self.phase = Phase::Terminating(Terminating::now());
                 self.end_terminating(THOROUGH_ROUNDS, sets);
-                if matches!(self.phase, Phase::Terminating(_)) {
+                if let Phase::Terminating(ending) = &self.phase {
                     // The socket of a peer that is silent reports nothing.
-                    self.membership.report_at(until, sets);
+                    self.membership.report_at(ending.until, sets);
                 }
             } else {
                 self.shut_down(sets);
