@@ -773,6 +773,34 @@ static void refused_beside_another(void)
     pair_close(&pair);
 }
 
+/* The thread of the refusing side sleeps for longer, and wakes at the time. */
+static void refused_asleep(void)
+{
+    enum { NO_KEY = 77, READ = 1, MS = 6000 };
+    struct message_settings settings = {.cq = {.wait_obj = FI_WAIT_FD}};
+    struct fi_cq_data_entry entry;
+    struct fid_ep *other;
+    struct side client;
+    struct pair pair;
+    uint8_t got[8];
+    int64_t cpu;
+
+    messages_open(&pair, &settings);
+    other = message_beside(&pair, &client, &settings);
+    CHECK_OK(fi_inject(pair.server.ep, "x", 1, FI_ADDR_UNSPEC));
+    CHECK_OK(fi_read(pair.client.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
+    cpu = cpu_ms();
+    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
+    check_idle("a reader beside a connection that refused an access", cpu, MS);
+    CHECK_RET(fi_cq_sread(pair.client.cq, &entry, 1, NULL, MS), -FI_EAVAIL);
+    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_ECANCELED);
+    CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, 300), -FI_EAGAIN);
+    check_idle("both readers", cpu, MS);
+    close_fid(&other->fid);
+    side_close(&client);
+    pair_close(&pair);
+}
+
 /* The side that refused an access closes its domain, while the other is idle and does not take the reason. */
 static void domain_closed_beside_idle(void)
 {
@@ -814,6 +842,7 @@ static const struct test tests[] = {
     TEST(refused_while_full, "a side refuses an access behind messages that wait in its socket: they arrive, and FI_EACCES"),
     TEST(refused_behind_waiting, "a refused access behind a message without a receive ends after five seconds, the message stays"),
     TEST(refused_beside_another, "the same if the refusing side has another connection, which goes on"),
+    TEST(refused_asleep, "the same if its thread sleeps in fi_cq_sread: the connection ends, the thread sleeps on"),
     TEST(domain_closed_beside_idle, "fi_close of the domain after a refused access does not wait for an idle peer"),
     TEST(refused_after_shutdown, "a side refuses a read, and takes nothing more: FI_EACCES, also after fi_shutdown"),
 };
