@@ -605,6 +605,48 @@ static void rdma_shared_after_close(void)
     shared_close(&board);
 }
 
+/* Reads what has reached shared receives, and posts these again. */
+static void repost_received(struct shared_board *board)
+{
+    struct fi_cq_data_entry entry;
+
+    while (fi_cq_read(board->listener.cq, &entry, 1) == 1)
+        shared_recv(board, (int)(uintptr_t)entry.op_context, board->region, (uintptr_t)entry.op_context);
+}
+
+/* Connections are closed while messages for the context arrive: it keeps every receive, and nobody spins afterwards. */
+static void rdma_shared_reconnects(void)
+{
+    enum { RECEIVES = 8, ROUNDS = 30, MS = 500 };
+    struct shared_board board;
+    struct fi_eq_cm_entry event;
+    uint32_t kind;
+    int64_t cpu;
+
+    shared_open(&board);
+    for (int i = 0; i < RECEIVES; i++)
+        shared_recv(&board, i, board.region, (uintptr_t)i);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < RECEIVES / 2; i++)
+            CHECK_OK(fi_inject(board.clients[0].ep, "x", 1, FI_ADDR_UNSPEC));
+        shared_close_endpoint(&board, 0);
+        repost_received(&board);
+        side_close(&board.clients[0]);
+        board.eps[0] = message_shared(&board.listener, &board.clients[0], board.shared, &rdma_settings);
+    }
+    /* Whatever the device still reports of them. */
+    for (int64_t until = now_ms() + 300; now_ms() < until;)
+        repost_received(&board);
+    cpu = cpu_ms();
+    CHECK_RET(fi_eq_sread(board.listener.eq, &kind, &event, sizeof event, MS, 0), -FI_EAGAIN);
+    check_idle("a reader of events beside closed connections", cpu, MS);
+    for (int i = 0; i < RECEIVES; i++)
+        CHECK_OK(fi_inject(board.clients[1].ep, "y", 1, FI_ADDR_UNSPEC));
+    for (int i = 0; i < RECEIVES; i++)
+        CHECK_INT(next_completion(board.listener.cq).len, 1);
+    shared_close(&board);
+}
+
 /* ---- the peer's process ------------------------------------------------------------------- */
 
 /* Connects to the port in `argument`, sends a message, and waits to be killed. */
@@ -679,6 +721,7 @@ static const struct test tests[] = {
     TEST(rdma_shared_empty, "messages wait for a shared receive context that is empty, and take what it gets"),
     TEST(rdma_bad_shared_receive, "a shared receive that cannot be filled is reported once"),
     TEST(rdma_shared_after_close, "a closed endpoint takes no shared receive, and its context can be closed"),
+    TEST(rdma_shared_reconnects, "connections that are closed while messages arrive leave the context every receive"),
     TEST(rdma_peer_killed, "kill -9 of the peer: FI_SHUTDOWN, outstanding receives are cancelled"),
 };
 
