@@ -108,11 +108,11 @@ fn read_by_system(sources: &[Source<'_>], target: &mut [MaybeUninit<u8>]) -> io:
     }
     let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
     let (remote, count) = (sources.as_ptr().cast(), sources.len() as libc::c_ulong);
-    // The number of the process names its first thread, which has no memory any more if it has ended.
-    let process = rustix::thread::gettid().as_raw_nonzero().get();
+    // The number of this thread names the process: that of the process names its first thread, which has no memory any
+    // more if it has ended.
     // SAFETY: both lists of vectors live through the call (a `Source` has the layout of one). The kernel writes
-    // `target` only, which is an exclusive borrow, and checks the addresses that it reads.
-    let read = unsafe { libc::process_vm_readv(process, &raw const local, 1, remote, count, 0) };
+    // `target` only, which is an exclusive borrow, and checks the addresses that it reads. `gettid` requires nothing.
+    let read = unsafe { libc::process_vm_readv(libc::gettid(), &raw const local, 1, remote, count, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
