@@ -75,10 +75,12 @@ impl verbs::Device for Device {
         attributes.immediate = self.config.immediate;
         attributes.max_places = self.config.max_places;
         attributes.max_inline = self.config.inline;
+        attributes.max_inline_depth = self.config.max_send_depth;
         attributes.max_send_depth = self.config.max_send_depth;
         attributes.max_recv_depth = self.config.max_recv_depth;
         attributes.max_srq_depth = self.config.max_srq_depth;
         attributes.max_completions = u32::MAX;
+        attributes.max_any_depth = u32::MAX;
         attributes.private_data = PrivateDataLimits::same(self.config.max_private_data);
         attributes.max_message = u64::from(self.config.max_message);
         attributes

@@ -22,9 +22,11 @@ pub struct DeviceAttributes {
     /// Maximum number of [places](crate::Place) of one request; 0: there are no queue pairs for
     /// [messages](crate::MessageQueues).
     pub max_places: usize,
-    /// Number of bytes of [`Payload::Inline`](crate::Payload::Inline) that every queue pair is granted if it
-    /// requests them.
+    /// Number of bytes of [`Payload::Inline`](crate::Payload::Inline) that a queue pair whose send queue has at most
+    /// `max_inline_depth` entries is granted if it requests them.
     pub max_inline: usize,
+    /// See `max_inline`. Adapters keep the inline bytes in the entries, and may have no room for them in a longer queue.
+    pub max_inline_depth: u32,
     /// Maximum number of entries of a send queue.
     pub max_send_depth: u32,
     /// Maximum number of entries of a receive queue.
@@ -35,6 +37,9 @@ pub struct DeviceAttributes {
     /// Maximum number of entries of a completion queue. A queue pair takes as many as its queues have, and
     /// one more at most; a shared receive queue takes as many as it has.
     pub max_completions: u32,
+    /// Maximum number of entries of a completion queue of [`ANY_DEPTH`], which is less than `max_completions` if the
+    /// device cannot resize its queues.
+    pub max_any_depth: u32,
     /// Maximum number of bytes of private data.
     pub private_data: PrivateDataLimits,
     /// Longest single message, in bytes.
@@ -54,10 +59,12 @@ impl DeviceAttributes {
             immediate: 0,
             max_places: 0,
             max_inline: 0,
+            max_inline_depth: 0,
             max_send_depth: 0,
             max_recv_depth: 0,
             max_srq_depth: 0,
             max_completions: 0,
+            max_any_depth: 0,
             private_data: PrivateDataLimits::same(0),
             max_message: 0,
             private_read_sinks: true,

@@ -222,8 +222,10 @@ impl<D: Device> Endpoint<D> {
         let shared = setup.shared.as_ref().map(BoundReceives::at);
         let link = self.engine.with(|state| {
             let srq = shared.map(|at| state.shared[at].srq);
-            let (qp, _) = state.cq.create_message_qp(self.engine.pd(), wanted, srq).map_err(errno_of)?;
-            if let Err(error) = self.engine.watch(state, qp, [tx.at, rx.at]) {
+            let (qp, granted) =
+                state.cq.create_message_qp(self.engine.pd(), wanted, srq).map_err(errno_of)?;
+            let is_granted = if granted.inline < wanted.inline { Err(Errno::ENOSPC) } else { Ok(()) };
+            if let Err(error) = is_granted.and_then(|()| self.engine.watch(state, qp, [tx.at, rx.at])) {
                 state.cq.destroy_qp(qp);
                 return Err(error);
             }

@@ -109,7 +109,7 @@ fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
         && is_subset(tx.msg_order(), ORDER)
         && is_subset(tx.comp_order(), constants::FI_ORDER_STRICT)
         && tx.inject_size() <= limits.inject
-        && tx.size() <= limits.size
+        && tx.size() <= limits.tx_size
         && tx.iov_limit() <= limits.iovs
         && tx.rma_iov_limit() <= limits.iovs
 }
@@ -120,7 +120,7 @@ fn fits_rx(limits: &Limits, rx: RxAttr<'_>) -> bool {
         && is_subset(rx.msg_order(), ORDER)
         && is_subset(rx.comp_order(), constants::FI_ORDER_STRICT)
         && rx.total_buffered_recv() == 0
-        && rx.size() <= limits.size
+        && rx.size() <= limits.rx_size
         && rx.iov_limit() <= limits.iovs
 }
 
@@ -195,8 +195,8 @@ fn mode(limits: &Limits, hints: Option<InfoRef<'_>>, mr_mode: i32) -> u64 {
 const MODE_BITS_SINCE: u32 = 1 << 16 | 5;
 
 /// The requested size, or the default.
-fn size(limits: &Limits, asked: usize) -> usize {
-    if asked == 0 { DEFAULT_SIZE.min(limits.size) } else { asked }
+fn size(asked: usize, most: usize) -> usize {
+    if asked == 0 { DEFAULT_SIZE.min(most) } else { asked }
 }
 
 /// Whether the hints ask for endpoints with a shared receive context.
@@ -207,8 +207,8 @@ fn is_shared(hints: Option<InfoRef<'_>>) -> bool {
 
 /// Number of endpoints of a domain, if all have the requested sizes.
 fn endpoints(limits: &Limits, hints: Option<InfoRef<'_>>) -> usize {
-    let tx = size(limits, hints.and_then(InfoRef::tx_attr).map_or(0, TxAttr::size));
-    let rx = size(limits, hints.and_then(InfoRef::rx_attr).map_or(0, RxAttr::size));
+    let tx = size(hints.and_then(InfoRef::tx_attr).map_or(0, TxAttr::size), limits.tx_size);
+    let rx = size(hints.and_then(InfoRef::rx_attr).map_or(0, RxAttr::size), limits.rx_size);
     limits.endpoints(tx, if is_shared(hints) { 0 } else { rx })
 }
 
@@ -254,7 +254,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     tx.set_msg_order(ORDER);
     tx.set_comp_order(constants::FI_ORDER_STRICT);
     tx.set_inject_size(limits.inject);
-    tx.set_size(size(limits, tx_hints.map_or(0, TxAttr::size)));
+    tx.set_size(size(tx_hints.map_or(0, TxAttr::size), limits.tx_size));
     tx.set_iov_limit(limits.iovs);
     tx.set_rma_iov_limit(limits.iovs);
 
@@ -264,7 +264,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     rx.set_msg_order(ORDER);
     rx.set_comp_order(constants::FI_ORDER_STRICT);
     rx.set_mode(mode & constants::FI_RX_CQ_DATA);
-    rx.set_size(size(limits, rx_hints.map_or(0, RxAttr::size)));
+    rx.set_size(size(rx_hints.map_or(0, RxAttr::size), limits.rx_size));
     rx.set_iov_limit(limits.iovs);
 
     let mut domain = info.domain_attr();

@@ -36,8 +36,9 @@ pub(in super::super) struct Limits {
     /// Longest `fi_inject`.
     pub(super) inject: usize,
     pub(super) max_message: usize,
-    /// Largest depth of an endpoint's queues, and of a shared receive context.
-    pub(super) size: usize,
+    /// Largest depths of an endpoint's queues, and of a shared receive context.
+    pub(super) tx_size: usize,
+    pub(super) rx_size: usize,
     pub(super) shared_size: usize,
     /// Number of completions that may be outstanding in a domain.
     completions: usize,
@@ -61,13 +62,14 @@ impl Limits {
         if device.max_places == 0 {
             return None;
         }
-        let size = device.max_send_depth.saturating_sub(SPARE).min(device.max_recv_depth) as usize;
+        let tx_size = device.max_send_depth.min(device.max_inline_depth).saturating_sub(SPARE) as usize;
         Some(Self {
             inject: device.max_inline.min(INJECT_SIZE),
             max_message: usize::try_from(device.max_message).unwrap_or(usize::MAX).min(MAX_MESSAGE),
-            size: size.min(SIZE_MAX),
+            tx_size: tx_size.min(SIZE_MAX),
+            rx_size: (device.max_recv_depth as usize).min(SIZE_MAX),
             shared_size: (device.max_srq_depth as usize).min(SHARED_SIZE_MAX),
-            completions: device.max_completions as usize,
+            completions: device.max_any_depth as usize,
             iovs: device.max_places.min(MESSAGE_IOV_LIMIT),
             data_size: usize::from(device.immediate / 8),
             key_size: if is_direct { size_of::<u32>() } else { size_of::<u64>() },

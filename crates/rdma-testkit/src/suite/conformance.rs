@@ -44,6 +44,7 @@ macro_rules! conformance {
                 only_signaled_successes_are_reported, inline_payload_has_a_limit_and_is_copied_at_once,
                 local_segments_are_checked, unknown_queue_pairs_are_refused,
                 nothing_is_sent_before_a_connection, queue_pairs_share_a_completion_queue,
+                any_depth_has_room_for_many_queue_pairs,
                 held_back_requests_are_sent, completions_are_polled_in_small_batches
             }
             ending {

@@ -3,8 +3,9 @@
 use std::io::IoSlice;
 
 use rdma_verbs::{
-    Access, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Error,
-    MemoryRegion, Operation, Payload, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment, SendRequest,
+    ANY_DEPTH, Access, Buffer, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections,
+    Device, Error, MemoryRegion, Operation, Payload, QpCapabilities, QpId, QueuePairs, RecvRequest, Segment,
+    SendRequest,
 };
 
 use super::rig::Rig;
@@ -245,6 +246,16 @@ pub fn queue_pairs_share_a_completion_queue(rig: &impl Rig) {
         assert_eq!(ids(&received, joined.passive), [0, 1, 2]);
     }
     assert!(sent.iter().chain(&received).all(|completion| completion.status == CompletionStatus::Success));
+}
+
+pub fn any_depth_has_room_for_many_queue_pairs(rig: &impl Rig) {
+    let device = rig.devices().0;
+    assert!(device.attributes().max_any_depth >= 10_000);
+    let (pd, mut cq) = (device.alloc_pd().unwrap(), device.create_cq(ANY_DEPTH).unwrap());
+    let wanted = QpCapabilities { send_depth: 100, recv_depth: 100, ..CAPABILITIES };
+    for _ in 0..20 {
+        cq.create_qp(&pd, wanted).unwrap();
+    }
 }
 
 pub fn held_back_requests_are_sent(rig: &impl Rig) {

@@ -34,9 +34,6 @@ const BATCH: usize = 16;
 /// clock. It costs a system call, which a caller that polls in a loop must not pay in every poll.
 const EMPTY_POLLS: u32 = 64;
 
-/// Depth at the beginning of a queue that grows.
-const FIRST_DEPTH: u32 = 1024;
-
 /// A completion queue with its queue pairs.
 pub struct Cq {
     /// Sorted by number.
@@ -47,8 +44,8 @@ pub struct Cq {
     /// The queue pair of a number by which the device names it: of those with shared receives.
     by_wire: BTreeMap<u32, u32>,
     queue: Arc<Queue>,
-    /// Completions for which the device's queue has room, if that is to grow.
-    room: Option<u32>,
+    /// For a queue of [`ANY_DEPTH`].
+    room: Option<Room>,
     /// Completions that queue pairs may have left which are destroyed.
     left_behind: u32,
     /// On soft iWARP: queue pairs that have ended, and may have requests that the device has forgotten.
@@ -69,11 +66,19 @@ pub struct Cq {
     cm_polled: Timespec,
 }
 
+/// Completions for which the device's queue has room: now, and at most.
+#[derive(Clone, Copy)]
+struct Room {
+    now: u32,
+    most: u32,
+}
+
 impl Cq {
     pub(super) fn create(context: &Arc<Context>, depth: u32) -> Result<Self> {
-        let room = (depth == ANY_DEPTH).then_some(FIRST_DEPTH.min(context.attributes.max_completions));
+        let depths = (depth == ANY_DEPTH).then(|| context.any_depths()).transpose()?;
+        let room = depths.map(|(now, most)| Room { now, most });
         Ok(Self {
-            queue: Arc::new(Queue::create(context, room.unwrap_or(depth))?),
+            queue: Arc::new(Queue::create(context, room.map_or(depth, |room| room.now))?),
             queue_pairs: Vec::new(),
             last_number: 0,
             shared: BTreeMap::new(),
@@ -196,20 +201,19 @@ impl Cq {
 
     /// Makes the device's queue large enough for so many completions more, if it is one that grows.
     fn make_room(&mut self, more: u32) -> Result<()> {
-        let Some(room) = self.room else { return Ok(()) };
+        let Some(Room { now, most }) = self.room else { return Ok(()) };
         let pairs = self.queue_pairs.iter().map(QueuePair::completions);
         let shared = self.shared.values().map(|shared| shared.depth);
         let needed: u64 = pairs.chain(shared).chain([self.left_behind, more]).map(u64::from).sum();
-        let most = self.queue.context.attributes.max_completions;
         if needed > most.into() {
             return Err(Error::CompletionQueueFull { needed, most: most.into() });
         }
         // At most `most`.
         let needed = needed as u32;
-        if needed > room {
+        if needed > now {
             let next = needed.checked_next_power_of_two().unwrap_or(most).min(most);
             self.queue.resize(next)?;
-            self.room = Some(next);
+            self.room = Some(Room { now: next, most });
         }
         Ok(())
     }
@@ -229,7 +233,12 @@ impl Cq {
     /// are left to [`verbs::Connections::poll_event`].
     fn drive_connections(&mut self) -> bool {
         self.retiring.iter_mut().for_each(Retiring::drive);
-        self.queue_pairs.iter_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0
+        let had_events =
+            self.queue_pairs.iter_mut().filter_map(|queue_pair| queue_pair.drive().then_some(())).count() > 0;
+        if self.queue.context.is_gone() {
+            self.note_all_outstanding();
+        }
+        had_events
     }
 
     /// Starts the keep-alive timer, if a wait set is attached and a connection was made. It runs four times
@@ -388,7 +397,7 @@ impl verbs::CompletionQueue for Cq {
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         if let Some(before) = self.wait.take() {
-            before.wait.remove(self.queue.descriptor())?;
+            self.queue.leave(&before.wait);
             self.keepalive_timer = None;
         }
         let target = EventTarget::new(&wait);
@@ -412,7 +421,12 @@ impl verbs::CompletionQueue for Cq {
         if self.armed && self.queue.take_notifications() {
             self.armed = false;
         }
-        let again = !self.armed;
+        let is_gone = self.queue.context.is_gone();
+        if is_gone && let Some(target) = &self.wait {
+            // Its descriptor would wake the caller without end.
+            self.queue.leave(&target.wait);
+        }
+        let again = !self.armed && !is_gone;
         if again {
             self.queue.request_notification()?;
             self.armed = true;

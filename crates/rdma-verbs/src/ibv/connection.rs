@@ -192,14 +192,23 @@ impl QueuePair {
             .try_for_each(|to| self.move_to(to, reads))
     }
 
-    /// Handles the events of the connection manager. Returns whether there were any.
+    /// Handles the events of the connection manager, and the end of the device. Returns whether there were any.
     pub(super) fn drive(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.id.as_ref().and_then(|id| id.channel().next_event()) {
             any = true;
             self.on_event(event);
         }
+        if self.is_open() && self.context().is_gone() {
+            any = true;
+            self.end(ConnectionEvent::Broken(BreakReason::DeviceGone));
+        }
         any
+    }
+
+    /// Whether the connection is established, and has not ended.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Established | State::Closing)
     }
 
     /// Handles the deadlines that have passed.
@@ -251,10 +260,14 @@ impl QueuePair {
         // After any event the kernel has released the queue pair.
         self.is_requesting = false;
         if event.kind == kind::RDMA_CM_EVENT_DEVICE_REMOVAL {
+            // Its end breaks a connection, see `drive`.
             self.context().set_gone();
         }
         let State::Attempting(stage, attempt) = &self.state else {
-            return self.on_event_after(event.kind);
+            if self.is_open() && event.kind == kind::RDMA_CM_EVENT_DISCONNECTED {
+                self.end(ConnectionEvent::Disconnected);
+            }
+            return;
         };
         let Some(id) = &self.id else { return };
         let next_stage = match (stage, event.kind) {
@@ -300,18 +313,6 @@ impl QueuePair {
         match (next_stage, &mut self.state) {
             (Ok(next), State::Attempting(stage, _)) => *stage = next,
             (Err(error), _) => self.fail(connect_error(&error)),
-            _ => {}
-        }
-    }
-
-    /// Handles an event of a connection that is, or was, established.
-    fn on_event_after(&mut self, event: kind::Type) {
-        let established = matches!(self.state, State::Established | State::Closing);
-        match event {
-            kind::RDMA_CM_EVENT_DISCONNECTED if established => self.end(ConnectionEvent::Disconnected),
-            kind::RDMA_CM_EVENT_DEVICE_REMOVAL if established => {
-                self.end(ConnectionEvent::Broken(BreakReason::DeviceGone));
-            }
             _ => {}
         }
     }

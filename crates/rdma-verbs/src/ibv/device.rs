@@ -16,17 +16,22 @@ use super::cm::{Channel, Id, ReadDepths};
 use super::completion_queue::Queue;
 use super::library::{Library, library};
 use super::memory::Pd;
-use super::queue_pair::{Purpose, QueuePair, SEND_SEGMENTS};
+use super::queue_pair::{Handle, SEND_SEGMENTS};
 use super::siw;
 use crate::process::Maker;
 use crate::{
     BreakReason, DeviceAttributes, DeviceEvent, DeviceEventSender, DeviceEvents, Error, EventTarget,
-    Interest, PrivateDataLimits, QpCapabilities, QpId, Result, Transport, WaitSet,
+    Interest, PrivateDataLimits, QpCapabilities, Result, Transport, WaitSet,
 };
 
 /// Most inline bytes that a queue pair asks for. More would make every entry of the send queue larger, and
 /// copying a longer payload costs little beside sending it.
 const MAX_INLINE: usize = 256;
+
+/// Depth of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first if the device can resize it, else for good.
+/// The latter takes 4 MiB on most devices.
+const FIRST_DEPTH: u32 = 1024;
+const FIXED_DEPTH: u32 = 1 << 16;
 
 /// Entries of each send queue that are reserved for probes.
 pub(super) const PROBE_ENTRIES: u32 = 1;
@@ -60,11 +65,25 @@ struct Source {
     wait: Arc<WaitSet>,
 }
 
-impl Drop for Source {
-    fn drop(&mut self) {
+impl Source {
+    /// Handles the device's events. The descriptor of one that is gone would wake the caller without end.
+    fn handle_events(&self) {
+        self.context.handle_events();
+        if self.context.is_gone() {
+            self.leave();
+        }
+    }
+
+    fn leave(&self) {
         if let Err(error) = self.wait.remove(self.context.async_fd()) {
             log::debug!("{error}");
         }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
@@ -80,7 +99,7 @@ pub(super) struct Context {
     /// The kernel's name: `mlx5_0`, `rxe0`, `siw0`.
     pub(super) name: String,
     pub(super) attributes: DeviceAttributes,
-    pub(super) max_segments: u32,
+    max_segments: u32,
     /// Most RDMA reads that a queue pair may have outstanding.
     pub(super) max_reads: ReadDepths,
     /// Most inline bytes to ask for. Devices report no limit but refuse a queue pair that asks for too many,
@@ -96,6 +115,17 @@ pub(super) struct Context {
 unsafe impl Send for Context {}
 // SAFETY: as above; the mutable fields are atomics.
 unsafe impl Sync for Context {}
+
+/// What a device shows only when queues are created.
+#[derive(Debug, Clone, Copy, Default)]
+struct Probed {
+    /// Inline bytes of a queue pair, and the longest send queue for which it is granted as many.
+    inline: usize,
+    inline_depth: u32,
+    /// Depths of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first, and at most.
+    first_depth: u32,
+    max_depth: u32,
+}
 
 /// The names of this host's devices.
 pub(super) fn names() -> Vec<String> {
@@ -196,10 +226,12 @@ impl Context {
                 immediate: u32::BITS as u8,
                 max_places: 0,
                 max_inline: 0,
+                max_inline_depth: 0,
                 max_send_depth: 0,
                 max_recv_depth: 0,
                 max_srq_depth: 0,
                 max_completions: 0,
+                max_any_depth: 0,
                 private_data: PRIVATE_DATA_INFINIBAND,
                 max_message: 0,
                 private_read_sinks: true,
@@ -256,33 +288,60 @@ impl Context {
 
     /// What the device can do.
     pub(super) fn attributes(self: &Arc<Self>) -> DeviceAttributes {
-        /// The answers, by the names of devices.
-        static ASKED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
-        let mut asked = ASKED.lock();
-        let max_inline = asked.get(&self.name).copied().or_else(|| {
-            let answer =
-                self.ask_for_inline().inspect_err(|error| log::info!("{}: {error}", self.name)).ok()?;
-            asked.insert(self.name.clone(), answer);
-            Some(answer)
-        });
-        DeviceAttributes { max_inline: max_inline.unwrap_or(0), ..self.attributes.clone() }
+        let probed =
+            self.probed().inspect_err(|error| log::info!("{}: {error}", self.name)).unwrap_or_default();
+        DeviceAttributes {
+            max_inline: probed.inline,
+            max_inline_depth: probed.inline_depth,
+            max_any_depth: probed.max_depth,
+            ..self.attributes.clone()
+        }
     }
 
-    /// Devices do not report how many inline bytes they grant, so this creates a queue pair like those for
-    /// messages.
-    fn ask_for_inline(self: &Arc<Self>) -> Result<usize> {
-        if self.attributes.max_places == 0 {
-            return Ok(0);
+    /// Depths of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first, and at most.
+    pub(super) fn any_depths(self: &Arc<Self>) -> Result<(u32, u32)> {
+        self.probed().map(|probed| (probed.first_depth, probed.max_depth))
+    }
+
+    fn probed(self: &Arc<Self>) -> Result<Probed> {
+        /// The answers, by the names of devices.
+        static PROBED: Mutex<BTreeMap<String, Probed>> = Mutex::new(BTreeMap::new());
+        let mut known = PROBED.lock();
+        if let Some(&probed) = known.get(&self.name) {
+            return Ok(probed);
         }
-        let (send_depth, recv_depth, initiator_depth, responder_resources) = (1, 1, 1, 1);
-        let inline = MAX_INLINE;
-        let wanted = QpCapabilities { send_depth, recv_depth, inline, initiator_depth, responder_resources };
+        let probed = self.probe()?;
+        log::debug!("{}: {probed:?}", self.name);
+        known.insert(self.name.clone(), probed);
+        Ok(probed)
+    }
+
+    /// Creates a completion queue, and queue pairs like those for messages.
+    fn probe(self: &Arc<Self>) -> Result<Probed> {
         let queue = Arc::new(Queue::create(self, 1)?);
-        let queue_pair =
-            QueuePair::create(QpId(0), &Pd::alloc(self)?, &queue, wanted, Purpose::Messages(None))?;
-        let granted = queue_pair.granted.inline.min(MAX_INLINE);
-        self.limit_inline(granted);
-        Ok(granted)
+        let most = self.attributes.max_completions;
+        let can_resize = queue.resize(FIRST_DEPTH.min(most)).is_ok();
+        let max_depth = if can_resize { most } else { FIXED_DEPTH.min(most) };
+        let first_depth = if can_resize { FIRST_DEPTH.min(most) } else { max_depth };
+        if self.attributes.max_places == 0 {
+            return Ok(Probed { first_depth, max_depth, ..Probed::default() });
+        }
+        let (pd, segments) = (Pd::alloc(self)?, self.send_segments());
+        let grants = |send_depth, inline| {
+            let (recv_depth, initiator_depth, responder_resources) = (1, 1, 1);
+            let wanted =
+                QpCapabilities { send_depth, recv_depth, inline, initiator_depth, responder_resources };
+            Handle::create(&pd, &queue, wanted, None, (segments, self.attributes.max_places))
+                .map(|(_, granted)| (granted.max_inline_data as usize).min(MAX_INLINE))
+        };
+        let inline = self.inline_sizes(MAX_INLINE).find_map(|size| grants(1, size).ok()).unwrap_or(0);
+        self.limit_inline(inline);
+        let depths = std::iter::successors(Some(self.attributes.max_send_depth), |depth| Some(depth / 2));
+        let inline_depth = depths
+            .take_while(|&depth| depth > 1)
+            .find(|&depth| grants(depth, inline).is_ok_and(|granted| granted >= inline))
+            .unwrap_or(1);
+        Ok(Probed { inline, inline_depth, first_depth, max_depth })
     }
 
     pub(super) fn raw(&self) -> *mut sys::ibv_context {
@@ -292,6 +351,11 @@ impl Context {
     /// Whether it is a soft iWARP.
     pub(super) fn is_soft_iwarp(&self) -> bool {
         self.placeholder.is_some()
+    }
+
+    /// Most segments of one send.
+    pub(super) fn send_segments(&self) -> u32 {
+        (SEND_SEGMENTS as u32).min(self.max_segments)
     }
 
     /// Inline sizes to try for a queue pair that wants `wanted`, the largest first.
@@ -321,16 +385,24 @@ impl Context {
     pub(super) fn events(self: &Arc<Self>, target: &EventTarget) -> Result<DeviceEvents> {
         let source = Source { context: Arc::clone(self), wait: Arc::clone(&target.wait) };
         target.wait.add(self.async_fd(), target.token, Interest::Read)?;
-        Ok(self.subscribers.subscribe(target).found_by(move || source.context.handle_events()))
+        Ok(self.subscribers.subscribe(target).found_by(move || source.handle_events()))
     }
 
     fn handle_events(&self) {
         while self.handle_event() {}
     }
 
-    /// Notes that the device is gone.
+    /// Notes that the device is gone, and tells those who asked for its events, once.
     pub(super) fn set_gone(&self) {
-        self.down.store(u64::MAX, Ordering::Relaxed);
+        if self.down.swap(u64::MAX, Ordering::Relaxed) != u64::MAX {
+            log::warn!("{}: the device has failed or is being removed", self.name);
+            self.subscribers.send(DeviceEvent::Gone);
+        }
+    }
+
+    /// Whether the device is known to be gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.down.load(Ordering::Relaxed) == u64::MAX
     }
 
     /// Handles one event of the device. Returns whether there was one.
@@ -339,20 +411,21 @@ impl Context {
         // SAFETY: the context is open; the event is live and has the layout of the C structure. The
         // descriptor does not block.
         if unsafe { (self.library.ibv_get_async_event)(self.raw(), &raw mut event) } != 0 {
+            if io::Error::last_os_error().raw_os_error() == Some(libc::EIO) {
+                self.set_gone();
+            }
             return false;
         }
         use sys::ibv_event_type as kind;
         let port = u8::try_from(event.element as usize & 0xff).unwrap_or(0);
         let is = |known: kind| event.event_type == known as c_uint;
         if is(kind::IBV_EVENT_DEVICE_FATAL) {
-            log::warn!("{}: the device has failed or is being removed", self.name);
             self.set_gone();
-            self.subscribers.send(DeviceEvent::Gone);
         } else if is(kind::IBV_EVENT_PORT_ERR) {
             log::warn!("{}: port {port} is down", self.name);
             self.down.fetch_or(port_bit(port), Ordering::Relaxed);
             self.subscribers.send(DeviceEvent::PortDown(port));
-        } else if is(kind::IBV_EVENT_PORT_ACTIVE) && self.down.load(Ordering::Relaxed) != u64::MAX {
+        } else if is(kind::IBV_EVENT_PORT_ACTIVE) && !self.is_gone() {
             self.down.fetch_and(!port_bit(port), Ordering::Relaxed);
             self.subscribers.send(DeviceEvent::PortActive(port));
         } else if OTHERS.iter().any(|&known| is(known)) {

@@ -1,18 +1,20 @@
 //! A queue pair of the device: its creation, its states, and its completions.
 
+mod handle;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub(super) use handle::Handle;
 use rdma_sys as sys;
 use sys::ibv_wc_status as status;
 
 use super::cm::{Id, Parameters, ReadDepths};
 use super::completion_queue::Queue;
 use super::connection::State;
-use super::device::{Context, PROBE_ENTRIES, check, check_pointer};
+use super::device::{Context, PROBE_ENTRIES};
 use super::liveness::Liveness;
 use super::memory::{Pd, PdHandle, Region};
 use super::outstanding::{Outstanding, Posted};
@@ -43,7 +45,10 @@ pub(super) const LAST_NUMBER: u32 = (1 << 30) - 1;
 /// A queue pair, its connection, and its outstanding requests.
 pub(super) struct QueuePair {
     pub(super) number: QpId,
-    raw: NonNull<sys::ibv_qp>,
+    /// Dropped before what it uses. `None` once the device is gone and the connection has ended.
+    handle: Option<Handle>,
+    /// The number by which the peer's device addresses the queue pair.
+    wire_number: u32,
     pub(super) granted: QpCapabilities,
     pub(super) segments: usize,
     /// Most places of a request: 0 unless the queue pair is one for messages.
@@ -77,11 +82,7 @@ pub(super) struct QueuePair {
     pub(super) is_requesting: bool,
     pub(super) probe: Option<Arc<Region>>,
     pub(super) domain: Arc<PdHandle>,
-    _queue: Arc<Queue>,
 }
-
-// SAFETY: libibverbs ties a queue pair to no thread; `QueuePair` is the only handle to it.
-unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// Creates a queue pair, to which receives can be posted.
@@ -97,36 +98,22 @@ impl QueuePair {
             Purpose::Any(shared) => (0, shared),
             Purpose::Messages(shared) => (context.attributes.max_places, shared),
         };
-        let segments = (SEND_SEGMENTS as u32).min(context.max_segments);
+        let segments = context.send_segments();
         let mut created = Err(Error::Unsupported("queue pair of that size"));
         for inline in context.inline_sizes(wanted.inline) {
-            // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
-            let mut request: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
-            request.send_cq = queue.raw();
-            request.recv_cq = queue.raw();
-            request.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
-            request.cap.max_send_wr = wanted.send_depth.max(1) + PROBE_ENTRIES;
-            match &shared {
-                Some(shared) => request.srq = shared.raw(),
-                None => request.cap.max_recv_wr = wanted.recv_depth.max(1),
-            }
-            request.cap.max_send_sge = segments;
-            request.cap.max_recv_sge = most_places.max(1) as u32;
-            request.cap.max_inline_data = inline as u32;
-            // SAFETY: domain and queue are valid, and the queue pair will hold both; the request is live. The
-            // call fails if they are of different devices.
-            let raw = unsafe { (context.library.ibv_create_qp)(pd.handle().raw(), &raw mut request) };
-            created = check_pointer("ibv_create_qp", raw).map(|raw| (raw, request.cap));
+            let wanted = QpCapabilities { inline, ..wanted };
+            created = Handle::create(pd, queue, wanted, shared.as_deref(), (segments, most_places));
             if created.is_ok() {
                 break;
             }
         }
-        let (raw, cap) = created?;
+        let (handle, cap) = created?;
         let is_shared = shared.is_some();
         let max_reads = context.max_reads;
         let qp = Self {
             number,
-            raw,
+            wire_number: handle.wire_number(),
+            handle: Some(handle),
             granted: QpCapabilities {
                 send_depth: cap.max_send_wr.saturating_sub(PROBE_ENTRIES),
                 recv_depth: if is_shared { 0 } else { cap.max_recv_wr },
@@ -154,7 +141,6 @@ impl QueuePair {
             is_requesting: false,
             probe: pd.probe().cloned(),
             domain: Arc::clone(pd.handle()),
-            _queue: Arc::clone(queue),
         };
         qp.initialize()?;
         Ok(qp)
@@ -205,9 +191,12 @@ impl QueuePair {
     }
 
     fn modify(&self, attributes: &mut sys::ibv_qp_attr, mask: i32) -> Result<()> {
-        // SAFETY: the queue pair is valid; the attributes are live and only read.
-        let result = unsafe { (self.context().library.ibv_modify_qp)(self.raw(), attributes, mask) };
-        check("ibv_modify_qp", result)
+        self.handle.as_ref().map_or(Ok(()), |handle| handle.modify(attributes, mask))
+    }
+
+    /// Destroys the device's part, because the device is gone. The connection has ended, so nothing is posted any more.
+    pub(super) fn release_device(&mut self) {
+        self.handle = None;
     }
 
     /// Whether it is the queue pair of a parent of this process.
@@ -227,14 +216,14 @@ impl QueuePair {
         self.shared.as_ref().map(|shared| shared.number)
     }
 
+    /// The device's queue pair, for posting: valid until the connection has ended.
+    #[inline]
     pub(super) fn raw(&self) -> *mut sys::ibv_qp {
-        self.raw.as_ptr()
+        self.handle.as_ref().map_or(std::ptr::null_mut(), Handle::raw)
     }
 
-    /// The number by which the peer's device addresses the queue pair.
     pub(super) fn wire_number(&self) -> u32 {
-        // SAFETY: the queue pair is valid, and its number does not change.
-        unsafe { (*self.raw()).qp_num }
+        self.wire_number
     }
 
     /// What the connection manager has to know of it.
@@ -243,7 +232,7 @@ impl QueuePair {
             initiator: self.granted.initiator_depth,
             responder: self.granted.responder_resources,
         };
-        Parameters { number: self.wire_number(), reads, is_shared: self.shared.is_some() }
+        Parameters { number: self.wire_number, reads, is_shared: self.shared.is_some() }
     }
 
     /// Most completions of it that the device's queue may hold, but for those of shared receives.
@@ -341,19 +330,6 @@ impl QueuePair {
             CompletionStatus::Unanswered => BreakReason::Vanished,
             _ => BreakReason::Reset,
         });
-    }
-}
-
-impl Drop for QueuePair {
-    fn drop(&mut self) {
-        if self.is_inherited() {
-            return;
-        }
-        // SAFETY: the queue pair is valid and destroyed once.
-        let result = unsafe { (self.context().library.ibv_destroy_qp)(self.raw()) };
-        if let Err(error) = check("ibv_destroy_qp", result) {
-            log::warn!("{error}");
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The device's completion queue.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -9,7 +10,7 @@ use rdma_sys as sys;
 
 use super::BATCH;
 use crate::ibv::device::{Context, check, check_pointer, set_nonblocking};
-use crate::{Error, Result};
+use crate::{Error, Result, WaitSet};
 
 /// The device's queue and its completion channel. The queue pairs share it.
 pub(in crate::ibv) struct Queue {
@@ -56,7 +57,15 @@ impl Queue {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    /// Reads the notifications from the channel. Returns whether there were any.
+    /// Takes the channel out of a wait set.
+    pub(super) fn leave(&self, wait: &WaitSet) {
+        if let Err(error) = wait.remove(self.descriptor()) {
+            log::debug!("{error}");
+        }
+    }
+
+    /// Reads the notifications from the channel. Returns whether there were any. The kernel's error tells that the
+    /// device is gone.
     pub(super) fn take_notifications(&self) -> bool {
         let (mut queue, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
         let (library, channel) = (self.context.library, self.channel.as_ptr());
@@ -65,6 +74,9 @@ impl Queue {
         // places.
         while unsafe { (library.ibv_get_cq_event)(channel, &raw mut queue, &raw mut user) } == 0 {
             taken += 1;
+        }
+        if io::Error::last_os_error().raw_os_error() == Some(libc::EIO) {
+            self.context.set_gone();
         }
         if taken > 0 {
             // SAFETY: the queue is valid; it acknowledges as many notifications as were read, all its own.
@@ -96,7 +108,7 @@ impl Queue {
     }
 
     /// Changes the number of completions that it has room for.
-    pub(super) fn resize(&self, depth: u32) -> Result<()> {
+    pub(in crate::ibv) fn resize(&self, depth: u32) -> Result<()> {
         // SAFETY: the queue is valid.
         check("ibv_resize_cq", unsafe { (self.context.library.ibv_resize_cq)(self.raw(), int(depth)) })
     }

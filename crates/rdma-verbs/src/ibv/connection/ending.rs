@@ -51,7 +51,7 @@ impl QueuePair {
         if matches!(reason, BreakReason::Reset | BreakReason::Vanished) {
             self.drive();
         }
-        if matches!(self.state, State::Established | State::Closing) {
+        if self.is_open() {
             self.end(ConnectionEvent::Broken(reason));
         }
     }
@@ -129,6 +129,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether requests are outstanding although the connection has ended.
+    pub(in super::super) fn has_ended_unflushed(&self) -> bool {
+        matches!(self.state, State::Ended) && self.sends.outstanding() + self.receives.outstanding() > 0
+    }
+
     /// Whether destroying it may lose shared receives. One with requests of its own is destroyed at once, which ends
     /// the device's access to their memory.
     pub(in super::super) fn may_leave_shared(&self) -> bool {
@@ -167,7 +172,7 @@ impl QueuePair {
     /// only the response to a later read does, so this posts a probe.
     #[inline(never)]
     pub(in super::super) fn flushed(&mut self) -> bool {
-        if self.sends.posted() == 0 || !matches!(self.state, State::Established | State::Closing) {
+        if self.sends.posted() == 0 || !self.is_open() {
             return true;
         }
         let completed = self.sends.outstanding() == 0;
