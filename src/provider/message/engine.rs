@@ -36,6 +36,8 @@ const DRAINS: usize = 1024;
 /// Maximum time for which the queue pair of a closed endpoint is kept until the peer's host has received
 /// everything.
 const LINGER_LIMIT: Duration = Duration::from_secs(5);
+/// Maximum time that a device takes to complete what is outstanding on a connection that it has ended.
+const FLUSH_LIMIT: Duration = Duration::from_millis(10);
 
 /// Id of work requests whose completions are not reported, and of completions without a request of this side.
 pub(super) const NO_OPERATION: u64 = Completion::NO_RECEIVE;
@@ -344,6 +346,9 @@ impl<D: Device> State<D> {
         // for it. The bytes of injected operations are copies.
         let has_copies = self.links[at].operations.iter().all(|(_, operation)| operation.is_injected);
         let may_linger = has_copies || self.cq.give_up(qp);
+        if !may_linger && self.links[at].shared.is_some() {
+            self.flush(at);
+        }
         let link = self.links.remove(at);
         self.by_qp.remove(&qp);
         if let Some(accesses) = &link.accesses {
@@ -363,6 +368,16 @@ impl<D: Device> State<D> {
             self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
         } else {
             self.cq.destroy_qp(qp);
+        }
+    }
+
+    /// Ends the connection of an endpoint, so that its operations complete. A device that destroys a queue pair with
+    /// outstanding ones may lose the shared receives that it has taken.
+    fn flush(&mut self, at: usize) {
+        self.cq.abort(self.links[at].qp);
+        let until = Instant::now() + FLUSH_LIMIT;
+        while self.links[at].sends > 0 && Instant::now() < until {
+            self.drain();
         }
     }
 
