@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <malloc.h>
 #include <poll.h>
@@ -306,6 +307,16 @@ void needs_rdma_device(void)
         skip("about RDMA devices");
     if (!getenv("TEST_FAULT"))
         skip("TEST_FAULT names no command that lets something befall the device");
+}
+
+void *other_driver(const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+
+    needs_rdma_device();
+    if (found == NULL)
+        skip("other_driver.so is not preloaded");
+    return found;
 }
 
 /* A process that repairs the device when its input ends. It outlives this process. */

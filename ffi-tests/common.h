@@ -266,6 +266,8 @@ bool on_rdma_device(void);
 /* How much to do of what is long: all of it, or a quarter on an RDMA device, because a machine that has one for the
  * tests is emulated. */
 size_t share_of(size_t whole);
+/* Finds a variable or a function of ffi-tests/other_driver.c. Skips the test if that is not preloaded. */
+void *other_driver(const char *name);
 /* Causes a fault of the RDMA device, with the name that scripts/vm/fault.sh gives it. mend() or the end of
  * the process repairs the device. */
 void fault(const char *what);

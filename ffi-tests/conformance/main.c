@@ -14,7 +14,8 @@ static const struct section *const sections[] = {
     &message_bindings_section, &message_rma_section, &message_unread_section, &message_queues_section,
     &message_counters_section, &message_shared_section, &message_waits_section, &message_sleepers_section,
     &message_threads_section, &message_cancelling_section, &message_orders_section, &message_series_section,
-    &message_rdma_section, &message_rdma_ends_section, &headers_section,
+    &message_rdma_section, &message_rdma_ends_section, &message_rdma_shared_section,
+    &message_rdma_drivers_section, &headers_section,
 };
 
 int main(int argc, char **argv)

@@ -2,7 +2,6 @@
 #include "conformance.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <stdlib.h>
 
 /* A process that reads the event queue notices a fault of its own device within a second, and of the
@@ -226,17 +225,6 @@ static void asleep_sending(void)
 
 /* ---- a device that refuses requests ---------------------------------------------------------- */
 
-/* Variables of ffi-tests/refuse_posts.c. */
-static bool *refusal(const char *name)
-{
-    bool *refuses = dlsym(RTLD_DEFAULT, name);
-
-    needs_rdma_device();
-    if (!refuses)
-        skip("refuse_posts.so is not preloaded");
-    return refuses;
-}
-
 /* Checks that at most `sent` bytes arrive before the reset, and that the same process can connect again. */
 static void check_lost(struct pair *pair, size_t sent)
 {
@@ -255,7 +243,7 @@ static void check_lost(struct pair *pair, size_t sent)
 
 static void refused_receives(void)
 {
-    bool *refuses = refusal("refuse_receives");
+    bool *refuses = other_driver("refuse_receives");
     struct pair pair;
     size_t sent = 0;
 
@@ -272,7 +260,7 @@ static void refused_receives(void)
 
 static void refused_sends(void)
 {
-    bool *refuses = refusal("refuse_sends");
+    bool *refuses = other_driver("refuse_sends");
     struct pair pair;
 
     pair_open(&pair, IPV4, NULL);
@@ -285,7 +273,7 @@ static void refused_sends(void)
 
 static void refused_at_first(void)
 {
-    bool *refuses = refusal("refuse_receives");
+    bool *refuses = other_driver("refuse_receives");
     struct side listener, client;
 
     side_listen(&listener, IPV4, NULL);

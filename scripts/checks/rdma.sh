@@ -35,7 +35,7 @@ rdma_verbs() {
 
 # Its section "rdma devices" has the device refuse requests.
 conformance_on() {
-    on_device "$1" env LD_PRELOAD="$programs/gcc/refuse_posts.so" "$programs/gcc/conformance" -j 2
+    on_device "$1" env LD_PRELOAD="$programs/gcc/other_driver.so" "$programs/gcc/conformance" -j 2
 }
 
 conformance_siw() {
