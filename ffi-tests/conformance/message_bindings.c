@@ -355,6 +355,47 @@ static ssize_t make_call(struct fid_ep *ep, enum call call, const uint8_t *bytes
     }
 }
 
+/* As long as fi_tx_size_left is positive another operation is taken, also behind a read that the peer does not answer,
+ * where those that are not reported hold room as well. */
+static void size_left_with(uint64_t tx_flags)
+{
+    struct message_settings settings = {.tx_size = 64, .tx_flags = tx_flags};
+    uint8_t *memory = map_pages(SLOT), got[SLOT];
+    struct fid_mr *region;
+    unsigned taken = 0;
+    struct pair pair;
+    ssize_t answer;
+
+    messages_open(&pair, &settings);
+    region = message_region(&pair.server, memory, SLOT, 1);
+    CHECK_RET(fi_tx_size_left(pair.client.ep), 64);
+    CHECK_OK(fi_read(pair.client.ep, got, SLOT, NULL, NO_ADDRESS, 0, 1, CONTEXT(0)));
+    for (;; taken++) {
+        const ssize_t left = fi_tx_size_left(pair.client.ep);
+
+        if (taken % 4)
+            answer = fi_inject(pair.client.ep, memory, SLOT, NO_ADDRESS);
+        else
+            answer = fi_send(pair.client.ep, memory, SLOT, NULL, NO_ADDRESS, CONTEXT(1));
+        if (answer == -FI_EAGAIN && left == 0)
+            break;
+        CHECK_OK(answer);
+    }
+    printf("%u operations were taken\n", taken);
+    CHECK_AT_LEAST(taken, 32);
+    close_fid(&pair.client.ep->fid);
+    pair.client.ep = NULL;
+    close_fid(&region->fid);
+    pair_close(&pair);
+    unmap_pages(memory, SLOT);
+}
+
+static void size_left(void)
+{
+    size_left_with(0);
+    size_left_with(FI_DELIVERY_COMPLETE);
+}
+
 /* Calls in turn until one is refused. The peer makes no progress meanwhile. Then all of them are refused, and what was
  * taken arrives. */
 static void refused_when_full(void)
@@ -557,6 +598,7 @@ static const struct test tests[] = {
     TEST(counted_past_closing, "a counter of regions that are closed never goes back"),
     TEST(counters_of_regions, "counters of regions: each bound to two; set, add, seterr, adderr; -FI_EBUSY while bound"),
     TEST(keys_that_meet, "a key that meets another in 32 bits: -FI_ENOKEY, until the other is closed"),
+    TEST(size_left, "fi_tx_size_left: as long as it is positive, operations are taken"),
     TEST(refused_when_full, "every call that sends, reads or writes: -FI_EAGAIN when the queue is full; what was taken arrives"),
     TEST(injects_that_count, "injects that a counter counts hold room until they are complete"),
     TEST(causes, "the text of each failure names its cause"),

@@ -293,6 +293,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.cancel_recv(queue, id))
     }
 
+    fn send_room(&self, qp: QpId) -> Option<usize> {
+        each!(self, Self, cq => cq.send_room(qp))
+    }
+
     fn give_up(&mut self, qp: QpId) -> bool {
         each!(self, Self, cq => cq.give_up(qp))
     }

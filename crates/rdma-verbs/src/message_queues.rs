@@ -105,6 +105,12 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
+    /// Number of requests that a queue pair's send queue has room for now, if the device tells that.
+    fn send_room(&self, qp: QpId) -> Option<usize> {
+        let _ = qp;
+        None
+    }
+
     /// Gives up what is outstanding on a queue pair that has disconnected: the requests never complete, no memory is
     /// accessed for them from now on, and nothing is sent behind a message that is not all sent. What has been copied
     /// before that message is still sent. Returns whether the device can do so; else destroying the queue

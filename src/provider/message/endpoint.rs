@@ -387,7 +387,11 @@ impl<D: Device> EndpointOps for Endpoint<D> {
 
     fn tx_size_left(&self) -> Result<usize> {
         let at = self.link()?;
-        Ok(self.sizes.tx.saturating_sub(self.engine.lock().link(at)?.sends))
+        let mut state = self.engine.lock();
+        let link = state.link(at)?;
+        let (qp, left) = (link.qp, self.sizes.tx.saturating_sub(link.sends));
+        let requests = self.requests_of(self.sizes.tx_flags);
+        Ok(state.cq.send_room(qp).map_or(left, |room| left.min(room / requests)))
     }
 
     fn rx_size_left(&self) -> Result<usize> {

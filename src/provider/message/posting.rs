@@ -132,6 +132,11 @@ impl<D: Device> Endpoint<D> {
         flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
     }
 
+    /// Number of requests of an operation with these flags.
+    pub(super) fn requests_of(&self, flags: u64) -> usize {
+        if self.needs_flush(flags) { 2 } else { 1 }
+    }
+
     /// The errno of a request that the device refuses.
     #[cold]
     fn refused(&self, state: &mut State<D>, at: usize, error: Error) -> Errno {

@@ -346,6 +346,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         cancelled
     }
 
+    fn send_room(&self, qp: QpId) -> Option<usize> {
+        self.inner.send_room(qp)
+    }
+
     fn give_up(&mut self, qp: QpId) -> bool {
         self.inner.give_up(qp)
     }

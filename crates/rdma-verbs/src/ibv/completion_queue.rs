@@ -340,6 +340,10 @@ impl verbs::MessageQueues for Cq {
         Ok(number)
     }
 
+    fn send_room(&self, qp: QpId) -> Option<usize> {
+        self.get(qp).map(|queue_pair| queue_pair.send_room() as usize)
+    }
+
     fn end_events(&mut self, qp: QpId) {
         if let Some(queue_pair) = self.get_mut(qp) {
             queue_pair.end_events();

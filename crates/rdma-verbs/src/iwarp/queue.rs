@@ -279,6 +279,10 @@ impl verbs::MessageQueues for CompletionQueue {
         }
     }
 
+    fn send_room(&self, qp: QpId) -> Option<usize> {
+        self.pair(qp).map(|pair| pair.send_room(&self.ready))
+    }
+
     fn give_up(&mut self, qp: QpId) -> bool {
         self.with(qp, |pair, ready, sets| pair.give_up(ready, sets)).unwrap_or(false)
     }

@@ -37,13 +37,17 @@ impl Entries {
 
     #[cold]
     fn check_exactly(&self, asked: usize, ready: &VecDeque<Completion>) -> Result<()> {
-        let held = ready.iter().filter(|completion| self.holds(completion)).count();
-        let room = self.free.saturating_sub(held);
+        let room = self.room(ready);
         if asked <= room {
             return Ok(());
         }
         let depth = self.depth;
         Err(Error::QueueFull { depth, room: u32::try_from(room).unwrap_or(depth), asked })
+    }
+
+    /// How many more requests fit.
+    pub(super) fn room(&self, ready: &VecDeque<Completion>) -> usize {
+        self.free.saturating_sub(ready.iter().filter(|completion| self.holds(completion)).count())
     }
 
     /// Whether the request of `completion` holds an entry of this queue.

@@ -47,6 +47,20 @@ impl QueuePair {
         self.machine.cancel_recv(id)
     }
 
+    fn send_entries(&self) -> Entries {
+        Entries {
+            qp: self.number,
+            queue: Queue::Send,
+            depth: self.capabilities.send_depth,
+            free: self.machine.send_room(),
+        }
+    }
+
+    /// How many more sends fit. `ready` has the completions that wait to be polled.
+    pub(in super::super) fn send_room(&self, ready: &VecDeque<Completion>) -> usize {
+        self.send_entries().room(ready)
+    }
+
     /// Posts sends. `ready` has the completions that wait to be polled; others are added [RFC 5041 6.2.1-2].
     pub(in super::super) fn post_send(
         &mut self,
@@ -55,14 +69,9 @@ impl QueuePair {
         ready: &mut VecDeque<Completion>,
         sets: PollSets<'_>,
     ) -> Result<()> {
+        let entries = self.send_entries();
         let (Phase::Open, Some(wire)) = (&self.phase, &mut self.socket) else {
             return Err(Error::BadState { state: self.state(), what: "send" });
-        };
-        let entries = Entries {
-            qp: self.number,
-            queue: Queue::Send,
-            depth: self.capabilities.send_depth,
-            free: self.machine.send_room(),
         };
         entries.check(requests.len(), ready)?;
         let posted = {
