@@ -374,9 +374,10 @@ static void size_left_with(uint64_t tx_flags)
         const ssize_t left = fi_tx_size_left(pair.client.ep);
 
         if (taken % 4)
-            answer = fi_inject(pair.client.ep, memory, SLOT, NO_ADDRESS);
+            answer = fi_inject(pair.client.ep, memory, 1, NO_ADDRESS);
         else
             answer = fi_send(pair.client.ep, memory, SLOT, NULL, NO_ADDRESS, CONTEXT(1));
+        note("%u taken, %zd left", taken, left);
         if (answer == -FI_EAGAIN && left == 0)
             break;
         CHECK_OK(answer);

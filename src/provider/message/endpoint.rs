@@ -212,8 +212,9 @@ impl<D: Device> Endpoint<D> {
         let (Some(tx), Some(rx)) = (&setup.tx, &setup.rx) else { return Err(Errno::ENOCQ) };
         let (tx, rx) = (tx.report(), rx.report());
         let depth = |size: usize| u32::try_from(size).map_err(|_| Errno::EINVAL);
+        let requests = self.requests_of(self.sizes.tx_flags | self.sizes.write_flags);
         let wanted = QpCapabilities {
-            send_depth: depth(self.sizes.tx)?.saturating_add(SPARE),
+            send_depth: depth(self.sizes.tx * requests + SPARE as usize)?.min(self.engine.limits.send_depth),
             recv_depth: if setup.shared.is_some() { 0 } else { depth(self.sizes.rx)? },
             inline: self.engine.limits.inject,
             initiator_depth: READS,

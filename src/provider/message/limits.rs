@@ -40,6 +40,8 @@ pub(in super::super) struct Limits {
     pub(super) tx_size: usize,
     pub(super) rx_size: usize,
     pub(super) shared_size: usize,
+    /// Largest depth of a send queue of the device.
+    pub(super) send_depth: u32,
     /// Number of completions that may be outstanding in a domain.
     completions: usize,
     /// Pieces of memory of a call.
@@ -62,13 +64,15 @@ impl Limits {
         if device.max_places == 0 {
             return None;
         }
-        let tx_size = device.max_send_depth.min(device.max_inline_depth).saturating_sub(SPARE) as usize;
+        let send_depth = device.max_send_depth.min(device.max_inline_depth);
+        let tx_size = send_depth.saturating_sub(SPARE) as usize;
         Some(Self {
             inject: device.max_inline.min(INJECT_SIZE),
             max_message: usize::try_from(device.max_message).unwrap_or(usize::MAX).min(MAX_MESSAGE),
             tx_size: tx_size.min(SIZE_MAX),
             rx_size: (device.max_recv_depth as usize).min(SIZE_MAX),
             shared_size: (device.max_srq_depth as usize).min(SHARED_SIZE_MAX),
+            send_depth,
             completions: device.max_any_depth as usize,
             iovs: device.max_places.min(MESSAGE_IOV_LIMIT),
             data_size: usize::from(device.immediate / 8),
