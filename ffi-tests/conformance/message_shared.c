@@ -1,6 +1,9 @@
 /* Contract, section Message endpoints: shared receive contexts. */
 #include "message.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 static struct fid_ep *shared;
 
 /* A listener with one domain and queue for all that it accepts, with a shared receive context. */
@@ -245,6 +248,71 @@ static void half_filled(void)
     half_filled_until(true);
 }
 
+/* In a child of fork: closes its copies of everything on the listener's side, the endpoint that is in the middle of a
+ * receive first. */
+static pid_t close_in_child(struct side *listener, struct fid_ep *const eps[2], struct fid_mr *region)
+{
+    pid_t child = (pid_t)CHECK_SYS(fork());
+
+    if (child != 0)
+        return child;
+    for (unsigned i = 0; i < 2; i++)
+        close_fid(&eps[i]->fid);
+    close_fid(&region->fid);
+    close_fid(&shared->fid);
+    side_close(listener);
+    _exit(0);
+}
+
+/* A child closes its copy of an endpoint that is in the middle of a shared receive. Nothing comes of that: not even the
+ * answer to a read behind another connection's message, which waits for a receive. */
+static void half_filled_in_child(void)
+{
+    enum { LENGTH = 64 << 20, KEY = 1 };
+    uint8_t *got = map_pages(LENGTH), *sent = map_pages(LENGTH), second = 0, source = 's', target = 0;
+    struct side listener, clients[2];
+    struct fid_ep *eps[2];
+    struct fid_mr *region;
+    int status;
+
+    memset(sent, 1, LENGTH);
+    open_shared(&listener, NULL);
+    region = message_region(&listener, &source, 1, KEY);
+    for (unsigned i = 0; i < 2; i++)
+        eps[i] = message_shared(&listener, &clients[i], shared, NULL);
+    post_recv(shared, got, LENGTH, 1);
+    post_send(clients[0].ep, sent, LENGTH, 5);
+    AWAIT(PATIENCE_MS, got[0] == 1);
+    post_send(clients[1].ep, "m", 1, 6);
+    CHECK_OK(fi_read(clients[1].ep, &target, 1, NULL, FI_ADDR_UNSPEC, 0, KEY, CONTEXT(7)));
+    /* One call takes both from the socket. */
+    CHECK_RET(fi_cq_read(listener.cq, NULL, 0), -FI_EAGAIN);
+    CHECK_SYS(waitpid(close_in_child(&listener, eps, region), &status, 0));
+    CHECK_INT(status, 0);
+    (void)await_done(clients[1].cq, 6, SENT);
+    CHECK_RET(fi_cq_read(clients[1].cq, &(struct fi_cq_data_entry){0}, 1), -FI_EAGAIN);
+    CHECK_INT(await_done(listener.cq, 1, RECEIVED).len, LENGTH);
+    CHECK_BYTES(got, sent, LENGTH);
+    post_recv(shared, &second, 1, 2);
+    (void)await_done(listener.cq, 2, RECEIVED);
+    CHECK_INT(second, 'm');
+    (void)await_done(clients[1].cq, 7, WAS_READ);
+    CHECK_INT(target, 's');
+    for (unsigned i = 0; i < 2; i++) {
+        post_recv(shared, &second, 1, 3);
+        CHECK_OK(fi_inject(clients[i].ep, "n", 1, FI_ADDR_UNSPEC));
+        (void)await_done(listener.cq, 3, RECEIVED);
+        check_no_event(clients[i].eq);
+        close_fid(&eps[i]->fid);
+        side_close(&clients[i]);
+    }
+    close_fid(&region->fid);
+    close_fid(&shared->fid);
+    side_close(&listener);
+    unmap_pages(got, LENGTH);
+    unmap_pages(sent, LENGTH);
+}
+
 static const struct test tests[] = {
     TEST(shared_receives, "a shared receive context serves two endpoints"),
     TEST(shared_selective, "receives of a shared context whose endpoint's queue is bound selectively"),
@@ -252,6 +320,7 @@ static const struct test tests[] = {
     TEST(shared_closed_with_receives, "a shared receive context that is closed with receives: no entries, their memory is free"),
     TEST(shared_calls, "fi_recvv and fi_recvmsg on a shared receive context; bad flags, too many pieces"),
     TEST(half_filled, "a shared receive that is half filled at the end goes to the next message, before later ones"),
+    TEST(half_filled_in_child, "a child of fork that closes an endpoint then: no message of the parent takes that receive"),
 };
 
 const struct section message_shared_section = SECTION("shared receive contexts", tests);

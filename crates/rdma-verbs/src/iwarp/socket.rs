@@ -111,6 +111,11 @@ impl Socket {
         Some([self.local_address()?, self.peer_address()?])
     }
 
+    /// Whether this process made it, rather than a parent of this process.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.maker.is_this_process()
+    }
+
     /// Whether what passes is captured: then [`Socket::receive_at`] may not be used.
     pub(super) fn is_tapped(&self) -> bool {
         self.tap.is_some()
@@ -277,7 +282,7 @@ impl Socket {
 
     /// Drops what has arrived, by at most so many calls.
     pub(super) fn drop_input(&self, calls: usize) -> Dropped {
-        if !self.maker.is_this_process() {
+        if !self.is_of_this_process() {
             return Dropped::All;
         }
         let mut scratch = Scratch::take();
@@ -292,7 +297,7 @@ impl Socket {
     }
 
     fn shut(&self, how: Shutdown) {
-        if self.maker.is_this_process() {
+        if self.is_of_this_process() {
             if let Some(tap) = &self.tap {
                 tap.finished();
             }
@@ -304,7 +309,7 @@ impl Socket {
     /// Closes the connection with a reset instead of an orderly end. A child of the process that opened the
     /// socket closes the descriptor only, and the connection remains.
     pub(super) fn reset(self) {
-        if self.maker.is_this_process() {
+        if self.is_of_this_process() {
             if let Some(tap) = &self.tap {
                 tap.reset();
             }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::super::machine::{Fault, Port, Sink};
 use super::super::membership::PollSets;
 use super::super::scratch::Scratch;
-use super::super::socket::Dropped;
+use super::super::socket::{Dropped, Socket};
 use super::{Phase, QueuePair, THOROUGH_ROUNDS};
 use crate::{BreakReason, Cause, ConnectionEvent};
 use iwarp_wire::rdmap::Terminate;
@@ -128,8 +128,13 @@ impl QueuePair {
 
     /// Ends a connection that is not disconnected: by a reset, or for messages in order, so that those which the
     /// socket has taken still arrive. The caller drops the queue pair next.
+    ///
+    /// A child of the process that made the connection gives no shared receive back: the message of another
+    /// connection would take it, and the child would go on with that connection.
     pub(in super::super) fn destroy(&mut self, sets: PollSets<'_>) {
-        self.machine.release();
+        if self.socket.as_ref().is_none_or(Socket::is_of_this_process) {
+            self.machine.release();
+        }
         self.remove_from_sets(sets);
         self.set_event_interest(None);
         if let (Phase::Open | Phase::Closing { output_ended: false }, Some(socket)) =
