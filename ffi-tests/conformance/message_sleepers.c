@@ -651,6 +651,64 @@ static void sleepers_receive(void)
     sleeper_receives(false);
 }
 
+/* Puts a descriptor into an epoll set, that into another one, and so on, as deep as the kernel allows. */
+static void nest(int fd, int *sets, unsigned depth)
+{
+    for (unsigned i = 0; i < depth; i++) {
+        struct epoll_event event = {.events = EPOLLIN};
+
+        sets[i] = (int)CHECK_SYS(epoll_create1(EPOLL_CLOEXEC));
+        CHECK_SYS(epoll_ctl(sets[i], EPOLL_CTL_ADD, fd, &event));
+        fd = sets[i];
+    }
+}
+
+/* An endpoint none of whose queues has a wait object cannot be enabled while the descriptor of another queue cannot show
+ * what there is to do for it. Once it can, a later call enables the endpoint, and the descriptor shows that. */
+static void enabled_at_last(void)
+{
+    enum { QUEUES = 3, DEPTH = 4 };
+    struct fi_cq_attr attr = {.wait_obj = FI_WAIT_FD};
+    struct fid_cq *queues[QUEUES];
+    struct fid *fids[QUEUES];
+    struct side listener;
+    struct event request;
+    int fds[QUEUES], sets[DEPTH];
+    struct pair pair;
+    uint8_t got;
+
+    request = message_request(&listener, &pair.client, NULL);
+    side_share(&pair.server, &listener, request.info);
+    for (unsigned i = 0; i < QUEUES; i++) {
+        CHECK_OK(fi_cq_open(pair.server.domain, &attr, &queues[i], NULL));
+        fids[i] = &queues[i]->fid;
+        fds[i] = wait_fd(fids[i]);
+    }
+    nest(fds[1], sets, DEPTH);
+    message_endpoint(&pair.server, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        note("call %u", i);
+        CHECK(fi_enable(pair.server.ep) < 0);
+    }
+    for (unsigned i = 0; i < DEPTH; i++)
+        CHECK_SYS(close(sets[i]));
+    CHECK_OK(fi_enable(pair.server.ep));
+    message_accept(&pair.client, &pair.server);
+    post_recv(pair.server.ep, &got, 1, 1);
+    settle(&pair.server, fids, QUEUES);
+    CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+    for (unsigned i = 0; i < QUEUES; i++) {
+        note("queue %u", i);
+        CHECK(readable(fds[i], PATIENCE_MS));
+    }
+    (void)await_done(pair.server.cq, 1, RECEIVED);
+    for (unsigned i = 0; i < QUEUES; i++)
+        close_fid(fids[i]);
+    side_close(&pair.server);
+    side_close(&pair.client);
+    side_close(&listener);
+}
+
 /* An epoll set that has the descriptor of a queue or counter, edge-triggered. */
 static int edges_of(struct fid *fid)
 {
@@ -909,6 +967,7 @@ static const struct test tests[] = {
     TEST(closed_while_read, "fi_close of a queue while a thread waits in fi_cq_sread: -FI_EBUSY"),
     TEST(sleepers_send_rest, "a sleeper on another queue sends what closed endpoints have left"),
     TEST(sleepers_receive, "a sleeper on another queue receives for endpoints whose queue has no wait object"),
+    TEST(enabled_at_last, "fi_enable of such an endpoint fails while a descriptor cannot serve it; a later one succeeds"),
     TEST(told_by_another_trywait, "fi_trywait of one queue takes what another one is for, and tells on its descriptor"),
     TEST(slept_beside_reader, "of two threads on one descriptor, one reads: the other is woken by what it leaves"),
     TEST(slept_without_trywait, "whoever sleeps on a descriptor without fi_trywait wakes for each entry, and comes to rest"),

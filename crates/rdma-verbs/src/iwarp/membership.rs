@@ -179,11 +179,13 @@ impl Membership {
         self.watching.iter().any(|target| Arc::ptr_eq(&target.wait, wait))
     }
 
-    /// Adds the socket to `set`, which becomes one of the poll sets.
+    /// Adds the socket to `set`, which becomes one of the poll sets. If it fails, `set` is what it was.
     pub(super) fn add_to(&self, socket: &impl AsFd, set: &WaitSet, token: Token) -> Result<()> {
         let Some(interest) = self.interest else { return Ok(()) };
         set.add(socket.as_fd(), token, interest)?;
-        self.timer.as_ref().map_or(Ok(()), |timer| set.add(timer.as_fd(), token, Interest::Read))
+        let Some(timer) = &self.timer else { return Ok(()) };
+        // As in `remove`.
+        set.add(timer.as_fd(), token, Interest::Read).inspect_err(|_| _ = set.remove(socket.as_fd()))
     }
 
     /// Removes the socket from `set`, which is no longer one of the poll sets.

@@ -391,11 +391,14 @@ impl verbs::CompletionQueue for CompletionQueue {
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         let target = EventTarget::new(&wait);
-        for pair in &self.pairs {
-            pair.add_to(&wait, target.token)?;
+        for at in 0..self.pairs.len() {
+            if let Err(error) = self.pairs[at].add_to(&wait, target.token) {
+                self.pairs[..at].iter().for_each(|pair| pair.remove_from(&wait));
+                return Err(error);
+            }
         }
         self.notification.attach(&target);
-        for pair in &mut self.pairs {
+        for pair in &self.pairs {
             if let Some(before) = &self.attached {
                 pair.remove_from(&before.wait);
             }

@@ -255,13 +255,13 @@ impl QueuePair {
         matches!(self.phase, Phase::Terminating(_))
     }
 
-    /// Adds the socket to `set`, which becomes one of the poll sets.
+    /// See [`Membership::add_to`].
     pub(super) fn add_to(&self, set: &WaitSet, token: Token) -> Result<()> {
         self.socket.as_ref().map_or(Ok(()), |socket| self.membership.add_to(socket, set, token))
     }
 
     /// Removes the socket from `set`, which is no longer one of the poll sets.
-    pub(super) fn remove_from(&mut self, set: &WaitSet) {
+    pub(super) fn remove_from(&self, set: &WaitSet) {
         if let Some(socket) = &self.socket {
             self.membership.remove_from(socket, set);
         }

@@ -365,3 +365,21 @@ fn completions_beyond_the_array_stay_queued() {
     }
     assert_eq!(b.end.cq.poll(&mut out), 0);
 }
+
+/// The set has the socket of the second queue pair already, because it reports its events.
+#[test]
+fn a_set_that_could_not_be_attached_can_be_later() {
+    let (mut a, mut b) = pair();
+    let wait = Arc::new(WaitSet::new().unwrap());
+    let first = (a.qp, std::mem::replace(&mut a.end.events, Arc::clone(&wait)));
+    (a.qp, _) = a.end.queue_pair(CAPABILITIES);
+    let _peer = Peer::active(&mut a, V4);
+    a.end.cq.attach(Arc::clone(&wait)).unwrap_err();
+    a.end.destroy(a.qp);
+    (a.qp, a.end.events) = first;
+    a.attach(&wait);
+    b.send_bytes(1, SEND, b"x");
+    assert!(wait.wait(Some(LIMIT), &mut Vec::new()).unwrap());
+    a.poll();
+    assert_eq!(a.end.completions.len(), 1);
+}

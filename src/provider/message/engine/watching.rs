@@ -19,10 +19,10 @@ impl<D: Device> Engine<D> {
         Ok(wait)
     }
 
-    /// Makes `wait` readable as well when the device has something to do.
+    /// Makes `wait` readable as well when the device has something to do. If it fails, `wait` is what it was.
     fn nest(&self, state: &mut State<D>, wait: &WaitSet) -> Result<()> {
-        wait.add(self.wait.as_fd(), wait.token(), Interest::Read).map_err(errno_of)?;
-        self.attach(state)
+        self.attach(state)?;
+        wait.add(self.wait.as_fd(), wait.token(), Interest::Read).map_err(errno_of)
     }
 
     /// Makes the engine's set show when the device has something to do.
@@ -38,7 +38,7 @@ impl<D: Device> Engine<D> {
 
     /// Makes the wait objects of the completion queues with these indexes readable when there is something to do for
     /// this queue pair; on a device with one descriptor for all, for any. If none of them has one, whoever sleeps on
-    /// another queue drives it.
+    /// another queue drives it. If it fails, some wait objects may become readable more often than they need to.
     pub(in super::super) fn watch(&self, state: &mut State<D>, qp: QpId, queues: [usize; 2]) -> Result<()> {
         let mut has_wait_object = false;
         for at in queues {
@@ -49,9 +49,9 @@ impl<D: Device> Engine<D> {
             }
         }
         if !has_wait_object && !state.has_unwatched {
-            state.has_unwatched = true;
             let queues: Vec<_> = state.queues.iter().map(|(at, _)| at).collect();
             queues.into_iter().try_for_each(|at| self.nest_queue(state, at))?;
+            state.has_unwatched = true;
         }
         Ok(())
     }
