@@ -8,34 +8,43 @@
 /* Longer than what is copied: the system accesses the rest itself. */
 enum { LONG = 1 << 20 };
 
-/* A message or write in memory of which only the first bytes can be read, if any: the operation fails, one behind it is
- * cancelled, and the connection ends. */
-static void unreadable_source(size_t readable, bool writes, bool with_more)
+/* A message or write of `length` bytes in so many pieces, of which only the first bytes can be read, if any: the
+ * operation fails, one behind it is cancelled, and the connection ends. One before it is complete. */
+static void unreadable_source(size_t length, size_t readable, unsigned pieces, bool writes, bool with_more)
 {
-    uint8_t *memory = mmap(NULL, LONG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct iovec piece = {memory, LONG};
-    struct fi_rma_iov remote = {.len = LONG, .key = 1};
-    struct fi_msg send = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
-    struct fi_msg_rma write = {.msg_iov = &piece, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
+    uint8_t *pages = mmap(NULL, 2 * LONG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint8_t *memory = pages + LONG - readable;
+    struct iovec vector[MESSAGE_IOVS];
+    struct fi_rma_iov remote = {.len = length, .key = 1};
+    struct fi_msg send = {.msg_iov = vector, .iov_count = pieces, .addr = FI_ADDR_UNSPEC, .context = CONTEXT(2)};
+    struct fi_msg_rma write = {.msg_iov = vector, .iov_count = pieces, .addr = FI_ADDR_UNSPEC, .rma_iov = &remote,
                                .rma_iov_count = 1, .context = CONTEXT(2)};
     static uint8_t got[LONG];
     struct fid_mr *region;
     struct pair pair;
 
-    CHECK(memory != MAP_FAILED);
-    CHECK(mprotect(memory, readable, PROT_READ) == 0);
+    note("%zu of %zu bytes, %u pieces%s%s", readable, length, pieces, writes ? ", write" : "", with_more ? ", more" : "");
+    CHECK(pages != MAP_FAILED);
+    CHECK_SYS(mprotect(pages, LONG, PROT_READ));
+    for (unsigned i = 0; i < pieces; i++)
+        vector[i] = (struct iovec){memory + length / pieces * i, length / pieces};
+    vector[pieces - 1].iov_len += length % pieces;
     messages_open(&pair, NULL);
     region = message_region(&pair.server, got, LONG, 1);
+    post_recv(pair.server.ep, got, LONG, 0);
     post_recv(pair.server.ep, got, LONG, 1);
+    post_send(pair.client.ep, "x", 1, 1);
     if (writes)
         CHECK_OK(fi_writemsg(pair.client.ep, &write, with_more ? FI_MORE : 0));
     else
         CHECK_OK(fi_sendmsg(pair.client.ep, &send, with_more ? FI_MORE : 0));
     if (with_more)
         post_send(pair.client.ep, "x", 1, 3);
+    (void)await_done(pair.client.cq, 1, SENT);
     (void)await_failed(pair.client.cq, 2, writes ? WRITTEN : SENT, FI_EFAULT);
     if (with_more)
         (void)await_failed(pair.client.cq, 3, SENT, FI_ECANCELED);
+    (void)await_done(pair.server.cq, 0, RECEIVED);
     (void)await_failed(pair.server.cq, 1, RECEIVED, FI_ECANCELED);
     (void)await_event(pair.client.eq, FI_SHUTDOWN);
     (void)await_event(pair.server.eq, FI_SHUTDOWN);
@@ -43,15 +52,51 @@ static void unreadable_source(size_t readable, bool writes, bool with_more)
     check_no_completion(pair.server.cq);
     close_fid(&region->fid);
     pair_close(&pair);
-    unmap_pages(memory, LONG);
+    unmap_pages(pages, 2 * LONG);
 }
 
+/* Those of all lengths that the system reads. It does not read pieces of up to 256 bytes, and those of up to 8 KiB only
+ * where they leave at once. */
 static void unreadable_memory(void)
 {
-    const size_t readable[] = {0, 4096, LONG / 2, LONG - 4096};
+    const size_t lengths[] = {257, 4096, 8192, 65536, LONG};
 
-    for (unsigned i = 0; i < 16; i++)
-        unreadable_source(readable[i / 4], i % 2, i / 2 % 2);
+    for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (unsigned pieces = 1; pieces <= MESSAGE_IOVS && lengths[i] / pieces > 256; pieces++)
+            for (unsigned how = 0; how < (lengths[i] < 8192 ? 2 : 4); how++) {
+                unreadable_source(lengths[i], 0, pieces, how % 2, how / 2);
+                unreadable_source(lengths[i], lengths[i] / 2, pieces, how % 2, how / 2);
+                unreadable_source(lengths[i], lengths[i] - 1, pieces, how % 2, how / 2);
+            }
+}
+
+/* Where a buffer of the system ends, it takes a part of a message before it finds that it cannot read the rest. */
+static void unreadable_rest(void)
+{
+    enum { LENGTH = 4096, BEFORE = 1000, BUFFER = 32768 };
+    uint8_t *pages = map_pages(2 * LENGTH);
+    static uint8_t got[LENGTH];
+
+    CHECK_SYS(mprotect(pages + LENGTH, LENGTH, PROT_NONE));
+    for (unsigned before = (BUFFER - LENGTH) / BEFORE - 2; before <= BUFFER / BEFORE; before++) {
+        struct pair pair;
+
+        note("%u messages before it", before);
+        messages_open(&pair, NULL);
+        for (unsigned i = 0; i <= before; i++)
+            post_recv(pair.server.ep, got, LENGTH, i);
+        for (unsigned i = 0; i < before; i++)
+            CHECK_OK(fi_inject(pair.client.ep, pattern(i, BEFORE), BEFORE, FI_ADDR_UNSPEC));
+        post_send(pair.client.ep, pages + 1, LENGTH, before);
+        (void)await_failed(pair.client.cq, before, SENT, FI_EFAULT);
+        for (unsigned i = 0; i < before; i++)
+            CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, BEFORE);
+        (void)await_failed(pair.server.cq, before, RECEIVED, FI_ECANCELED);
+        (void)await_event(pair.client.eq, FI_SHUTDOWN);
+        (void)await_event(pair.server.eq, FI_SHUTDOWN);
+        pair_close(&pair);
+    }
+    unmap_pages(pages, 2 * LENGTH);
 }
 
 /* A read of a region of which only the first half can be read: it fails, and the connection ends. */
@@ -241,6 +286,7 @@ static void first_thread_ended(void)
 
 static const struct test tests[] = {
     TEST(unreadable_memory, "a message or write in memory that cannot be read, or only in part: FI_EFAULT, and the end"),
+    TEST(unreadable_rest, "the same for a short message of which the system takes a part before it finds that"),
     TEST(unreadable_region, "a read of memory that can be read only in part: it fails, and both sides end"),
     TEST(unwritable_region, "a peer's write to memory that cannot be written: both sides end, no receive is to blame"),
     TEST(unwritable_memory, "a message or response to memory that cannot be written: FI_EFAULT once, and the end"),

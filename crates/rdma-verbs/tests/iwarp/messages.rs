@@ -676,15 +676,39 @@ fn unreadable(length: usize) -> Place {
 
 #[test]
 fn a_place_that_cannot_be_read_ends_the_connection() {
-    let (mut a, mut b) = pair();
-    b.recv(1, &[Lent::blank(LARGE).place()]);
-    a.post(2, SEND, Payload::Places(&[unreadable(LARGE)]));
-    assert!(is_ready(&a.end.events));
+    for length in [257, 4096, LARGE] {
+        let (mut a, mut b) = pair();
+        b.recv(1, &[Lent::blank(LARGE).place()]);
+        a.post(2, SEND, Payload::Places(&[unreadable(length)]));
+        assert!(is_ready(&a.end.events));
+        a.end.poll();
+        let done = a.end.completions.pop_front().map(|done| summary(&done));
+        assert_eq!(done, Some((2, Send, CompletionStatus::LocalAccess, 0)), "{length} bytes");
+        assert!(matches!(a.event(), ConnectionEvent::Broken(BreakReason::Local(_))));
+        assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Terminated(_))));
+    }
+}
+
+#[test]
+fn of_several_messages_the_one_that_cannot_be_read_is_to_blame() {
+    let (mut a, _b) = pair();
+    let lent = Lent::blank(1000);
+    let places = [lent.place(), lent.place(), unreadable(1000), lent.place()].map(|place| [place]);
+    let requests: Vec<_> = (1..)
+        .zip(&places)
+        .map(|(id, places)| SendRequest {
+            id,
+            signaled: true,
+            operation: SEND,
+            payload: Payload::Places(places),
+        })
+        .collect();
+    a.end.cq.post_send(a.qp, &requests, false).unwrap();
     a.end.poll();
-    let done = a.end.completions.pop_front().map(|done| summary(&done));
-    assert_eq!(done, Some((2, Send, CompletionStatus::LocalAccess, 0)));
-    assert!(matches!(a.event(), ConnectionEvent::Broken(BreakReason::Local(_))));
-    assert!(matches!(b.event(), ConnectionEvent::Broken(BreakReason::Terminated(_))));
+    let done: Vec<_> = a.end.completions.iter().map(|done| (done.id, done.status)).collect();
+    // One call of the system was to take all of them.
+    let cancelled = |id| (id, CompletionStatus::Flushed);
+    assert_eq!(done, [cancelled(1), cancelled(2), (3, CompletionStatus::LocalAccess), cancelled(4)]);
 }
 
 /// The message takes two calls of the system, of which the second could be read.

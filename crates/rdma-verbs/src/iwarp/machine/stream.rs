@@ -109,7 +109,11 @@ impl Stream {
     /// Sends `bytes`, and stages what the socket does not take.
     pub(super) fn send<W: Wire>(&mut self, bytes: &[u8], wire: &mut W) {
         self.produced += bytes.len() as u64;
-        self.transmit(&[IoSlice::new(bytes)], bytes.len(), false, wire);
+        if let Some(taken) = self.attempt(&[IoSlice::new(bytes)], bytes.len(), false, wire)
+            && self.make_room(bytes.len() - taken)
+        {
+            self.staged.extend_from_slice(&bytes[taken..]);
+        }
     }
 
     /// Sends as much of `train` as the socket takes, and stages the rest of the FPDU that it takes in part. The
@@ -174,32 +178,52 @@ impl Stream {
 
     /// Sends `pieces` of `length` bytes in all, which `produced` already counts, and stages the rest.
     fn transmit<W: Wire>(&mut self, pieces: &[IoSlice<'_>], length: usize, more: bool, wire: &mut W) {
+        if let Some(taken) = self.attempt(pieces, length, more, wire) {
+            self.stage_rest(pieces, taken, length);
+        }
+    }
+
+    /// The same, but returns how many bytes the socket took, if the rest is to be staged.
+    #[inline]
+    fn attempt<W: Wire>(
+        &mut self,
+        pieces: &[IoSlice<'_>],
+        length: usize,
+        more: bool,
+        wire: &mut W,
+    ) -> Option<usize> {
         // What follows bytes that could not be read is not sent, because the peer would take it for them.
         if self.closed || self.fault.is_some() {
-            return;
+            return None;
         }
-        let mut skip = 0;
+        let mut taken = 0;
         if self.staged() == 0 {
             match wire.transmit(pieces, more) {
-                Taken::Bytes(count) => skip = count.min(length),
-                Taken::Dead => return self.close(),
+                Taken::Bytes(count) => taken = count.min(length),
+                Taken::Dead => {
+                    self.close();
+                    return None;
+                }
                 Taken::Unreadable => {
                     self.fault = Some(Violation::LocalPlace);
-                    return;
+                    return None;
                 }
             }
-            self.taken += skip as u64;
+            self.taken += taken as u64;
         }
-        if skip == length {
-            return;
-        }
-        if !self.make_room(length - skip) {
-            return;
-        }
-        for piece in pieces {
-            let passed = skip.min(piece.len());
-            self.staged.extend_from_slice(&piece[passed..]);
-            skip -= passed;
+        (taken < length).then_some(taken)
+    }
+
+    /// Stages `pieces` of `length` bytes in all except those that are `taken`.
+    #[cold]
+    fn stage_rest(&mut self, pieces: &[IoSlice<'_>], taken: usize, length: usize) {
+        let sources: Vec<_> = pieces.iter().map(|piece| Source::from(&**piece)).collect();
+        if self.make_room(length - taken) && !append_range(&sources, taken..length, &mut self.staged) {
+            self.fault = Some(Violation::LocalPlace);
+            if taken > 0 {
+                // A Terminate may lie within an FPDU that cannot be finished.
+                self.close();
+            }
         }
     }
 

@@ -268,7 +268,7 @@ impl Transmitter {
         for pending in std::mem::take(&mut self.pending) {
             push(pending.report, CompletionStatus::Flushed);
         }
-        let mut status = match self.fault {
+        let mut status = match self.fault() {
             Some(Violation::LocalKey(_) | Violation::LocalPlace) => CompletionStatus::LocalAccess,
             _ if failed == Some(Failed::Write) => CompletionStatus::RemoteAccess,
             _ => CompletionStatus::Flushed,

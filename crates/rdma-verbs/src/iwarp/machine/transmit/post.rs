@@ -5,13 +5,14 @@ use rustix::io::Errno;
 
 use super::super::encode::{self, Chunk};
 use super::super::reads::Reads;
-use super::super::stream::{Batch, Wire};
+use super::super::stream::{Batch, Wire, copies};
 use super::super::validate::{inline, validate_request};
 use super::super::violation::Violation;
 use super::super::work::{Body, BufferModel, Pending, Report, Streamed, Work};
 use super::super::{Port, Rules, Sink};
 use super::Transmitter;
 use crate::iwarp::region::RegionCache;
+use crate::memory::Source;
 use crate::{Access, Error, Operation, Payload, Place, RemoteAddress, Result, Segment, SendRequest};
 use iwarp_wire::rdmap::{self, ReadRequest};
 
@@ -43,7 +44,10 @@ impl Transmitter {
         }
         match self.stream.fault() {
             None => Ok(()),
-            Some(Violation::LocalPlace) => Err(Error::io("read a place")(Errno::FAULT)),
+            Some(Violation::LocalPlace) => {
+                self.queue_unreadable(requests);
+                Err(Error::io("read a place")(Errno::FAULT))
+            }
             Some(_) => Err(Error::io("stage output")(Errno::NOMEM)),
         }
     }
@@ -150,6 +154,29 @@ impl Transmitter {
         self.encoder.request(last, &mut batch);
         batch.finish();
         self.sent(last, port.sink);
+    }
+
+    /// If a place that cannot be read has kept some of these requests from the stream, queues the one whose place that
+    /// is, as the oldest, and those behind it.
+    #[cold]
+    fn queue_unreadable(&mut self, requests: &[SendRequest<'_>]) {
+        // If some are queued, it is the oldest of them.
+        if !self.work.is_empty() || self.rules != Rules::Messages {
+            return;
+        }
+        let taken = self.stream.taken();
+        let missing = self.pending.iter().rev().take_while(|pending| pending.end > taken).count();
+        let requests = &requests[requests.len().saturating_sub(missing)..];
+        // The only one needs no look.
+        let readable =
+            if missing > 1 { requests.iter().take_while(|one| can_be_read(one)).count() } else { 0 };
+        let first = self.pending.len() - missing + readable;
+        let queued = self.pending.drain(first..).map(|Pending { report, .. }| Work {
+            report,
+            is_fenced: false,
+            body: Body::Encoded { left: 0, started: false },
+        });
+        self.work.extend(queued);
     }
 
     /// Completes a request that is a send or write, and the last one in the stream, as soon as all is taken.
@@ -297,6 +324,13 @@ impl Transmitter {
                 && self.stream.staged() == 0
                 && request.payload.len() <= self.capabilities.inline
     }
+}
+
+/// Whether the places of a request, if it has some, can be read.
+fn can_be_read(request: &SendRequest<'_>) -> bool {
+    let Payload::Places(places) = request.payload else { return true };
+    let sources: Vec<_> = places.iter().map(|place| Source::from(place.bytes())).collect();
+    copies(&sources).is_some()
 }
 
 /// The queued form of a read.
