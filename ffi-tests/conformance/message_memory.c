@@ -1,8 +1,11 @@
 /* Contract, section Message endpoints: operations on memory that the process may not read or write. */
 #include "message.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Longer than what is copied: the system accesses the rest itself. */
@@ -239,6 +242,49 @@ static void unwritable_region(void)
     unmap_pages(target, LONG);
 }
 
+/* Memory that sockets send, and that the system reads for nobody else: messages and responses that the socket takes in
+ * part arrive. */
+static void secret_memory(void)
+{
+    enum { SENDS = 16, KEY = 1 };
+    int secret = (int)syscall(SYS_memfd_secret, O_CLOEXEC);
+    static uint8_t got[LONG], wanted[LONG];
+    struct fid_mr *region;
+    struct pair pair;
+    uint8_t *memory = MAP_FAILED;
+
+    if (secret >= 0 && ftruncate(secret, LONG) == 0)
+        memory = mmap(NULL, LONG, PROT_READ | PROT_WRITE, MAP_SHARED, secret, 0);
+    if (memory == MAP_FAILED)
+        skip("there is no secret memory: %s", strerror(errno));
+    memcpy(wanted, pattern(1, LONG), LONG);
+    memcpy(memory, wanted, LONG);
+    messages_open(&pair, NULL);
+    region = message_region(&pair.server, memory, LONG, KEY);
+    for (unsigned i = 0; i < SENDS; i++)
+        post_send(pair.client.ep, memory, LONG, i);
+    for (unsigned i = 0; i < SENDS; i++) {
+        post_recv(pair.server.ep, got, LONG, i);
+        CHECK_INT(await_done(pair.server.cq, i, RECEIVED).len, LONG);
+        CHECK_BYTES(got, wanted, LONG);
+        memset(got, 0, LONG);
+    }
+    for (unsigned i = 0; i < SENDS; i++)
+        (void)await_done(pair.client.cq, i, SENT);
+    for (unsigned i = 0; i < SENDS; i++)
+        CHECK_OK(fi_read(pair.client.ep, got, LONG, NULL, FI_ADDR_UNSPEC, 0, KEY, CONTEXT(i)));
+    /* The server answers while the client takes nothing. */
+    for (unsigned i = 0; i < SENDS; i++)
+        CHECK_RET(fi_cq_read(pair.server.cq, NULL, 0), -FI_EAGAIN);
+    for (unsigned i = 0; i < SENDS; i++)
+        (void)await_done(pair.client.cq, i, WAS_READ);
+    CHECK_BYTES(got, wanted, LONG);
+    close_fid(&region->fid);
+    pair_close(&pair);
+    CHECK_SYS(munmap(memory, LONG));
+    CHECK_SYS(close(secret));
+}
+
 /* Whether the first thread of the process has ended. */
 static bool first_has_ended(void)
 {
@@ -290,6 +336,7 @@ static const struct test tests[] = {
     TEST(unreadable_region, "a read of memory that can be read only in part: it fails, and both sides end"),
     TEST(unwritable_region, "a peer's write to memory that cannot be written: both sides end, no receive is to blame"),
     TEST(unwritable_memory, "a message or response to memory that cannot be written: FI_EFAULT once, and the end"),
+    TEST(secret_memory, "long messages and responses in memory of memfd_secret, which sockets can send"),
     TEST(first_thread_ended, "long messages in a process whose first thread has ended"),
 };
 

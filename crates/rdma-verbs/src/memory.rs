@@ -349,6 +349,32 @@ mod tests {
         assert_eq!(unsafe { libc::munmap(pages.as_ptr().cast(), 8192) }, 0);
     }
 
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri maps no files")]
+    fn what_only_sockets_read_is_copied() {
+        use std::os::fd::{FromRawFd as _, OwnedFd};
+        // A socket takes less at once.
+        const SIZE: usize = 1 << 20;
+        // SAFETY: the call accesses no memory.
+        let secret = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+        if secret < 0 {
+            println!("skipped what_only_sockets_read_is_copied: {}", io::Error::last_os_error());
+            return;
+        }
+        // SAFETY: a new descriptor, which nothing else closes.
+        let secret = unsafe { OwnedFd::from_raw_fd(secret as i32) };
+        rustix::fs::ftruncate(&secret, SIZE as u64).unwrap();
+        let memory = Memory::of_file(&secret, 0, SIZE).unwrap();
+        let bytes: Vec<u8> = (0..SIZE).map(|at| (at * 31 + at / 251) as u8).collect();
+        memory.write(0, &bytes).unwrap();
+        let sources = [memory.source(0, 700_000).unwrap(), memory.source(700_000, SIZE - 700_000).unwrap()];
+        for range in [0..SIZE, 1..SIZE - 1, 699_999..700_001] {
+            let mut found = Vec::new();
+            assert!(append_range(&sources, range.clone(), &mut found));
+            assert!(found == bytes[range]);
+        }
+    }
+
     /// Threads copy the same bytes concurrently: each copy has in every byte what one of the writers wrote.
     /// Miri reports no error.
     #[test]

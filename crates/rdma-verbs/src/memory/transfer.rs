@@ -8,10 +8,13 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use rustix::net::{self, AddressFamily, RecvFlags, SocketFlags, SocketType};
+
 use super::{Memory, copy};
+use crate::descriptor::Descriptor;
 
 /// Receives from `socket` without waiting, into `pieces` in their order.
 ///
@@ -89,15 +92,20 @@ pub fn append_range(sources: &[Source<'_>], range: Range<usize>, target: &mut Ve
     let parts: Vec<_> = parts(sources, range).collect();
     let length = parts.iter().map(Source::len).sum();
     target.reserve(length);
-    match read_by_system(&parts, &mut target.spare_capacity_mut()[..length]) {
-        // SAFETY: there is room for `length` more bytes (`reserve`), and the system has written as many.
-        Ok(count) if count == length => unsafe { target.set_len(target.len() + length) },
+    let room = &mut target.spare_capacity_mut()[..length];
+    let is_read = match read_by_system(&parts, room) {
+        Ok(count) if count == length => true,
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
             parts.iter().for_each(|part| append(part, target));
+            return true;
         }
-        _ => return false,
+        _ => read_by_socket(&parts, room).is_ok(),
+    };
+    if is_read {
+        // SAFETY: there is room for `length` more bytes (`reserve`), and the system has written as many.
+        unsafe { target.set_len(target.len() + length) };
     }
-    true
+    is_read
 }
 
 /// Has the system copy `sources` to `target`, which has their length. Returns how many bytes it could read before
@@ -114,6 +122,25 @@ fn read_by_system(sources: &[Source<'_>], target: &mut [MaybeUninit<u8>]) -> io:
     // `target` only, which is an exclusive borrow, and checks the addresses that it reads. `gettid` requires nothing.
     let read = unsafe { libc::process_vm_readv(libc::gettid(), &raw const local, 1, remote, count, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// The same by a pair of sockets, and all of `sources` or an error. A socket takes memory that the system does not read
+/// otherwise: a device's, and that of `memfd_secret`.
+#[cold]
+fn read_by_socket(sources: &[Source<'_>], target: &mut [MaybeUninit<u8>]) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (from, to) = net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let (from, to) = (Descriptor::from(from), Descriptor::from(to));
+    let mut done = 0;
+    while done < target.len() {
+        let rest: Vec<_> = parts(sources, done..target.len()).collect();
+        let taken = done + send(from.as_fd(), &rest)?;
+        while done < taken {
+            let ((filled, _), _) = net::recv(&to, &mut target[done..taken], RecvFlags::DONTWAIT)?;
+            done += filled.len();
+        }
+    }
+    Ok(())
 }
 
 /// Appends a copy of the bytes to `target`.
