@@ -16,6 +16,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 pub(super) use device_queue::Queue;
 
+use super::cm::Id;
 use super::connection::{self, add_channel};
 use super::device::Context;
 use super::memory::Pd;
@@ -241,6 +242,19 @@ impl Cq {
         had_events
     }
 
+    /// Adds the descriptors of the device and of the connections to a wait set, or none.
+    fn add_to(&self, target: &EventTarget) -> Result<()> {
+        let channels = || self.queue_pairs.iter().filter_map(|pair| pair.id.as_ref()).map(Id::channel);
+        let mut added = 0;
+        let outcome = channels()
+            .try_for_each(|channel| add_channel(target, channel).inspect(|()| added += 1))
+            .and_then(|()| target.wait.add(self.queue.descriptor(), target.token, Interest::Read));
+        if outcome.is_err() {
+            channels().take(added).for_each(|channel| _ = target.wait.remove(channel.as_fd()));
+        }
+        outcome
+    }
+
     /// Starts the keep-alive timer, if a wait set is attached and a connection was made. It runs four times
     /// in the keep-alive time: even if one check is a little late, two more follow before twice that time is
     /// over.
@@ -405,14 +419,10 @@ impl verbs::CompletionQueue for Cq {
             self.keepalive_timer = None;
         }
         let target = EventTarget::new(&wait);
-        wait.add(self.queue.descriptor(), target.token, Interest::Read)?;
-        for queue_pair in &self.queue_pairs {
-            if let Some(id) = &queue_pair.id {
-                add_channel(&target, id.channel())?;
-            }
-        }
         let timer = Timer::new()?;
+        // Closing the timer undoes this.
         wait.add(timer.as_fd(), target.token, Interest::Read)?;
+        self.add_to(&target)?;
         self.keepalive_timer = Some(timer);
         self.wait = Some(target);
         self.start_keepalive_timer()?;
