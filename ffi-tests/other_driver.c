@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,23 @@ size_t send_queue_size;
 /* A queue pair takes its completions with it that were not polled when it is destroyed (mlx5, mlx4, bnxt_re). There are
  * some, because all are late. */
 bool drop_completions;
-/* The device of this name is out of the machine, see remove_device. */
-static const char *removed_device;
+/* Completion channels opened from now on can be those of a removed device. */
+bool removable;
+/* The name of the device that is out of the machine, see remove_device. */
+static char removed_device[IBV_SYSFS_NAME_MAX];
+
+/* Guards the tables below. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+#define LOCKED(call)                                                                                \
+    ({                                                                                              \
+        __typeof__(call) locked_answer_;                                                            \
+                                                                                                    \
+        (void)pthread_mutex_lock(&mutex);                                                           \
+        locked_answer_ = (call);                                                                    \
+        (void)pthread_mutex_unlock(&mutex);                                                         \
+        locked_answer_;                                                                             \
+    })
 
 #define NEXT(function)                                                                              \
     ({                                                                                              \
@@ -43,7 +59,7 @@ static __typeof__(((struct ibv_context_ops *)0)->req_notify_cq) take_request;
 
 static bool is_removed(struct ibv_context *context)
 {
-    return removed_device && strcmp(context->device->name, removed_device) == 0;
+    return strcmp(context->device->name, removed_device) == 0;
 }
 
 /* ---- requests ------------------------------------------------------------------------------ */
@@ -149,7 +165,7 @@ static int poll_cq(struct ibv_cq *cq, int most, struct ibv_wc *out)
 {
     if (is_removed(cq->context))
         return 0;
-    return drop_completions ? poll_late(cq, most, out) : take_completions(cq, most, out);
+    return drop_completions ? LOCKED(poll_late(cq, most, out)) : take_completions(cq, most, out);
 }
 
 static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
@@ -164,6 +180,25 @@ static size_t power_of_two(size_t least)
     while (power < least)
         power *= 2;
     return power;
+}
+
+/* The kernel may use a number again. */
+static struct ibv_qp *created(struct ibv_qp *qp)
+{
+    for (size_t i = 0; i < destroyed_count; i++)
+        if (destroyed[i] == qp->qp_num)
+            destroyed[i] = destroyed[--destroyed_count];
+    return qp;
+}
+
+static int destroy(struct ibv_qp *qp)
+{
+    const uint32_t number = qp->qp_num;
+    int failed = NEXT(ibv_destroy_qp)(qp);
+
+    if (!failed && destroyed_count < sizeof destroyed / sizeof destroyed[0])
+        destroyed[destroyed_count++] = number;
+    return failed;
 }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attributes)
@@ -187,21 +222,12 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attribu
         ops->req_notify_cq = req_notify_cq;
     }
     qp = NEXT(ibv_create_qp)(pd, attributes);
-    /* The kernel may use a number again. */
-    for (size_t i = 0; qp && i < destroyed_count; i++)
-        if (destroyed[i] == qp->qp_num)
-            destroyed[i] = destroyed[--destroyed_count];
-    return qp;
+    return qp && drop_completions ? LOCKED(created(qp)) : qp;
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
-    const uint32_t number = qp->qp_num;
-    int failed = NEXT(ibv_destroy_qp)(qp);
-
-    if (!failed && drop_completions && destroyed_count < sizeof destroyed / sizeof destroyed[0])
-        destroyed[destroyed_count++] = number;
-    return failed;
+    return drop_completions ? LOCKED(destroy(qp)) : NEXT(ibv_destroy_qp)(qp);
 }
 
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
@@ -216,21 +242,22 @@ int ibv_resize_cq(struct ibv_cq *cq, int depth)
     return refuse_resizing ? EOPNOTSUPP : NEXT(ibv_resize_cq)(cq, depth);
 }
 
-/* A channel's descriptor is replaced by an epoll descriptor, which has that one, and something that is readable when the
- * device is removed. */
+/* The channel that can be that of a removed device. Its descriptor is replaced by an epoll descriptor, which has its own
+ * one, and something that is readable when the device is removed. */
 static struct {
     struct ibv_comp_channel *channel;
     int fd;
-} channels[64];
+} channels[16];
 
 #define CHANNELS (sizeof channels / sizeof channels[0])
 
-static size_t place_of(struct ibv_comp_channel *channel)
+static size_t place_of(const struct ibv_comp_channel *channel)
 {
-    for (size_t i = 0; i < CHANNELS; i++)
-        if (channels[i].channel == channel)
-            return i;
-    abort();
+    size_t at = 0;
+
+    while (at < CHANNELS && channels[at].channel != channel)
+        at++;
+    return at;
 }
 
 static void add(int epoll, int fd)
@@ -241,42 +268,63 @@ static void add(int epoll, int fd)
         abort();
 }
 
+static struct ibv_comp_channel *replace(struct ibv_comp_channel *channel)
+{
+    const size_t at = place_of(NULL);
+    const int epoll = epoll_create1(EPOLL_CLOEXEC);
+
+    if (at == CHANNELS)
+        abort();
+    add(epoll, channel->fd);
+    (void)fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+    channels[at].channel = channel;
+    channels[at].fd = channel->fd;
+    channel->fd = epoll;
+    return channel;
+}
+
+/* Its own descriptor. */
+static int own(const struct ibv_comp_channel *channel)
+{
+    const size_t at = place_of(channel);
+
+    return at < CHANNELS ? channels[at].fd : channel->fd;
+}
+
+static int forget(struct ibv_comp_channel *channel)
+{
+    const size_t at = place_of(channel);
+
+    if (at < CHANNELS) {
+        (void)close(channel->fd);
+        channel->fd = channels[at].fd;
+        channels[at].channel = NULL;
+    }
+    return 0;
+}
+
 struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 {
     struct ibv_comp_channel *channel = NEXT(ibv_create_comp_channel)(context);
 
-    if (channel) {
-        const size_t at = place_of(NULL);
-        const int epoll = epoll_create1(EPOLL_CLOEXEC);
-
-        add(epoll, channel->fd);
-        (void)fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
-        channels[at].channel = channel;
-        channels[at].fd = channel->fd;
-        channel->fd = epoll;
-    }
-    return channel;
+    return channel && removable ? LOCKED(replace(channel)) : channel;
 }
 
 int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
 {
-    const size_t at = place_of(channel);
-
-    (void)close(channel->fd);
-    channel->fd = channels[at].fd;
-    memset(&channels[at], 0, sizeof channels[at]);
+    (void)LOCKED(forget(channel));
     return NEXT(ibv_destroy_comp_channel)(channel);
 }
 
 /* Makes a call on a channel with its own descriptor. */
 #define WITH_OWN(channel, call)                                                                     \
     ({                                                                                              \
-        const int epoll_ = (channel)->fd;                                                           \
+        const int shown_ = (channel)->fd;                                                           \
         __typeof__(call) answer_;                                                                   \
                                                                                                     \
-        (channel)->fd = channels[place_of(channel)].fd;                                             \
+        (channel)->fd = LOCKED(own(channel));                                                       \
         answer_ = (call);                                                                           \
-        (channel)->fd = epoll_;                                                                     \
+        (channel)->fd = shown_;                                                                     \
         answer_;                                                                                    \
     })
 
@@ -310,10 +358,12 @@ int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *eve
  * destroy. Its completion channels are readable without end. */
 void remove_device(const char *name)
 {
-    removed_device = name;
+    (void)pthread_mutex_lock(&mutex);
+    (void)strncpy(removed_device, name, sizeof removed_device - 1);
     for (size_t i = 0; i < CHANNELS; i++)
         if (channels[i].channel && is_removed(channels[i].channel->context))
             add(channels[i].channel->fd, eventfd(1, 0));
+    (void)pthread_mutex_unlock(&mutex);
 }
 
 /* Returns this library for libibverbs, so that its functions are found before those of libibverbs. */

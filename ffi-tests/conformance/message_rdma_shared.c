@@ -1,6 +1,7 @@
 /* Contract, section Message endpoints: shared receive contexts on RDMA devices. */
 #include "board.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -161,6 +162,8 @@ static void repost_for(struct shared_board *board, int64_t ms)
                 shared_recv(board, (int)ending.context, board->region, ending.context);
 }
 
+static atomic_bool has_ended;
+
 /* Sends messages until the connection has ended. */
 static void *inject_until_end(void *client)
 {
@@ -171,16 +174,35 @@ static void *inject_until_end(void *client)
         sent = fi_inject(side->ep, "x", 1, FI_ADDR_UNSPEC);
         (void)fi_cq_read(side->cq, NULL, 0);
     } while (sent == 0 || sent == -FI_EAGAIN);
+    has_ended = true;
     return NULL;
 }
 
-/* How many sends that the client does not receive an endpoint has when it is closed. */
-static unsigned sends_of_closed;
-
-/* Connections are closed while messages for the context arrive: it keeps every receive, and nobody spins afterwards. */
-static void reconnect_under_traffic(void)
+/* Closes a connection while messages for the context arrive, and while so many messages are outstanding that the client
+ * does not receive. Returns when the client's side has ended. */
+static void close_under_traffic(struct shared_board *board, unsigned sends, unsigned injects)
 {
-    enum { RECEIVES = 8, ROUNDS = 30, MS = 500 };
+    pthread_t traffic;
+
+    has_ended = false;
+    CHECK_INT(pthread_create(&traffic, NULL, inject_until_end, &board->clients[0]), 0);
+    repost_for(board, 5);
+    for (unsigned i = 0; i < sends; i++)
+        CHECK_OK(fi_send(board->eps[0], board->memory + LONG, LONG, fi_mr_desc(board->region), FI_ADDR_UNSPEC,
+                         CONTEXT(A_SEND)));
+    for (unsigned i = 0; i < injects; i++)
+        CHECK_OK(fi_inject(board->eps[0], "z", 1, FI_ADDR_UNSPEC));
+    shared_close_endpoint(board, 0);
+    do
+        repost_for(board, 5);
+    while (!has_ended);
+    CHECK_INT(pthread_join(traffic, NULL), 0);
+}
+
+/* Connections are closed so: the context keeps every receive, and nobody spins afterwards. */
+static void reconnect_under_traffic(unsigned rounds, unsigned sends, unsigned injects)
+{
+    enum { RECEIVES = 8, MS = 500 };
     struct shared_board board;
     struct fi_eq_cm_entry event;
     uint32_t kind;
@@ -189,17 +211,8 @@ static void reconnect_under_traffic(void)
     shared_open(&board);
     for (int i = 0; i < RECEIVES; i++)
         shared_recv(&board, i, board.region, (uintptr_t)i);
-    for (int round = 0; round < ROUNDS; round++) {
-        pthread_t traffic;
-
-        CHECK_INT(pthread_create(&traffic, NULL, inject_until_end, &board.clients[0]), 0);
-        repost_for(&board, 5);
-        for (unsigned i = 0; i < sends_of_closed; i++)
-            CHECK_OK(fi_send(board.eps[0], board.memory + LONG, LONG, fi_mr_desc(board.region), FI_ADDR_UNSPEC,
-                             CONTEXT(A_SEND)));
-        shared_close_endpoint(&board, 0);
-        repost_for(&board, 5);
-        CHECK_INT(pthread_join(traffic, NULL), 0);
+    for (unsigned round = 0; round < rounds; round++) {
+        close_under_traffic(&board, sends, injects);
         side_close(&board.clients[0]);
         board.eps[0] = message_shared(&board.listener, &board.clients[0], board.shared, &rdma_settings);
     }
@@ -217,25 +230,26 @@ static void reconnect_under_traffic(void)
 
 static void rdma_shared_reconnects(void)
 {
-    reconnect_under_traffic();
+    reconnect_under_traffic(30, 0, 0);
 }
 
 static void rdma_shared_dropped(void)
 {
-    bool *drops = other_driver("drop_completions");
-
-    *drops = true;
-    reconnect_under_traffic();
+    *(bool *)other_driver("drop_completions") = true;
+    reconnect_under_traffic(30, 0, 0);
 }
 
-/* The same while sends of the closed endpoints wait for receives of the client's. */
 static void rdma_shared_dropped_sending(void)
 {
-    bool *drops = other_driver("drop_completions");
+    *(bool *)other_driver("drop_completions") = true;
+    reconnect_under_traffic(30, 4, 0);
+}
 
-    *drops = true;
-    sends_of_closed = 4;
-    reconnect_under_traffic();
+/* The queue pair of an endpoint that has only injected messages outlives it for five seconds. */
+static void rdma_shared_dropped_injecting(void)
+{
+    *(bool *)other_driver("drop_completions") = true;
+    reconnect_under_traffic(3, 0, 4);
 }
 
 static const struct test tests[] = {
@@ -246,6 +260,7 @@ static const struct test tests[] = {
     TEST(rdma_shared_reconnects, "connections that are closed while messages arrive leave the context every receive"),
     TEST(rdma_shared_dropped, "the same with a driver that drops the completions of what it destroys"),
     TEST(rdma_shared_dropped_sending, "the same while sends of the closed endpoint are outstanding"),
+    TEST(rdma_shared_dropped_injecting, "the same while injected messages of the closed endpoint are outstanding"),
 };
 
 const struct section message_rdma_shared_section = SECTION("shared receives on RDMA devices", tests);

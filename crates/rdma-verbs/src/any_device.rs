@@ -297,6 +297,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.send_room(qp))
     }
 
+    fn has_sends(&self, qp: QpId) -> bool {
+        each!(self, Self, cq => cq.has_sends(qp))
+    }
+
     fn give_up(&mut self, qp: QpId) -> bool {
         each!(self, Self, cq => cq.give_up(qp))
     }

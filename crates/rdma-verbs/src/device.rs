@@ -37,7 +37,7 @@ pub struct DeviceAttributes {
     /// Maximum number of entries of a completion queue. A queue pair takes as many as its queues have, and
     /// one more at most; a shared receive queue takes as many as it has.
     pub max_completions: u32,
-    /// Maximum number of entries of a completion queue of [`ANY_DEPTH`], which is less than `max_completions` if the
+    /// Maximum number of entries of a completion queue of [`ANY_DEPTH`], which may be less than `max_completions` if the
     /// device cannot resize its queues.
     pub max_any_depth: u32,
     /// Maximum number of bytes of private data.

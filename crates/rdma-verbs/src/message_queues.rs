@@ -111,6 +111,13 @@ pub trait MessageQueues: QueuePairs {
         None
     }
 
+    /// Whether the device has sends, writes or reads of a queue pair that it has not completed, and destroying the queue
+    /// pair before that may lose receives of a shared queue that messages have taken.
+    fn has_sends(&self, qp: QpId) -> bool {
+        let _ = qp;
+        false
+    }
+
     /// Gives up what is outstanding on a queue pair that has disconnected: the requests never complete, no memory is
     /// accessed for them from now on, and nothing is sent behind a message that is not all sent. What has been copied
     /// before that message is still sent. Returns whether the device can do so; else destroying the queue

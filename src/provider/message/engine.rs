@@ -1,7 +1,8 @@
 //! The engine that drives the message endpoints of a domain: the device's completion queue with its queue
 //! pairs, and the lists that assign completions to operations, behind one lock.
 //!
-//! The lock is taken before that of an event queue. No thread waits while it holds the lock.
+//! The lock is taken before that of an event queue. No thread waits while it holds the lock, except for an RDMA device that
+//! flushes what is outstanding on an endpoint with shared receives that is closed ([`FLUSH_LIMIT`]).
 
 mod watching;
 
@@ -80,8 +81,9 @@ pub(in super::super) struct State<D: Device> {
 /// A queue pair of a closed endpoint that still has output.
 struct Lingering {
     qp: QpId,
-    /// When it is destroyed at the latest.
+    /// When it is destroyed at the latest, and whether its connection was ended because of that.
     until: Instant,
+    is_over: bool,
     /// Index of the shared receive context that it uses.
     shared: Option<usize>,
 }
@@ -347,7 +349,7 @@ impl<D: Device> State<D> {
         let has_copies = self.links[at].operations.iter().all(|(_, operation)| operation.is_injected);
         let may_linger = has_copies || self.cq.give_up(qp);
         if !may_linger && self.links[at].shared.is_some() {
-            self.flush(at);
+            self.flush(qp);
         }
         let link = self.links.remove(at);
         self.by_qp.remove(&qp);
@@ -365,18 +367,19 @@ impl<D: Device> State<D> {
         if may_linger && (!self.cq.flushed(qp) || self.cq.awaits_peer(qp)) {
             // Nobody is left to take its events.
             self.cq.end_events(qp);
-            self.lingering.push(Lingering { qp, until: Instant::now() + LINGER_LIMIT, shared: link.shared });
+            let until = Instant::now() + LINGER_LIMIT;
+            self.lingering.push(Lingering { qp, until, is_over: false, shared: link.shared });
         } else {
             self.cq.destroy_qp(qp);
         }
     }
 
-    /// Ends the connection of an endpoint, so that its operations complete. A device that destroys a queue pair with
-    /// outstanding ones may lose the shared receives that it has taken.
-    fn flush(&mut self, at: usize) {
-        self.cq.abort(self.links[at].qp);
+    /// Ends the connection of a queue pair with shared receives, so that what it sends completes: see
+    /// [`MessageQueues::has_sends`].
+    fn flush(&mut self, qp: QpId) {
+        self.cq.abort(qp);
         let until = Instant::now() + FLUSH_LIMIT;
-        while self.links[at].sends > 0 && Instant::now() < until {
+        while self.cq.has_sends(qp) && Instant::now() < until {
             self.drain();
         }
     }
@@ -393,7 +396,17 @@ impl<D: Device> State<D> {
     #[inline(never)]
     fn destroy_flushed(&mut self) {
         let now = Instant::now();
-        self.destroy_lingering(|cq, one| cq.flushed(one.qp) && !cq.awaits_peer(one.qp) || now >= one.until);
+        for one in self.lingering.iter_mut().filter(|one| now >= one.until && !one.is_over) {
+            one.is_over = true;
+            if one.shared.is_some() && self.cq.has_sends(one.qp) {
+                self.cq.abort(one.qp);
+                one.until = now + FLUSH_LIMIT;
+            }
+        }
+        self.destroy_lingering(|cq, one| {
+            let is_done = if one.is_over { !cq.has_sends(one.qp) } else { cq.flushed(one.qp) };
+            is_done && !cq.awaits_peer(one.qp) || now >= one.until
+        });
     }
 
     /// Destroys lingering queue pairs that use a shared receive context, before that is closed.

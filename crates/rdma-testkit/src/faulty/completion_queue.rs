@@ -350,6 +350,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         self.inner.send_room(qp)
     }
 
+    fn has_sends(&self, qp: QpId) -> bool {
+        self.inner.has_sends(qp)
+    }
+
     fn give_up(&mut self, qp: QpId) -> bool {
         self.inner.give_up(qp)
     }

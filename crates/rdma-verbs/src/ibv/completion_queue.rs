@@ -49,7 +49,7 @@ pub struct Cq {
     room: Option<Room>,
     /// Completions that queue pairs may have left which are destroyed.
     left_behind: u32,
-    /// On soft iWARP: queue pairs that have ended, and may have requests that the device has forgotten.
+    /// Queue pairs that have ended, and may have requests that the device has forgotten.
     forgotten: Vec<QpId>,
     /// Queue pairs that are to be destroyed when their completions are polled.
     retiring: Vec<Retiring>,
@@ -174,6 +174,7 @@ impl Cq {
 
     /// Makes a queue pair.
     fn add(&mut self, pd: &Pd, wanted: QpCapabilities, purpose: Purpose) -> Result<(QpId, QpCapabilities)> {
+        self.queue.context.check_present()?;
         let attributes = &self.queue.context.attributes;
         let depths = [
             ("send queue depth", wanted.send_depth, attributes.max_send_depth),
@@ -279,6 +280,9 @@ fn now_coarse() -> Timespec {
 
 impl Drop for Cq {
     fn drop(&mut self) {
+        if let Some(target) = &self.wait {
+            self.queue.leave(&target.wait);
+        }
         self.queue_pairs.drain(..).for_each(connection::destroy);
         self.retiring.drain(..).for_each(Retiring::end);
     }
@@ -356,6 +360,10 @@ impl verbs::MessageQueues for Cq {
 
     fn send_room(&self, qp: QpId) -> Option<usize> {
         self.get(qp).map(|queue_pair| queue_pair.send_room() as usize)
+    }
+
+    fn has_sends(&self, qp: QpId) -> bool {
+        self.get(qp).is_some_and(|queue_pair| queue_pair.sends.outstanding() > 0)
     }
 
     fn end_events(&mut self, qp: QpId) {

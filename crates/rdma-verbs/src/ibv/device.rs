@@ -29,9 +29,13 @@ use crate::{
 const MAX_INLINE: usize = 256;
 
 /// Depth of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first if the device can resize it, else for good.
-/// The latter takes 4 MiB on most devices.
+/// The latter has 2^16 entries with the room for probes, which are 4 MiB on most devices.
 const FIRST_DEPTH: u32 = 1024;
-const FIXED_DEPTH: u32 = 1 << 16;
+const FIXED_DEPTH: u32 = 7 << 13;
+
+/// `vendor_id` of Broadcom. If the kernel refuses to resize a completion queue, its user library frees the memory of the
+/// queue, which stays in use (`bnxt_re_resize_cq` of rdma-core 51 to 64).
+const NEVER_RESIZED: u32 = 0x14e4;
 
 /// Entries of each send queue that are reserved for probes.
 pub(super) const PROBE_ENTRIES: u32 = 1;
@@ -98,6 +102,7 @@ pub(super) struct Context {
     placeholder: Option<NonNull<sys::ibv_cq>>,
     /// The kernel's name: `mlx5_0`, `rxe0`, `siw0`.
     pub(super) name: String,
+    vendor: u32,
     pub(super) attributes: DeviceAttributes,
     max_segments: u32,
     /// Most RDMA reads that a queue pair may have outstanding.
@@ -115,6 +120,9 @@ pub(super) struct Context {
 unsafe impl Send for Context {}
 // SAFETY: as above; the mutable fields are atomics.
 unsafe impl Sync for Context {}
+
+/// What devices have shown, by their names.
+static PROBED: Mutex<BTreeMap<String, Probed>> = Mutex::new(BTreeMap::new());
 
 /// What a device shows only when queues are created.
 #[derive(Debug, Clone, Copy, Default)]
@@ -168,6 +176,10 @@ fn find_device<T>(mut choose: impl FnMut(NonNull<sys::ibv_device>) -> Option<T>)
     found
 }
 
+fn no_device() -> Error {
+    Error::Io { what: "open RDMA device", source: io::Error::from_raw_os_error(libc::ENODEV) }
+}
+
 /// The name of a device.
 pub(super) fn name_of(device: NonNull<sys::ibv_device>) -> String {
     // SAFETY: the device is valid: it is in a list that is not freed yet, or it is open. Its name is an array
@@ -194,8 +206,6 @@ impl Context {
     }
 
     fn open_new(name: &str) -> Result<Arc<Self>> {
-        let no_device =
-            || Error::Io { what: "open RDMA device", source: io::Error::from_raw_os_error(libc::ENODEV) };
         let library = library().map_err(|error| {
             log::info!("rdma-core cannot be loaded: {error}");
             no_device()
@@ -220,6 +230,7 @@ impl Context {
             raw,
             placeholder: None,
             name: name.to_owned(),
+            vendor: 0,
             attributes: DeviceAttributes {
                 name: "ibv",
                 transport: Transport::InfiniBand,
@@ -259,6 +270,7 @@ impl Context {
 
         let number = |value: c_int| u32::try_from(value).unwrap_or(0);
         let reads = |value: c_int| u8::try_from(value).unwrap_or(u8::MAX);
+        context.vendor = device.vendor_id;
         context.max_segments = number(device.max_sge).max(1);
         context.max_reads = ReadDepths {
             initiator: reads(device.max_qp_init_rd_atom),
@@ -304,8 +316,6 @@ impl Context {
     }
 
     fn probed(self: &Arc<Self>) -> Result<Probed> {
-        /// The answers, by the names of devices.
-        static PROBED: Mutex<BTreeMap<String, Probed>> = Mutex::new(BTreeMap::new());
         let mut known = PROBED.lock();
         if let Some(&probed) = known.get(&self.name) {
             return Ok(probed);
@@ -320,9 +330,11 @@ impl Context {
     fn probe(self: &Arc<Self>) -> Result<Probed> {
         let queue = Arc::new(Queue::create(self, 1)?);
         let most = self.attributes.max_completions;
-        let can_resize = queue.resize(FIRST_DEPTH.min(most)).is_ok();
-        let max_depth = if can_resize { most } else { FIXED_DEPTH.min(most) };
-        let first_depth = if can_resize { FIRST_DEPTH.min(most) } else { max_depth };
+        let first_depth = FIRST_DEPTH.min(most);
+        let resized = if self.vendor == NEVER_RESIZED { Ok(false) } else { queue.try_resize(first_depth) };
+        let fixed_depth = FIXED_DEPTH.min(most);
+        let (first_depth, max_depth) =
+            if resized? { (first_depth, most) } else { (fixed_depth, fixed_depth) };
         if self.attributes.max_places == 0 {
             return Ok(Probed { first_depth, max_depth, ..Probed::default() });
         }
@@ -334,7 +346,14 @@ impl Context {
             Handle::create(&pd, &queue, wanted, None, (segments, self.attributes.max_places))
                 .map(|(_, granted)| (granted.max_inline_data as usize).min(MAX_INLINE))
         };
-        let inline = self.inline_sizes(MAX_INLINE).find_map(|size| grants(1, size).ok()).unwrap_or(0);
+        let mut granted = Err(Error::Unsupported("queue pairs"));
+        for size in self.inline_sizes(MAX_INLINE) {
+            granted = grants(1, size);
+            if granted.is_ok() {
+                break;
+            }
+        }
+        let inline = granted?;
         self.limit_inline(inline);
         let depths = std::iter::successors(Some(self.attributes.max_send_depth), |depth| Some(depth / 2));
         let inline_depth = depths
@@ -383,6 +402,7 @@ impl Context {
 
     /// The device's events from now on. Whoever reads its descriptor passes them to all.
     pub(super) fn events(self: &Arc<Self>, target: &EventTarget) -> Result<DeviceEvents> {
+        self.check_present()?;
         let source = Source { context: Arc::clone(self), wait: Arc::clone(&target.wait) };
         target.wait.add(self.async_fd(), target.token, Interest::Read)?;
         Ok(self.subscribers.subscribe(target).found_by(move || source.handle_events()))
@@ -395,9 +415,21 @@ impl Context {
     /// Notes that the device is gone, and tells those who asked for its events, once.
     pub(super) fn set_gone(&self) {
         if self.down.swap(u64::MAX, Ordering::Relaxed) != u64::MAX {
+            PROBED.lock().remove(&self.name);
             log::warn!("{}: the device has failed or is being removed", self.name);
             self.subscribers.send(DeviceEvent::Gone);
         }
+    }
+
+    /// Notes that a port is up again. Returns whether the device is there.
+    fn set_active(&self, port: u8) -> bool {
+        let update = |down| (down != u64::MAX).then_some(down & !port_bit(port));
+        self.down.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).is_ok()
+    }
+
+    /// The error of calls for which the device has to be there.
+    pub(super) fn check_present(&self) -> Result<()> {
+        if self.is_gone() { Err(no_device()) } else { Ok(()) }
     }
 
     /// Whether the device is known to be gone.
@@ -425,8 +457,7 @@ impl Context {
             log::warn!("{}: port {port} is down", self.name);
             self.down.fetch_or(port_bit(port), Ordering::Relaxed);
             self.subscribers.send(DeviceEvent::PortDown(port));
-        } else if is(kind::IBV_EVENT_PORT_ACTIVE) && !self.is_gone() {
-            self.down.fetch_and(!port_bit(port), Ordering::Relaxed);
+        } else if is(kind::IBV_EVENT_PORT_ACTIVE) && self.set_active(port) {
             self.subscribers.send(DeviceEvent::PortActive(port));
         } else if OTHERS.iter().any(|&known| is(known)) {
             self.subscribers.send(DeviceEvent::Other(event.event_type as i32));

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -85,9 +85,15 @@ impl Queue {
         taken > 0
     }
 
+    /// Requests a notification, unless the kernel answers that the device is gone.
     pub(super) fn request_notification(&self) -> Result<()> {
         // SAFETY: the queue is valid.
-        check("ibv_req_notify_cq", unsafe { sys::ibv_req_notify_cq(self.raw(), 0) })
+        let requested = check("ibv_req_notify_cq", unsafe { sys::ibv_req_notify_cq(self.raw(), 0) });
+        if matches!(&requested, Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO)) {
+            self.context.set_gone();
+            return Ok(());
+        }
+        requested
     }
 
     /// Polls up to `most` completions into the first entries of `batch`.
@@ -107,8 +113,19 @@ impl Queue {
         unsafe { std::slice::from_raw_parts(batch.as_ptr().cast(), count) }
     }
 
+    /// Changes the number of completions that it has room for, if the device can. Returns whether it can.
+    pub(in crate::ibv) fn try_resize(&self, depth: u32) -> Result<bool> {
+        const CANNOT: [i32; 3] = [libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL];
+        match self.resize(depth) {
+            Err(Error::Io { source, .. }) if source.raw_os_error().is_some_and(|e| CANNOT.contains(&e)) => {
+                Ok(false)
+            }
+            resized => resized.map(|()| true),
+        }
+    }
+
     /// Changes the number of completions that it has room for.
-    pub(in crate::ibv) fn resize(&self, depth: u32) -> Result<()> {
+    pub(super) fn resize(&self, depth: u32) -> Result<()> {
         // SAFETY: the queue is valid.
         check("ibv_resize_cq", unsafe { (self.context.library.ibv_resize_cq)(self.raw(), int(depth)) })
     }
@@ -126,9 +143,14 @@ impl Drop for Queue {
         let library = self.context.library;
         // SAFETY: no queue pair reports here any more, every notification that was read is acknowledged, and
         // both are destroyed once, the queue before its channel.
-        unsafe {
+        let failed = unsafe {
             (library.ibv_destroy_cq)(self.raw());
-            (library.ibv_destroy_comp_channel)(self.channel.as_ptr());
+            (library.ibv_destroy_comp_channel)(self.channel.as_ptr())
+        };
+        if failed != 0 && self.context.is_gone() {
+            // The library destroys nothing of a device that is gone, and would leave the descriptor open.
+            // SAFETY: the descriptor is the channel's, which is used no more.
+            drop(unsafe { OwnedFd::from_raw_fd((*self.channel.as_ptr()).fd) });
         }
     }
 }

@@ -131,7 +131,10 @@ impl QueuePair {
 
     /// Whether requests are outstanding although the connection has ended.
     pub(in super::super) fn has_ended_unflushed(&self) -> bool {
-        matches!(self.state, State::Ended) && self.sends.outstanding() + self.receives.outstanding() > 0
+        // The kernel holds one that is requesting, and destroying it would block.
+        matches!(self.state, State::Ended)
+            && !self.is_requesting
+            && self.sends.outstanding() + self.receives.outstanding() > 0
     }
 
     /// Whether destroying it may lose shared receives. One with requests of its own is destroyed at once, which ends

@@ -78,7 +78,9 @@ impl Drop for Handle {
         // SAFETY: the queue pair is valid and destroyed once.
         let result = unsafe { (self.domain.context.library.ibv_destroy_qp)(self.raw()) };
         if let Err(error) = check("ibv_destroy_qp", result) {
-            log::warn!("{error}");
+            // The kernel has destroyed what is of a device that is gone.
+            let level = if self.domain.context.is_gone() { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, "{error}");
         }
     }
 }
