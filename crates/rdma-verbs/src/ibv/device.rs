@@ -1,5 +1,7 @@
 //! Devices: which exist, what they can do, and the faults of a whole device.
 
+mod probe;
+
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::io;
@@ -13,29 +15,15 @@ use parking_lot::Mutex;
 use rdma_sys as sys;
 
 use super::cm::{Channel, Id, ReadDepths};
-use super::completion_queue::Queue;
 use super::library::{Library, library};
-use super::memory::Pd;
-use super::queue_pair::{Handle, SEND_SEGMENTS};
+use super::queue_pair::SEND_SEGMENTS;
 use super::siw;
 use crate::process::Maker;
 use crate::{
     BreakReason, DeviceAttributes, DeviceEvent, DeviceEventSender, DeviceEvents, Error, EventTarget,
-    Interest, PrivateDataLimits, QpCapabilities, Result, Transport, WaitSet,
+    Interest, PrivateDataLimits, Result, Transport, WaitSet,
 };
-
-/// Most inline bytes that a queue pair asks for. More would make every entry of the send queue larger, and
-/// copying a longer payload costs little beside sending it.
-const MAX_INLINE: usize = 256;
-
-/// Depth of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first if the device can resize it, else for good.
-/// The latter has 2^16 entries with the room for probes, which are 4 MiB on most devices.
-const FIRST_DEPTH: u32 = 1024;
-const FIXED_DEPTH: u32 = 7 << 13;
-
-/// `vendor_id` of Broadcom. If the kernel refuses to resize a completion queue, its user library frees the memory of the
-/// queue, which stays in use (`bnxt_re_resize_cq` of rdma-core 51 to 64).
-const NEVER_RESIZED: u32 = 0x14e4;
+use probe::MAX_INLINE;
 
 /// Entries of each send queue that are reserved for probes.
 pub(super) const PROBE_ENTRIES: u32 = 1;
@@ -70,7 +58,7 @@ struct Source {
 }
 
 impl Source {
-    /// Handles the device's events. The descriptor of one that is gone would wake the caller without end.
+    /// Handles the device's events. The descriptor of one that is gone wakes the caller without end on older kernels.
     fn handle_events(&self) {
         self.context.handle_events();
         if self.context.is_gone() {
@@ -120,20 +108,6 @@ pub(super) struct Context {
 unsafe impl Send for Context {}
 // SAFETY: as above; the mutable fields are atomics.
 unsafe impl Sync for Context {}
-
-/// What devices have shown, by their names.
-static PROBED: Mutex<BTreeMap<String, Probed>> = Mutex::new(BTreeMap::new());
-
-/// What a device shows only when queues are created.
-#[derive(Debug, Clone, Copy, Default)]
-struct Probed {
-    /// Inline bytes of a queue pair, and the longest send queue for which it is granted as many.
-    inline: usize,
-    inline_depth: u32,
-    /// Depths of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first, and at most.
-    first_depth: u32,
-    max_depth: u32,
-}
 
 /// The names of this host's devices.
 pub(super) fn names() -> Vec<String> {
@@ -310,59 +284,6 @@ impl Context {
         }
     }
 
-    /// Depths of a completion queue of [`ANY_DEPTH`](crate::ANY_DEPTH): at first, and at most.
-    pub(super) fn any_depths(self: &Arc<Self>) -> Result<(u32, u32)> {
-        self.probed().map(|probed| (probed.first_depth, probed.max_depth))
-    }
-
-    fn probed(self: &Arc<Self>) -> Result<Probed> {
-        let mut known = PROBED.lock();
-        if let Some(&probed) = known.get(&self.name) {
-            return Ok(probed);
-        }
-        let probed = self.probe()?;
-        log::debug!("{}: {probed:?}", self.name);
-        known.insert(self.name.clone(), probed);
-        Ok(probed)
-    }
-
-    /// Creates a completion queue, and queue pairs like those for messages.
-    fn probe(self: &Arc<Self>) -> Result<Probed> {
-        let queue = Arc::new(Queue::create(self, 1)?);
-        let most = self.attributes.max_completions;
-        let first_depth = FIRST_DEPTH.min(most);
-        let resized = if self.vendor == NEVER_RESIZED { Ok(false) } else { queue.try_resize(first_depth) };
-        let fixed_depth = FIXED_DEPTH.min(most);
-        let (first_depth, max_depth) =
-            if resized? { (first_depth, most) } else { (fixed_depth, fixed_depth) };
-        if self.attributes.max_places == 0 {
-            return Ok(Probed { first_depth, max_depth, ..Probed::default() });
-        }
-        let (pd, segments) = (Pd::alloc(self)?, self.send_segments());
-        let grants = |send_depth, inline| {
-            let (recv_depth, initiator_depth, responder_resources) = (1, 1, 1);
-            let wanted =
-                QpCapabilities { send_depth, recv_depth, inline, initiator_depth, responder_resources };
-            Handle::create(&pd, &queue, wanted, None, (segments, self.attributes.max_places))
-                .map(|(_, granted)| (granted.max_inline_data as usize).min(MAX_INLINE))
-        };
-        let mut granted = Err(Error::Unsupported("queue pairs"));
-        for size in self.inline_sizes(MAX_INLINE) {
-            granted = grants(1, size);
-            if granted.is_ok() {
-                break;
-            }
-        }
-        let inline = granted?;
-        self.limit_inline(inline);
-        let depths = std::iter::successors(Some(self.attributes.max_send_depth), |depth| Some(depth / 2));
-        let inline_depth = depths
-            .take_while(|&depth| depth > 1)
-            .find(|&depth| grants(depth, inline).is_ok_and(|granted| granted >= inline))
-            .unwrap_or(1);
-        Ok(Probed { inline, inline_depth, first_depth, max_depth })
-    }
-
     pub(super) fn raw(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
     }
@@ -370,23 +291,6 @@ impl Context {
     /// Whether it is a soft iWARP.
     pub(super) fn is_soft_iwarp(&self) -> bool {
         self.placeholder.is_some()
-    }
-
-    /// Most segments of one send.
-    pub(super) fn send_segments(&self) -> u32 {
-        (SEND_SEGMENTS as u32).min(self.max_segments)
-    }
-
-    /// Inline sizes to try for a queue pair that wants `wanted`, the largest first.
-    pub(super) fn inline_sizes(&self, wanted: usize) -> impl Iterator<Item = usize> + use<> {
-        let most = wanted.min(self.inline.load(Ordering::Relaxed));
-        let smaller = [128, 80, 64, 32, 16, 4, 0];
-        std::iter::once(most).chain(smaller.into_iter().filter(move |&size| size < most))
-    }
-
-    /// Notes that the device refuses larger inline sizes than this, for a send queue of any depth.
-    fn limit_inline(&self, size: usize) {
-        self.inline.fetch_min(size, Ordering::Relaxed);
     }
 
     /// The fault of the device or of this port, if there is one. Handles the device's events first.
@@ -415,7 +319,7 @@ impl Context {
     /// Notes that the device is gone, and tells those who asked for its events, once.
     pub(super) fn set_gone(&self) {
         if self.down.swap(u64::MAX, Ordering::Relaxed) != u64::MAX {
-            PROBED.lock().remove(&self.name);
+            probe::forget(&self.name);
             log::warn!("{}: the device has failed or is being removed", self.name);
             self.subscribers.send(DeviceEvent::Gone);
         }

@@ -20,8 +20,8 @@ use super::memory::{Pd, PdHandle, Region};
 use super::outstanding::{Outstanding, Posted};
 use super::shared_queue::SharedQueue;
 use crate::{
-    BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, Error, QpCapabilities,
-    QpId, Result, SrqId, WaitSet,
+    BreakReason, Cause, Completion, CompletionKind, CompletionStatus, ConnectionEvent, QpCapabilities, QpId,
+    Result, SrqId, WaitSet,
 };
 
 /// Most segments of one send.
@@ -99,15 +99,10 @@ impl QueuePair {
             Purpose::Messages(shared) => (context.attributes.max_places, shared),
         };
         let segments = context.send_segments();
-        let mut created = Err(Error::Unsupported("queue pair of that size"));
-        for inline in context.inline_sizes(wanted.inline) {
+        let (handle, cap) = context.with_inline(wanted.inline, |inline| {
             let wanted = QpCapabilities { inline, ..wanted };
-            created = Handle::create(pd, queue, wanted, shared.as_deref(), (segments, most_places));
-            if created.is_ok() {
-                break;
-            }
-        }
-        let (handle, cap) = created?;
+            Handle::create(pd, queue, wanted, shared.as_deref(), (segments, most_places))
+        })?;
         let is_shared = shared.is_some();
         let max_reads = context.max_reads;
         let qp = Self {
