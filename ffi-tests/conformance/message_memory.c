@@ -58,8 +58,8 @@ static void unreadable_source(size_t length, size_t readable, unsigned pieces, b
     unmap_pages(pages, 2 * LONG);
 }
 
-/* Those of all lengths that the system reads. It does not read pieces of up to 256 bytes, and those of up to 8 KiB only
- * where they leave at once. */
+/* Those of all lengths that the system reads: not pieces of up to 256 bytes or messages between 4 and 8 KiB, and those of
+ * up to 4 KiB only where they leave at once. */
 static void unreadable_memory(void)
 {
     const size_t lengths[] = {257, 4096, 8192, 65536, LONG};

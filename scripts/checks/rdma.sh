@@ -33,7 +33,7 @@ rdma_verbs() {
     done
 }
 
-# Its section "rdma devices" has the device refuse requests.
+# Some sections have the devices behave as those of other drivers.
 conformance_on() {
     on_device "$1" env LD_PRELOAD="$programs/gcc/other_driver.so" "$programs/gcc/conformance" -j 2
 }

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use place::Place;
-pub use transfer::{Source, append_range, parts, send};
+pub use transfer::{Source, append_range, can_be_read, parts, send};
 
 use super::{Error, Result};
 

@@ -111,8 +111,8 @@ pub trait MessageQueues: QueuePairs {
         None
     }
 
-    /// Whether the device has sends, writes or reads of a queue pair that it has not completed, and destroying the queue
-    /// pair before that may lose receives of a shared queue that messages have taken.
+    /// Whether the device has sends, writes or reads of a queue pair that it has not completed: destroying one with shared
+    /// receives before that may lose those that messages have taken. `false` where it loses none.
     fn has_sends(&self, qp: QpId) -> bool {
         let _ = qp;
         false

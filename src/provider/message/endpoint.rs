@@ -212,7 +212,7 @@ impl<D: Device> Endpoint<D> {
         let (Some(tx), Some(rx)) = (&setup.tx, &setup.rx) else { return Err(Errno::ENOCQ) };
         let (tx, rx) = (tx.report(), rx.report());
         let depth = |size: usize| u32::try_from(size).map_err(|_| Errno::EINVAL);
-        let requests = self.requests_of(self.sizes.tx_flags | self.sizes.write_flags);
+        let requests = self.requests_per_operation();
         let wanted = QpCapabilities {
             send_depth: depth(self.sizes.tx * requests + SPARE as usize)?.min(self.engine.limits.send_depth),
             recv_depth: if setup.shared.is_some() { 0 } else { depth(self.sizes.rx)? },
@@ -391,8 +391,8 @@ impl<D: Device> EndpointOps for Endpoint<D> {
         let mut state = self.engine.lock();
         let link = state.link(at)?;
         let (qp, left) = (link.qp, self.sizes.tx.saturating_sub(link.sends));
-        let requests = self.requests_of(self.sizes.tx_flags);
-        Ok(state.cq.send_room(qp).map_or(left, |room| left.min(room / requests)))
+        let room = state.cq.send_room(qp).map(|room| room / self.requests_per_operation());
+        Ok(room.map_or(left, |room| left.min(room)))
     }
 
     fn rx_size_left(&self) -> Result<usize> {

@@ -1,8 +1,8 @@
 //! The engine that drives the message endpoints of a domain: the device's completion queue with its queue
 //! pairs, and the lists that assign completions to operations, behind one lock.
 //!
-//! The lock is taken before that of an event queue. No thread waits while it holds the lock, except for an RDMA device that
-//! flushes what is outstanding on an endpoint with shared receives that is closed ([`FLUSH_LIMIT`]).
+//! The lock is taken before that of an event queue. No thread waits while it holds the lock, with one exception: `fi_close`
+//! of an endpoint with shared receives waits up to [`FLUSH_LIMIT`] for an RDMA device.
 
 mod watching;
 
@@ -364,7 +364,7 @@ impl<D: Device> State<D> {
             let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());
         }
-        if may_linger && (!self.cq.flushed(qp) || self.cq.awaits_peer(qp)) {
+        if may_linger && has_output(&mut self.cq, qp, link.shared) {
             // Nobody is left to take its events.
             self.cq.end_events(qp);
             let until = Instant::now() + LINGER_LIMIT;
@@ -403,10 +403,7 @@ impl<D: Device> State<D> {
                 one.until = now + FLUSH_LIMIT;
             }
         }
-        self.destroy_lingering(|cq, one| {
-            let is_done = if one.is_over { !cq.has_sends(one.qp) } else { cq.flushed(one.qp) };
-            is_done && !cq.awaits_peer(one.qp) || now >= one.until
-        });
+        self.destroy_lingering(|cq, one| !has_output(cq, one.qp, one.shared) || now >= one.until);
     }
 
     /// Destroys lingering queue pairs that use a shared receive context, before that is closed.
@@ -437,6 +434,11 @@ impl<D: Device> State<D> {
     pub(super) fn link(&mut self, at: usize) -> Result<&mut Link> {
         self.links.get_mut(at).ok_or(Errno::EOPBADSTATE)
     }
+}
+
+/// Whether the queue pair of a closed endpoint, which may use a shared receive context, is needed still.
+fn has_output(cq: &mut impl CompletionQueue, qp: QpId, shared: Option<usize>) -> bool {
+    !cq.flushed(qp) || cq.awaits_peer(qp) || shared.is_some() && cq.has_sends(qp)
 }
 
 impl Link {

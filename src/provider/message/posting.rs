@@ -132,9 +132,9 @@ impl<D: Device> Endpoint<D> {
         flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
     }
 
-    /// Number of requests of an operation with these flags.
-    pub(super) fn requests_of(&self, flags: u64) -> usize {
-        if self.needs_flush(flags) { 2 } else { 1 }
+    /// Maximum number of requests of an operation on one remote piece, without flags of its own.
+    pub(super) fn requests_per_operation(&self) -> usize {
+        if self.needs_flush(self.sizes.tx_flags | self.sizes.write_flags) { 2 } else { 1 }
     }
 
     /// The errno of a request that the device refuses.

@@ -16,7 +16,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 pub(super) use device_queue::Queue;
 
-use super::cm::Id;
+use super::cm::Channel;
 use super::connection::{self, add_channel};
 use super::device::Context;
 use super::memory::Pd;
@@ -243,17 +243,30 @@ impl Cq {
         had_events
     }
 
+    /// The channels of the connections.
+    fn channels(&self) -> impl Iterator<Item = &Channel> {
+        self.queue_pairs.iter().filter_map(|queue_pair| queue_pair.id.as_ref()).map(|id| &**id.channel())
+    }
+
     /// Adds the descriptors of the device and of the connections to a wait set, or none.
     fn add_to(&self, target: &EventTarget) -> Result<()> {
-        let channels = || self.queue_pairs.iter().filter_map(|pair| pair.id.as_ref()).map(Id::channel);
         let mut added = 0;
-        let outcome = channels()
+        let outcome = self
+            .channels()
             .try_for_each(|channel| add_channel(target, channel).inspect(|()| added += 1))
             .and_then(|()| target.wait.add(self.queue.descriptor(), target.token, Interest::Read));
         if outcome.is_err() {
-            channels().take(added).for_each(|channel| _ = target.wait.remove(channel.as_fd()));
+            self.channels().take(added).for_each(|channel| _ = target.wait.remove(channel.as_fd()));
         }
         outcome
+    }
+
+    /// Takes the descriptors out of a wait set.
+    fn leave(&mut self, wait: &WaitSet) {
+        self.keepalive_timer = None;
+        self.queue.leave(wait);
+        // It fails for those that ended before they were added.
+        self.channels().for_each(|channel| _ = wait.remove(channel.as_fd()));
     }
 
     /// Starts the keep-alive timer, if a wait set is attached and a connection was made. It runs four times
@@ -423,8 +436,7 @@ impl verbs::CompletionQueue for Cq {
 
     fn attach(&mut self, wait: Arc<WaitSet>) -> Result<()> {
         if let Some(before) = self.wait.take() {
-            self.queue.leave(&before.wait);
-            self.keepalive_timer = None;
+            self.leave(&before.wait);
         }
         let target = EventTarget::new(&wait);
         let timer = Timer::new()?;
@@ -433,8 +445,13 @@ impl verbs::CompletionQueue for Cq {
         self.add_to(&target)?;
         self.keepalive_timer = Some(timer);
         self.wait = Some(target);
-        self.start_keepalive_timer()?;
-        self.arm().map(drop)
+        let armed = self.start_keepalive_timer().and_then(|()| self.arm());
+        if armed.is_err()
+            && let Some(target) = self.wait.take()
+        {
+            self.leave(&target.wait);
+        }
+        armed.map(drop)
     }
 
     /// Only this call consumes a notification, because its caller is about to sleep. A poll does not: the

@@ -325,6 +325,15 @@ impl Context {
         }
     }
 
+    /// Notes that the device is gone if the kernel has answered that: EIO. Returns whether it has.
+    pub(super) fn is_end(&self, errno: Option<i32>) -> bool {
+        let is_end = errno == Some(libc::EIO);
+        if is_end {
+            self.set_gone();
+        }
+        is_end
+    }
+
     /// Notes that a port is up again. Returns whether the device is there.
     fn set_active(&self, port: u8) -> bool {
         let update = |down| (down != u64::MAX).then_some(down & !port_bit(port));
@@ -347,9 +356,7 @@ impl Context {
         // SAFETY: the context is open; the event is live and has the layout of the C structure. The
         // descriptor does not block.
         if unsafe { (self.library.ibv_get_async_event)(self.raw(), &raw mut event) } != 0 {
-            if io::Error::last_os_error().raw_os_error() == Some(libc::EIO) {
-                self.set_gone();
-            }
+            self.is_end(io::Error::last_os_error().raw_os_error());
             return false;
         }
         use sys::ibv_event_type as kind;

@@ -110,8 +110,9 @@ impl QueuePair {
             wire_number: handle.wire_number(),
             handle: Some(handle),
             granted: QpCapabilities {
-                send_depth: cap.max_send_wr.saturating_sub(PROBE_ENTRIES),
-                recv_depth: if is_shared { 0 } else { cap.max_recv_wr },
+                // Devices grant more, which nobody has asked for.
+                send_depth: cap.max_send_wr.saturating_sub(PROBE_ENTRIES).min(wanted.send_depth.max(1)),
+                recv_depth: if is_shared { 0 } else { cap.max_recv_wr.min(wanted.recv_depth.max(1)) },
                 inline: cap.max_inline_data as usize,
                 initiator_depth: wanted.initiator_depth.max(1).min(max_reads.initiator),
                 responder_resources: wanted.responder_resources.max(1).min(max_reads.responder),

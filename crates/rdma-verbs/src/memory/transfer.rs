@@ -108,6 +108,15 @@ pub fn append_range(sources: &[Source<'_>], range: Range<usize>, target: &mut Ve
     is_read
 }
 
+/// Whether the system can read all bytes of `sources`.
+pub fn can_be_read(sources: &[Source<'_>]) -> bool {
+    let length = sources.iter().map(Source::len).sum();
+    let mut copy: Vec<u8> = Vec::with_capacity(length);
+    let room = &mut copy.spare_capacity_mut()[..length];
+    matches!(read_by_system(sources, room), Ok(count) if count == length)
+        || read_by_socket(sources, room).is_ok()
+}
+
 /// Has the system copy `sources` to `target`, which has their length. Returns how many bytes it could read before
 /// others that it could not, if any.
 fn read_by_system(sources: &[Source<'_>], target: &mut [MaybeUninit<u8>]) -> io::Result<usize> {

@@ -75,9 +75,7 @@ impl Queue {
         while unsafe { (library.ibv_get_cq_event)(channel, &raw mut queue, &raw mut user) } == 0 {
             taken += 1;
         }
-        if io::Error::last_os_error().raw_os_error() == Some(libc::EIO) {
-            self.context.set_gone();
-        }
+        self.context.is_end(io::Error::last_os_error().raw_os_error());
         if taken > 0 {
             // SAFETY: the queue is valid; it acknowledges as many notifications as were read, all its own.
             unsafe { (library.ibv_ack_cq_events)(self.raw(), taken) };
@@ -89,11 +87,10 @@ impl Queue {
     pub(super) fn request_notification(&self) -> Result<()> {
         // SAFETY: the queue is valid.
         let requested = check("ibv_req_notify_cq", unsafe { sys::ibv_req_notify_cq(self.raw(), 0) });
-        if matches!(&requested, Err(Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EIO)) {
-            self.context.set_gone();
-            return Ok(());
+        match requested {
+            Err(Error::Io { source, .. }) if self.context.is_end(source.raw_os_error()) => Ok(()),
+            requested => requested,
         }
-        requested
     }
 
     /// Polls up to `most` completions into the first entries of `batch`.

@@ -1,6 +1,6 @@
 //! Queue pairs that are to be destroyed, and may have taken shared receives.
 //!
-//! A driver may drop the completions of a queue pair while it destroys it (`mlx5_destroy_qp`, `mlx4_destroy_qp`), and
+//! A driver may drop the completions of a queue pair while it destroys it (`mlx5_destroy_qp`, `mlx4_destroy_qp`, `bnxt_re_destroy_qp`), and
 //! with them the only word on the shared receives that it took. So such a queue pair stays for a while in the state
 //! Error, in which it takes nothing more, and its completions are polled before.
 

@@ -138,7 +138,8 @@ impl QueuePair {
     }
 
     /// Whether destroying it may lose shared receives. One with requests of its own is destroyed at once, which ends
-    /// the device's access to their memory.
+    /// the device's access to their memory: the consumer has waited for these, see
+    /// [`MessageQueues::has_sends`](crate::MessageQueues::has_sends).
     pub(in super::super) fn may_leave_shared(&self) -> bool {
         let may_have_taken = !self.is_iwarp() && !matches!(self.state, State::Idle | State::Attempting(..));
         self.shared.is_some() && may_have_taken && self.sends.outstanding() == 0 && !self.is_inherited()

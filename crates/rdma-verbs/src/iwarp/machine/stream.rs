@@ -2,6 +2,7 @@
 //! takes it.
 
 use std::io::IoSlice;
+use std::ops::Range;
 
 use super::train::Train;
 use super::violation::Violation;
@@ -106,10 +107,10 @@ impl Stream {
         true
     }
 
-    /// Sends `bytes`, and stages what the socket does not take.
-    pub(super) fn send<W: Wire>(&mut self, bytes: &[u8], wire: &mut W) {
+    /// Sends `bytes`, and stages what the socket does not take. `more`: more output follows at once.
+    pub(super) fn send<W: Wire>(&mut self, bytes: &[u8], more: bool, wire: &mut W) {
         self.produced += bytes.len() as u64;
-        if let Some(taken) = self.attempt(&[IoSlice::new(bytes)], bytes.len(), false, wire)
+        if let Some(taken) = self.attempt(&[IoSlice::new(bytes)], bytes.len(), more, wire)
             && self.make_room(bytes.len() - taken)
         {
             self.staged.extend_from_slice(&bytes[taken..]);
@@ -134,7 +135,7 @@ impl Stream {
         let end = ends[..begun].last().map_or(0, |&end| end);
         self.produced += end as u64;
         self.taken += taken.min(end) as u64;
-        if taken < end && self.make_room(end - taken) && !append_range(pieces, taken..end, &mut self.staged) {
+        if taken < end && !self.stage_range(pieces, taken..end) {
             // A Terminate would lie within the FPDU that cannot be finished.
             self.close();
             return None;
@@ -176,14 +177,16 @@ impl Stream {
         self.discard();
     }
 
-    /// Sends `pieces` of `length` bytes in all, which `produced` already counts, and stages the rest.
+    /// Sends `pieces` of `length` bytes in all, and stages the rest.
     fn transmit<W: Wire>(&mut self, pieces: &[IoSlice<'_>], length: usize, more: bool, wire: &mut W) {
+        self.produced += length as u64;
         if let Some(taken) = self.attempt(pieces, length, more, wire) {
             self.stage_rest(pieces, taken, length);
         }
     }
 
-    /// The same, but returns how many bytes the socket took, if the rest is to be staged.
+    /// Sends `pieces` of `length` bytes in all, which `produced` already counts. Returns how many bytes the socket took, if
+    /// the rest is to be staged.
     #[inline]
     fn attempt<W: Wire>(
         &mut self,
@@ -218,13 +221,18 @@ impl Stream {
     #[cold]
     fn stage_rest(&mut self, pieces: &[IoSlice<'_>], taken: usize, length: usize) {
         let sources: Vec<_> = pieces.iter().map(|piece| Source::from(&**piece)).collect();
-        if self.make_room(length - taken) && !append_range(&sources, taken..length, &mut self.staged) {
+        if !self.stage_range(&sources, taken..length) {
             self.fault = Some(Violation::LocalPlace);
             if taken > 0 {
                 // A Terminate may lie within an FPDU that cannot be finished.
                 self.close();
             }
         }
+    }
+
+    /// Stages these bytes of `sources`, if there is memory. Returns whether they could be read.
+    fn stage_range(&mut self, sources: &[Source<'_>], range: Range<usize>) -> bool {
+        !self.make_room(range.len()) || append_range(sources, range, &mut self.staged)
     }
 
     /// Reserves exactly `more` bytes, moving what is staged to the front. The user chooses how much is
@@ -306,10 +314,8 @@ impl<'a, 's, W: Wire> Batch<'a, 's, W> {
     }
 
     fn send(&mut self, more: bool) {
-        self.stream.produced += self.length as u64;
         if self.count == 0 {
-            let slice = IoSlice::new(&self.gathered[..self.used]);
-            self.stream.transmit(&[slice], self.length, more, self.wire);
+            self.stream.send(&self.gathered[..self.used], more, self.wire);
         } else {
             self.end_run();
             let mut slices = [IoSlice::new(&[]); PIECES];

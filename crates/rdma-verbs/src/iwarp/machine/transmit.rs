@@ -148,7 +148,7 @@ impl Transmitter {
             }
             let mut chunk = Chunk::new(port.scratch);
             self.fault = self.fill(&mut chunk, reads, regions).err();
-            self.stream.send(chunk.bytes(), port.wire);
+            self.stream.send(chunk.bytes(), false, port.wire);
         }
         self.complete(reads, port.sink);
     }

@@ -12,7 +12,7 @@ use crate::{
 };
 use iwarp_wire::rdmap::{self, Opcode, ReadRequest};
 
-/// Minimum rest of a message for which a system call of its own costs less than copying it.
+/// Minimum length of a message for which a system call of its own costs less than copying it.
 const DIRECT: u64 = 8192;
 
 /// A queued request: its bytes are not all in the stream.
@@ -188,9 +188,9 @@ impl Streamed {
         (passed, is_complete)
     }
 
-    /// Whether the rest is long enough for a system call of its own.
+    /// Whether it is long enough for system calls of its own.
     pub(super) fn is_worth_a_call(&self) -> bool {
-        self.length - self.sent >= DIRECT
+        self.length >= DIRECT
     }
 
     /// Length of the next segment, at most `room`, and whether it is the last.

@@ -396,6 +396,26 @@ fn a_message_in_a_place_that_cannot_be_read_is_a_local_error() {
     assert!(end.pipe.bytes.is_empty(), "a Terminate can follow");
 }
 
+/// Also a request for whose bytes there is no room: the message is found out when that is posted.
+#[test]
+fn requests_behind_a_place_that_cannot_be_read_are_flushed() {
+    let mut end = End::for_messages(Side::Active, false);
+    end.pump();
+    end.pipe = Pipe::default();
+    end.post(1, PLAIN, Payload::Places(&[Place::leaked(20_000)])).unwrap();
+    let bytes = vec![0; CAPABILITIES.inline];
+    let inline = [IoSlice::new(&bytes)];
+    let full = (2..).find(|&id| end.post(id, PLAIN, Payload::Inline(&inline)).is_err()).unwrap();
+    assert!(end.machine.send_room() > 0, "the room for bytes is less than that for requests");
+    end.pipe = Pipe { unreadable: true, ..Pipe::endless() };
+    assert!(matches!(end.post(full, PLAIN, Payload::Inline(&inline)), Err(Error::Io { .. })));
+    end.machine.flush(Some(&Violation::LocalPlace.into()), &mut end.completions);
+    let done: Vec<_> = end.completions.iter().map(|done| (done.id, done.status)).collect();
+    let behind = (2..=full).map(|id| (id, CompletionStatus::Flushed));
+    let expected: Vec<_> = [(1, CompletionStatus::LocalAccess)].into_iter().chain(behind).collect();
+    assert_eq!(done, expected);
+}
+
 /// [RFC 5040 7.1-1]
 #[test]
 fn a_receive_whose_region_died_is_a_local_error() {

@@ -5,14 +5,14 @@ use rustix::io::Errno;
 
 use super::super::encode::{self, Chunk};
 use super::super::reads::Reads;
-use super::super::stream::{Batch, Wire, copies};
+use super::super::stream::{Batch, Wire};
 use super::super::validate::{inline, validate_request};
 use super::super::violation::Violation;
 use super::super::work::{Body, BufferModel, Pending, Report, Streamed, Work};
 use super::super::{Port, Rules, Sink};
 use super::Transmitter;
 use crate::iwarp::region::RegionCache;
-use crate::memory::Source;
+use crate::memory::{Source, can_be_read};
 use crate::{Access, Error, Operation, Payload, Place, RemoteAddress, Result, Segment, SendRequest};
 use iwarp_wire::rdmap::{self, ReadRequest};
 
@@ -77,8 +77,12 @@ impl Transmitter {
         {
             self.send_segments(request, segments, reads, regions, port);
         } else {
-            self.check_staging(requests)?;
-            if plain && is_free {
+            let is_staged = plain && is_free;
+            // What is behind a fault is queued, to be flushed.
+            if !self.has_fault() {
+                self.check_staging(requests, is_staged)?;
+            }
+            if is_staged {
                 self.stage(requests);
             } else {
                 self.queue(requests, reads);
@@ -125,13 +129,13 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Checks whether staging has room for inline payload. If staging is empty it always has, because the
-    /// caller bounds the size of a chain.
-    fn check_staging(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+    /// Checks whether there is room for the payload that is copied: that of all requests if they are to be staged, or
+    /// inline payload. If nothing waits there always is, because the caller bounds the size of a chain.
+    fn check_staging(&self, requests: &[SendRequest<'_>], is_staged: bool) -> Result<()> {
         let waiting = self.stream.staged() + self.encoded.len();
         let bound = self.capabilities.inline + self.capabilities.send_depth as usize * STAGED_HEADERS;
-        let added = requests.iter().filter(|request| self.is_taken_at_once(request));
-        let added: usize = added.map(|request| self.encoder.bound(request.payload.len())).sum();
+        let copied = requests.iter().filter(|request| is_staged || inline(request).is_some());
+        let added: usize = copied.map(|request| self.encoder.bound(request.payload.len())).sum();
         if waiting > 0 && added > 0 && waiting + added > bound {
             return Err(self.queue_full(0, requests.len()));
         }
@@ -169,7 +173,7 @@ impl Transmitter {
         let requests = &requests[requests.len().saturating_sub(missing)..];
         // The only one needs no look.
         let readable =
-            if missing > 1 { requests.iter().take_while(|one| can_be_read(one)).count() } else { 0 };
+            if missing > 1 { requests.iter().take_while(|one| has_readable_places(one)).count() } else { 0 };
         let first = self.pending.len() - missing + readable;
         let queued = self.pending.drain(first..).map(|Pending { report, .. }| Work {
             report,
@@ -245,7 +249,7 @@ impl Transmitter {
         if message.advance(&self.encoder, &mut chunk, fill).is_none() {
             return false;
         }
-        self.stream.send(chunk.bytes(), port.wire);
+        self.stream.send(chunk.bytes(), false, port.wire);
         self.sent(request, port.sink);
         true
     }
@@ -327,10 +331,10 @@ impl Transmitter {
 }
 
 /// Whether the places of a request, if it has some, can be read.
-fn can_be_read(request: &SendRequest<'_>) -> bool {
+fn has_readable_places(request: &SendRequest<'_>) -> bool {
     let Payload::Places(places) = request.payload else { return true };
     let sources: Vec<_> = places.iter().map(|place| Source::from(place.bytes())).collect();
-    copies(&sources).is_some()
+    can_be_read(&sources)
 }
 
 /// The queued form of a read.
