@@ -64,48 +64,35 @@ static bool is_removed(struct ibv_context *context)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-/* The pointer that ends the first half of a list. */
-#define MIDDLE(list)                                                                                \
+/* Posts a list by `take`; or only its first half, and then refuses. */
+#define POST(take, refuses, qp, list, bad)                                                          \
     ({                                                                                              \
-        __typeof__(list) *middle_ = &(list);                                                        \
+        __typeof__(list) *middle_ = &(list), rest_;                                                 \
+        int refused_ = 0;                                                                           \
                                                                                                     \
-        for (__typeof__(list) at_ = (list); at_ && at_->next; at_ = at_->next->next)                \
+        for (__typeof__(list) at_ = (list); (refuses) && at_ && at_->next; at_ = at_->next->next)   \
             middle_ = &(*middle_)->next;                                                            \
-        middle_;                                                                                    \
+        rest_ = *middle_;                                                                           \
+        if (refuses)                                                                                \
+            *middle_ = NULL;                                                                        \
+        if (list)                                                                                   \
+            refused_ = (take)(qp, list, bad);                                                       \
+        *middle_ = rest_;                                                                           \
+        if ((refuses) && !refused_) {                                                               \
+            *(bad) = rest_;                                                                         \
+            refused_ = ENOMEM;                                                                      \
+        }                                                                                           \
+        refused_;                                                                                   \
     })
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *list, struct ibv_recv_wr **bad)
 {
-    struct ibv_recv_wr **middle = MIDDLE(list), *rest = *middle;
-    int refused = 0;
-
-    if (!refuse_receives)
-        return take_recv(qp, list, bad);
-    *middle = NULL;
-    if (list)
-        refused = take_recv(qp, list, bad);
-    *middle = rest;
-    if (refused)
-        return refused;
-    *bad = rest;
-    return ENOMEM;
+    return POST(take_recv, refuse_receives, qp, list, bad);
 }
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *list, struct ibv_send_wr **bad)
 {
-    struct ibv_send_wr **middle = MIDDLE(list), *rest = *middle;
-    int refused = 0;
-
-    if (!refuse_sends)
-        return take_send(qp, list, bad);
-    *middle = NULL;
-    if (list)
-        refused = take_send(qp, list, bad);
-    *middle = rest;
-    if (refused)
-        return refused;
-    *bad = rest;
-    return ENOMEM;
+    return POST(take_send, refuse_sends, qp, list, bad);
 }
 
 /* ---- queue pairs --------------------------------------------------------------------------- */

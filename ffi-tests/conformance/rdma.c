@@ -223,6 +223,35 @@ static void asleep_sending(void)
     asleep(true);
 }
 
+/* The device is out of the machine, and completes nothing. The test waits only for the endpoint's descriptor, which its
+ * channel, readable without end, must not wake all the time: neither before the end is found nor afterwards. */
+static void removed_asleep(void)
+{
+    enum { MS = 500, MOST_CPU_MS = 100 };
+    void (*remove_device)(const char *name) = (void (*)(const char *))other_driver("remove_device");
+    struct fi_eq_cm_entry entry;
+    struct pair pair;
+    uint32_t event;
+    int64_t cpu;
+    int fd;
+
+    *(bool *)other_driver("removable") = true;
+    use_rdma_device();
+    pair_open(&pair, IPV4, NULL);
+    check_works(&pair);
+    fd = wait_fd(&pair.server.ep->fid);
+    cpu = cpu_ms();
+    remove_device(pair.server.info->domain_attr->name);
+    while (recv_once(pair.server.ep, &(uint8_t){0}, 1) == -FI_EAGAIN)
+        CHECK(readable(fd, 2 * KEEPALIVE_MS + NOTICED_MS));
+    CHECK_RET(recv_once(pair.server.ep, &(uint8_t){0}, 1), -FI_ECONNRESET);
+    AWAIT(PATIENCE_MS, fi_eq_read(pair.server.eq, &event, &entry, sizeof entry, 0) > 0);
+    CHECK_RET(fi_eq_sread(pair.server.eq, &event, &entry, sizeof entry, MS, 0), -FI_EAGAIN);
+    printf("%lld ms of processor time\n", (long long)(cpu_ms() - cpu));
+    CHECK_BETWEEN(cpu_ms() - cpu, 0, MOST_CPU_MS);
+    pair_close(&pair);
+}
+
 /* ---- a device that refuses requests ---------------------------------------------------------- */
 
 /* Checks that at most `sent` bytes arrive before the reset, and that the same process can connect again. */
@@ -294,6 +323,7 @@ static const struct test tests[] = {
     FAULT_TEST(removed_while_connecting, "a device that is removed while connecting: FI_ENODEV"),
     FAULT_TEST(asleep_idle, "a host that vanishes, for one asleep on nothing but the endpoint's descriptor"),
     FAULT_TEST(asleep_sending, "the same with bytes on their way"),
+    TEST(removed_asleep, "a device out of the machine, for one asleep on nothing but the endpoint's descriptor"),
     TEST(refused_at_first, "a device without memory for receives: -FI_ENOMEM from fi_enable, which can be called again"),
     TEST(refused_receives, "a device that takes some of the receives and refuses the rest: -FI_ECONNRESET on both sides"),
     TEST(refused_sends, "a device that refuses to send: -FI_ECONNRESET on both sides"),

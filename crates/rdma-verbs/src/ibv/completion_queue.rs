@@ -265,7 +265,7 @@ impl Cq {
     fn leave(&mut self, wait: &WaitSet) {
         self.keepalive_timer = None;
         self.queue.leave(wait);
-        // It fails for those that ended before they were added.
+        // The set does not have the channels of all connections.
         self.channels().for_each(|channel| _ = wait.remove(channel.as_fd()));
     }
 

@@ -325,13 +325,13 @@ impl Context {
         }
     }
 
-    /// Notes that the device is gone if the kernel has answered that: EIO. Returns whether it has.
-    pub(super) fn is_end(&self, errno: Option<i32>) -> bool {
-        let is_end = errno == Some(libc::EIO);
-        if is_end {
+    /// Notes that the device is gone if the kernel says so by this errno, which is EIO then. Returns whether it does.
+    pub(super) fn note_errno(&self, errno: Option<i32>) -> bool {
+        let says_so = errno == Some(libc::EIO);
+        if says_so {
             self.set_gone();
         }
-        is_end
+        says_so
     }
 
     /// Notes that a port is up again. Returns whether the device is there.
@@ -356,7 +356,7 @@ impl Context {
         // SAFETY: the context is open; the event is live and has the layout of the C structure. The
         // descriptor does not block.
         if unsafe { (self.library.ibv_get_async_event)(self.raw(), &raw mut event) } != 0 {
-            self.is_end(io::Error::last_os_error().raw_os_error());
+            self.note_errno(io::Error::last_os_error().raw_os_error());
             return false;
         }
         use sys::ibv_event_type as kind;

@@ -75,7 +75,7 @@ impl Queue {
         while unsafe { (library.ibv_get_cq_event)(channel, &raw mut queue, &raw mut user) } == 0 {
             taken += 1;
         }
-        self.context.is_end(io::Error::last_os_error().raw_os_error());
+        self.context.note_errno(io::Error::last_os_error().raw_os_error());
         if taken > 0 {
             // SAFETY: the queue is valid; it acknowledges as many notifications as were read, all its own.
             unsafe { (library.ibv_ack_cq_events)(self.raw(), taken) };
@@ -88,7 +88,7 @@ impl Queue {
         // SAFETY: the queue is valid.
         let requested = check("ibv_req_notify_cq", unsafe { sys::ibv_req_notify_cq(self.raw(), 0) });
         match requested {
-            Err(Error::Io { source, .. }) if self.context.is_end(source.raw_os_error()) => Ok(()),
+            Err(Error::Io { source, .. }) if self.context.note_errno(source.raw_os_error()) => Ok(()),
             requested => requested,
         }
     }
