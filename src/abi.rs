@@ -36,6 +36,7 @@ pub mod ops;
 pub mod option;
 pub mod params;
 mod provider;
+mod receive_buffer;
 mod registry;
 pub mod sys;
 
@@ -58,10 +59,11 @@ pub use object::{
 pub use ops::{
     CmOps, CntrAttr, CntrOps, Control, CqAttr, CqOps, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid,
     IOV_LIMIT, MemoryPiece, MessageOps, MessageReceive, MessageSend, Registration, RemotePiece, RmaCall,
-    RmaOps, StatsOps, StreamOps, USER_EVENT_LIMIT,
+    RmaOps, StatsOps, StreamOps, TaggedOps, Tags, USER_EVENT_LIMIT,
 };
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};
+pub use receive_buffer::ReceiveBuffer;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use rstream_protocol::{
-    Features, Offer, Refusal, RefusalReason, Setup, Stream, WordFormat, hello, negotiate,
+    Features, Hello, Offer, Refusal, RefusalReason, Setup, Stream, WordFormat, hello, negotiate, tag::Header,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -17,15 +17,20 @@ fuzz_target!(|data: &[u8]| {
         assert!(data.starts_with(&bytes));
     }
 
-    if let Some(user_data) = hello::decode(data) {
-        let bytes = hello::encode(user_data);
-        assert_eq!(hello::decode(&bytes), Some(user_data));
+    if let Some(hello) = Hello::decode(data) {
+        let bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Some(hello));
         // What follows is padding.
         assert!(data.starts_with(&bytes));
     }
     // No application has more to send.
     let sent = &data[..data.len().min(hello::USER_DATA_MAX)];
-    assert_eq!(hello::decode(&hello::encode(sent)), Some(sent));
+    let hello = Hello { tags: data.len() % 2 == 1, user_data: sent };
+    assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+
+    if let Some(header) = Header::decode(data) {
+        assert_eq!(header.encode()[..], *data);
+    }
 
     let Ok(offer) = Offer::decode(data) else { return };
     let bytes = offer.encode().expect("what was read can be written");

@@ -43,6 +43,8 @@ pub struct Completion {
     pub length: usize,
     /// The data that the peer passed with the message.
     pub data: u64,
+    /// The tag of a message that was received; 0 without one.
+    pub tag: u64,
 }
 
 /// An operation that failed.
@@ -70,7 +72,7 @@ pub enum EntryFormat {
     Message,
     /// `FI_CQ_FORMAT_DATA`.
     Data,
-    /// `FI_CQ_FORMAT_TAGGED`. There are no tags: they are 0.
+    /// `FI_CQ_FORMAT_TAGGED`.
     Tagged,
 }
 
@@ -141,14 +143,14 @@ impl<'a> CompletionsOut<'a> {
     #[inline]
     #[must_use]
     pub fn push(&mut self, completion: &Completion) -> bool {
-        let &Completion { context: UserContext(op_context), flags, length: len, data } = completion;
+        let &Completion { context: UserContext(op_context), flags, length: len, data, tag } = completion;
         let buf = ptr::null_mut();
         let written = match self.format {
             EntryFormat::Context => self.put(sys::fi_cq_entry { op_context }),
             EntryFormat::Message => self.put(sys::fi_cq_msg_entry { op_context, flags, len }),
             EntryFormat::Data => self.put(sys::fi_cq_data_entry { op_context, flags, len, buf, data }),
             EntryFormat::Tagged => {
-                self.put(sys::fi_cq_tagged_entry { op_context, flags, len, buf, data, tag: 0 })
+                self.put(sys::fi_cq_tagged_entry { op_context, flags, len, buf, data, tag })
             }
         };
         self.count += usize::from(written);
@@ -178,7 +180,7 @@ impl CqState {
     /// `entry` is a structure of the application's API version, writable. Its `err_data` and `err_data_size`
     /// are as `fi_cq_readerr(3)` requires.
     pub(super) unsafe fn deliver(&self, entry: *mut sys::fi_cq_err_entry, error: &CompletionError) {
-        let Completion { context, flags, length, data } = error.completion;
+        let Completion { context, flags, length, data, tag } = error.completion;
         // SAFETY: every version has these fields, and they are writable by the requirement of this function.
         unsafe {
             (*entry).op_context = context.0;
@@ -186,7 +188,7 @@ impl CqState {
             (*entry).len = length;
             (*entry).buf = ptr::null_mut();
             (*entry).data = data;
-            (*entry).tag = 0;
+            (*entry).tag = tag;
             (*entry).olen = error.excess;
             (*entry).err = error.err.number();
             (*entry).prov_errno = error.prov_errno;

@@ -63,6 +63,8 @@ numbers! {
     ENODATA = libc::ENODATA;
     /// The peer violated the protocol.
     EPROTO = libc::EPROTO;
+    /// No such message.
+    ENOMSG = libc::ENOMSG;
     /// Too long for one message.
     EMSGSIZE = libc::EMSGSIZE;
     /// No such option, or the option is read only.

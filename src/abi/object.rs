@@ -14,7 +14,7 @@ use super::completion::CqState;
 use super::err_data::ErrorState;
 use super::ops::{
     self, CmOps, CntrOps, CqOps, DomainOps, EndpointOps, EqOps, FabricOps, Fid, MessageOps, RmaOps, StatsOps,
-    StreamOps,
+    StreamOps, TaggedOps,
 };
 use super::{fork, registry, sys};
 
@@ -176,26 +176,31 @@ impl New<sys::fid_ep> {
     /// Creates an endpoint of a byte stream.
     pub fn stream_endpoint<T: EndpointOps + CmOps + StreamOps + StatsOps>(value: Arc<T>) -> Self {
         let fid = endpoint_fid::<T>();
-        Self::with_data(fid, ops::stream::table::<T>(), ops::rma::unsupported(), value)
+        let data = (ops::stream::table::<T>(), ops::rma::unsupported(), ops::tagged::unsupported());
+        Self::with_data(fid, data, value)
     }
 
-    /// Creates an endpoint of messages.
-    pub fn message_endpoint<T: EndpointOps + CmOps + MessageOps + RmaOps + StatsOps>(value: Arc<T>) -> Self {
+    /// Creates an endpoint of messages, with tags or without.
+    pub fn message_endpoint<T>(value: Arc<T>, tags: bool) -> Self
+    where
+        T: EndpointOps + CmOps + MessageOps + RmaOps + TaggedOps + StatsOps,
+    {
         let fid = endpoint_fid::<T>();
-        Self::with_data(fid, ops::message::table::<T>(), ops::rma::table::<T>(), value)
+        let tagged = if tags { ops::tagged::table::<T>() } else { ops::tagged::unsupported() };
+        Self::with_data(fid, (ops::message::table::<T>(), ops::rma::table::<T>(), tagged), value)
     }
 
     /// Creates a shared receive context. Of [`CmOps`] it needs nothing, and of [`MessageOps`]
     /// [`post_recv`](MessageOps::post_recv).
     pub fn shared_receive<T: EndpointOps + CmOps + MessageOps>(value: Arc<T>) -> Self {
         let fid = new_fid::<sys::fid_ep, T>(sys::FI_CLASS_SRX_CTX);
-        Self::with_data(fid, ops::message::table::<T>(), ops::rma::unsupported(), value)
+        let data = (ops::message::table::<T>(), ops::rma::unsupported(), ops::tagged::unsupported());
+        Self::with_data(fid, data, value)
     }
 
     fn with_data<T: EndpointOps + CmOps>(
         fid: sys::fid,
-        msg: *const sys::fi_ops_msg,
-        rma: *const sys::fi_ops_rma,
+        (msg, rma, tagged): (*const sys::fi_ops_msg, *const sys::fi_ops_rma, *const sys::fi_ops_tagged),
         value: Arc<T>,
     ) -> Self {
         let fid = sys::fid_ep {
@@ -204,7 +209,7 @@ impl New<sys::fid_ep> {
             cm: ops::cm::table::<sys::fid_ep, T>().cast_mut(),
             msg: msg.cast_mut(),
             rma: rma.cast_mut(),
-            tagged: ops::tagged::table().cast_mut(),
+            tagged: tagged.cast_mut(),
             atomic: ops::atomic::table().cast_mut(),
             collective: ops::collective::table().cast_mut(),
         };

@@ -40,6 +40,7 @@ pub use mr::{MemoryPiece, Registration};
 pub use rma::{RemotePiece, RmaCall, RmaOps};
 pub use stats::StatsOps;
 pub use stream::{IOV_LIMIT, StreamOps};
+pub use tagged::{TaggedOps, Tags};
 
 /// The timeout of a call that waits. A negative number waits forever.
 fn timeout(milliseconds: c_int) -> Option<Duration> {

@@ -11,6 +11,7 @@ mod objects;
 mod provider;
 mod remote;
 mod streams;
+mod tagged;
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_void};

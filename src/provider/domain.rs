@@ -113,7 +113,8 @@ impl<D: Device> Fid for Domain<D> {
 impl<D: Device> DomainOps for Domain<D> {
     fn endpoint(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewEndpoint> {
         if message::info::is_of_messages(info) {
-            return Ok(NewEndpoint::message_endpoint(message::endpoint::Endpoint::open(self, info)?));
+            let endpoint = message::endpoint::Endpoint::open(self, info)?;
+            return Ok(NewEndpoint::message_endpoint(endpoint, message::info::has_tags(info)));
         }
         Ok(NewEndpoint::stream_endpoint(Endpoint::open(Arc::clone(self), info)?))
     }

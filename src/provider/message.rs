@@ -9,8 +9,9 @@
 //! | `limits`, `info` | what a device's endpoints can do, and what discovery says of it |
 //! | `engine` | the device's completion queue, and whose completion is whose |
 //! | `engine/watching` | what makes wait objects readable |
+//! | `inbox` | which receive a message with a tag goes to |
 //! | `operation` | what a completion needs to know of its operation |
-//! | `endpoint`, `connecting`, `posting` | the endpoint: its life, its connection, its data calls |
+//! | `endpoint`, `connecting`, `posting`, `tagged` | the endpoint: its life, its connection, its data calls |
 //! | `statistics` | what an endpoint counts |
 //! | `leader` | who drives the endpoints while threads sleep within calls |
 //! | `waiter` | threads that wait for several entries or for a counter |
@@ -29,6 +30,7 @@ mod descriptor;
 pub(super) mod endpoint;
 pub(super) mod engine;
 pub(super) mod info;
+mod inbox;
 mod leader;
 pub(super) mod limits;
 mod operation;
@@ -37,4 +39,5 @@ mod queues;
 pub(super) mod region;
 pub(super) mod shared_receive;
 mod statistics;
+mod tagged;
 mod waiter;

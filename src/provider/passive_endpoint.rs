@@ -9,7 +9,7 @@ use crate::abi::{
     AnyFid, CmOps, Control, EndpointOps, Errno, Event, Fid, FidHandle, Info, InfoRef, OptionOut, Result,
 };
 use rdma_verbs::{ConnectionRequest, Device, Listener};
-use rstream_protocol::{RefusalReason, hello};
+use rstream_protocol::{Hello, RefusalReason, hello};
 use rstream_session::{Peer, Sizes, refusal, user_data_room};
 
 use super::children::Child;
@@ -90,14 +90,24 @@ impl<D: Device> PassiveEndpoint<D> {
         data: &[u8],
     ) -> std::result::Result<(PeerEndpoint, Vec<u8>), (String, Vec<u8>)> {
         if self.is_of_messages() {
-            let user_data = hello::decode(data).map(<[u8]>::to_vec);
-            let refused = || ("not the data of a message endpoint".to_owned(), hello::encode(&[]));
-            return user_data.map(|data| (PeerEndpoint::Messages, data)).ok_or_else(refused);
+            let tags = message::info::has_tags(self.info.as_ref());
+            return match Hello::decode(data) {
+                Some(hello) if hello.tags == tags => {
+                    Ok((PeerEndpoint::Messages { tags }, hello.user_data.to_vec()))
+                }
+                Some(_) => Err(("one side has tags".to_owned(), self.hello(&[]))),
+                None => Err(("not the data of a message endpoint".to_owned(), self.hello(&[]))),
+            };
         }
         match Peer::decode(data) {
             Ok((peer, user_data)) => Ok((PeerEndpoint::Stream(peer, inner.sizes), user_data)),
             Err(why) => Err((why.to_string(), why.refusal())),
         }
+    }
+
+    /// The connection data of a message endpoint of its kind.
+    fn hello(&self, user_data: &[u8]) -> Vec<u8> {
+        Hello { tags: message::info::has_tags(self.info.as_ref()), user_data }.encode()
     }
 
     /// Maximum number of bytes of the application's connection data.
@@ -240,7 +250,7 @@ impl<D: Device> CmOps for PassiveEndpoint<D> {
             return Err(Errno::EINVAL);
         }
         let data = if self.is_of_messages() {
-            hello::encode(user_data)
+            self.hello(user_data)
         } else {
             refusal(RefusalReason::Application, user_data).map_err(|_| Errno::EINVAL)?
         };

@@ -28,8 +28,8 @@ pub(super) struct Request<D: Device> {
 pub(super) enum PeerEndpoint {
     /// A stream: the peer's connection parameters, and the initial sizes of an endpoint that accepts it.
     Stream(Peer, Sizes),
-    /// Messages.
-    Messages,
+    /// Messages, with tags or without.
+    Messages { tags: bool },
 }
 
 /// The parts that accepting or rejecting consumes.
@@ -59,13 +59,13 @@ impl<D: Device> Request<D> {
     pub(super) fn stream(&self) -> Option<(&Peer, Sizes)> {
         match &self.peer {
             PeerEndpoint::Stream(peer, sizes) => Some((peer, *sizes)),
-            PeerEndpoint::Messages => None,
+            PeerEndpoint::Messages { .. } => None,
         }
     }
 
-    /// Whether the peer has a message endpoint.
-    pub(super) fn is_of_messages(&self) -> bool {
-        matches!(self.peer, PeerEndpoint::Messages)
+    /// Whether the peer has a message endpoint of this kind.
+    pub(super) fn is_of_messages(&self, with_tags: bool) -> bool {
+        matches!(self.peer, PeerEndpoint::Messages { tags } if tags == with_tags)
     }
 
     /// Passes it to the endpoint that is opened for it. `false` if another one has it.

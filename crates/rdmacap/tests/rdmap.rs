@@ -8,7 +8,7 @@ use iwarp_wire::rdmap::{
     About, AtomicKind, AtomicRequest, Opcode, ReadRequest, Terminate, emit_immediate, marks,
 };
 use rdmacap::{Atomic, Kind, Known, Operation, Outcome, Topic};
-use rstream_protocol::hello;
+use rstream_protocol::Hello;
 use wire::iwarp::{Plan, Wire};
 use wire::{Frame, Seen, read};
 
@@ -362,7 +362,7 @@ fn immediate_data_of_message_endpoints_are_where_their_marks_say() {
         assert_eq!(seen.findings, []);
         seen.operations.iter().map(|found| (found.kind, found.length, found.immediate)).collect()
     };
-    let greeting = hello::encode(b"");
+    let greeting = Hello { tags: false, user_data: b"" }.encode();
     let seen = talk_after([&greeting; 2], exchange);
     let expected = [
         (Kind::Write, 0, None),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{Random, check, peer_address, spawn_test, thread_time, values};
 use rdma_verbs::typed::Shard;
 use rstream_net::endpoint::{Answer, Listener, Options, Path, Rejected, Stream};
-use rstream_protocol::hello;
+use rstream_protocol::Hello;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const HERE: &str = "127.0.0.1:0";
@@ -477,7 +477,7 @@ fn a_listener_for_messages_is_told_apart() {
     let address = listener.local_address();
     let messages = thread::spawn(move || {
         let _shard = shard;
-        listener.next().wait().unwrap().reject(&hello::encode(b"of messages"));
+        listener.next().wait().unwrap().reject(&Hello { tags: false, user_data: b"of messages" }.encode());
     });
     let error = Stream::connect(address).unwrap_err();
     messages.join().unwrap();

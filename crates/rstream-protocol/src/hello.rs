@@ -3,9 +3,9 @@
 
 use alloc::vec::Vec;
 
-const MARK: [u8; 4] = *b"rm\x01\0";
-/// Bytes before the application's. The first is the length of both, because devices pad the data.
-const HEADER: usize = 1 + MARK.len();
+const MARK: [u8; 3] = *b"rm\x01";
+/// Bytes before the application's: the length of all, because devices pad the data, the mark, and the kind.
+const HEADER: usize = 1 + MARK.len() + 1;
 /// Maximum length of the application's data on any device.
 pub const USER_DATA_MAX: usize = 200;
 
@@ -16,20 +16,34 @@ pub const fn room(private_data: usize) -> usize {
     if room < USER_DATA_MAX { room } else { USER_DATA_MAX }
 }
 
-/// The connection data with these bytes of the application, at most [`USER_DATA_MAX`].
-#[must_use]
-pub fn encode(user_data: &[u8]) -> Vec<u8> {
-    // At most 205.
-    let length = (HEADER + user_data.len()) as u8;
-    [&[length][..], &MARK, user_data].concat()
+/// The connection data of a message endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// Whether its messages have tags (see [`crate::tag`]). Both sides of a connection have to agree.
+    pub tags: bool,
+    /// The application's bytes, at most [`USER_DATA_MAX`].
+    pub user_data: &'a [u8],
 }
 
-/// The application's bytes; `None` for data that is not that of a message endpoint of this version.
-#[must_use]
-pub fn decode(data: &[u8]) -> Option<&[u8]> {
-    let (&length, rest) = data.split_first()?;
-    let rest = rest.get(..usize::from(length).checked_sub(1)?)?;
-    rest.strip_prefix(&MARK)
+impl<'a> Hello<'a> {
+    /// The connection data.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        // At most 205.
+        let length = (HEADER + self.user_data.len()) as u8;
+        [&[length][..], &MARK, &[self.tags.into()], self.user_data].concat()
+    }
+
+    /// `None` for data that is not that of a message endpoint of this version.
+    #[must_use]
+    pub fn decode(data: &'a [u8]) -> Option<Self> {
+        let (&length, rest) = data.split_first()?;
+        let rest = rest.get(..usize::from(length).checked_sub(1)?)?;
+        match rest.strip_prefix(&MARK)?.split_first()? {
+            (&kind @ 0..=1, user_data) => Some(Self { tags: kind == 1, user_data }),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -40,24 +54,27 @@ mod tests {
     fn what_is_encoded_comes_back_also_padded() {
         for length in [0, 1, 24, USER_DATA_MAX] {
             let user_data: Vec<u8> = (0..length).map(|at| at as u8).collect();
-            let mut data = encode(&user_data);
-            assert_eq!(decode(&data), Some(&user_data[..]));
-            data.extend([0; 30]);
-            assert_eq!(decode(&data), Some(&user_data[..]));
+            for tags in [false, true] {
+                let hello = Hello { tags, user_data: &user_data };
+                let mut data = hello.encode();
+                assert_eq!(Hello::decode(&data), Some(hello));
+                data.extend([0; 30]);
+                assert_eq!(Hello::decode(&data), Some(hello));
+            }
         }
     }
 
     #[test]
     fn nothing_else_is_taken_for_it() {
-        let data = encode(b"abc");
+        let data = Hello { tags: false, user_data: b"abc" }.encode();
         for length in 0..data.len() {
-            assert_eq!(decode(&data[..length]), None);
+            assert_eq!(Hello::decode(&data[..length]), None);
         }
         for at in 1..HEADER {
             let mut other = data.clone();
-            other[at] ^= 1;
-            assert_eq!(decode(&other), None);
+            other[at] ^= 2;
+            assert_eq!(Hello::decode(&other), None);
         }
-        assert_eq!(decode(&[0, 1, 2, 3, 4, 5]), None);
+        assert_eq!(Hello::decode(&[0, 1, 2, 3, 4, 5]), None);
     }
 }

@@ -39,6 +39,7 @@ mod send;
 mod setup;
 mod side;
 mod slots;
+pub mod tag;
 mod traffic;
 mod violation;
 mod words;
@@ -48,6 +49,7 @@ mod tests;
 
 pub use connection::{Arrival, ControlMessage, RecvState, SendEnd, Stream, WriteMessage};
 pub use credits::LEAST_RECEIVES;
+pub use hello::Hello;
 pub use negotiate::{Features, negotiate};
 pub use offer::{Extension, Offer, OfferError, VERSION};
 pub use recv::Span;

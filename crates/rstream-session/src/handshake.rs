@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use rdma_verbs::{
     self as verbs, ConnectError, ConnectionEvent, Connections, Device, DeviceAttributes, EventTarget,
 };
-use rstream_protocol::{Extension, Features, Offer, OfferError, Refusal, RefusalReason, Stream, hello};
+use rstream_protocol::{Extension, Features, Hello, Offer, OfferError, Refusal, RefusalReason, Stream};
 use rstream_ring::{Rendezvous, RingSizes};
 
 use super::connection::Connection;
@@ -144,7 +144,7 @@ impl<D: Device> Handshake<D> {
             ConnectionEvent::Established { private_data } => {
                 self.establish(&private_data).unwrap_or_else(Outcome::BadParameters)
             }
-            ConnectionEvent::Rejected { private_data } if hello::decode(&private_data).is_some() => {
+            ConnectionEvent::Rejected { private_data } if Hello::decode(&private_data).is_some() => {
                 Outcome::RejectedKind
             }
             ConnectionEvent::Rejected { private_data } => {

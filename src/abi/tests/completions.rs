@@ -86,12 +86,12 @@ fn open_format(format: u32) -> (*mut sys::fid_cq, Arc<Completions>) {
 
 fn completion(number: usize) -> Completion {
     let context = UserContext::numbered(0x100 + number);
-    Completion { context, flags: sys::FI_RECV | sys::FI_MSG, length: 5 + number, data: 9 }
+    Completion { context, flags: sys::FI_RECV | sys::FI_MSG, length: 5 + number, data: 9, tag: 11 }
 }
 
 /// The words of the longest entry for [`completion`]: shorter entries begin with the same.
 fn words(number: usize) -> [u64; 6] {
-    [0x100 + number as u64, sys::FI_RECV | sys::FI_MSG, 5 + number as u64, 0, 9, 0]
+    [0x100 + number as u64, sys::FI_RECV | sys::FI_MSG, 5 + number as u64, 0, 9, 11]
 }
 
 const FORMATS: [(u32, usize); 5] = [
@@ -138,7 +138,7 @@ fn entries_have_the_fields_of_their_structures() {
             unsafe { target.cast::<sys::$entry>().read_unaligned() }
         }};
     }
-    let Completion { context: UserContext(context), flags, length, data } = completion(0);
+    let Completion { context: UserContext(context), flags, length, data, tag } = completion(0);
     let entry = read!(FI_CQ_FORMAT_CONTEXT, fi_cq_entry);
     assert_eq!(entry.op_context, context);
     let entry = read!(FI_CQ_FORMAT_MSG, fi_cq_msg_entry);
@@ -148,7 +148,7 @@ fn entries_have_the_fields_of_their_structures() {
     assert_eq!((entry.buf, entry.data), (ptr::null_mut(), data));
     let entry = read!(FI_CQ_FORMAT_TAGGED, fi_cq_tagged_entry);
     assert_eq!((entry.op_context, entry.flags, entry.len), (context, flags, length));
-    assert_eq!((entry.buf, entry.data, entry.tag), (ptr::null_mut(), data, 0));
+    assert_eq!((entry.buf, entry.data, entry.tag), (ptr::null_mut(), data, tag));
 }
 
 #[test]

@@ -14,6 +14,10 @@ pub(super) enum Call {
     Read(Rma),
     Write(Rma),
     InjectWrite(Vec<u8>, RemotePiece, Option<u64>),
+    /// A receive for these tags.
+    For(Tags, Box<Self>),
+    /// A send with this tag.
+    With(u64, Box<Self>),
 }
 
 /// The content of a [`RmaCall`].
@@ -82,15 +86,27 @@ impl EndpointOps for Messages {
 
 impl CmOps for Messages {}
 
+impl From<MessageReceive<'_>> for Call {
+    fn from(receive: MessageReceive<'_>) -> Self {
+        let MessageReceive { buffers, flags, context } = receive;
+        Self::Receive { buffers: buffers.to_vec(), flags, context }
+    }
+}
+
+impl From<MessageSend<'_>> for Call {
+    fn from(send: MessageSend<'_>) -> Self {
+        let MessageSend { buffers, data, flags, context } = send;
+        Self::Send { buffers: buffers.to_vec(), data, flags, context }
+    }
+}
+
 impl MessageOps for Messages {
     fn post_recv(&self, receive: MessageReceive<'_>) -> Result<()> {
-        let MessageReceive { buffers, flags, context } = receive;
-        self.take(Call::Receive { buffers: buffers.to_vec(), flags, context })
+        self.take(receive.into())
     }
 
     fn post_send(&self, send: MessageSend<'_>) -> Result<()> {
-        let MessageSend { buffers, data, flags, context } = send;
-        self.take(Call::Send { buffers: buffers.to_vec(), data, flags, context })
+        self.take(send.into())
     }
 
     fn inject(&self, message: &[u8], data: Option<u64>) -> Result<()> {
@@ -109,6 +125,20 @@ impl RmaOps for Messages {
 
     fn inject_write(&self, source: &[u8], target: RemotePiece, data: Option<u64>) -> Result<()> {
         self.take(Call::InjectWrite(source.to_vec(), target, data))
+    }
+}
+
+impl TaggedOps for Messages {
+    fn post_tagged_recv(&self, tags: Tags, receive: MessageReceive<'_>) -> Result<()> {
+        self.take(Call::For(tags, Box::new(receive.into())))
+    }
+
+    fn post_tagged_send(&self, tag: u64, send: MessageSend<'_>) -> Result<()> {
+        self.take(Call::With(tag, Box::new(send.into())))
+    }
+
+    fn tagged_inject(&self, tag: u64, message: &[u8], data: Option<u64>) -> Result<()> {
+        self.take(Call::With(tag, Box::new(Call::Inject(message.to_vec(), data))))
     }
 }
 
@@ -141,7 +171,7 @@ impl MessageOps for Receiver {
 /// The fid of a new message endpoint, as an application has it, and its value.
 pub(super) fn open_messages() -> (*mut sys::fid_ep, Arc<Messages>) {
     let value = Arc::new(Messages::default());
-    (New::message_endpoint(Arc::clone(&value)).hand_out(context()), value)
+    (New::message_endpoint(Arc::clone(&value), true).hand_out(context()), value)
 }
 
 /// The place of all of `bytes`.
@@ -163,11 +193,11 @@ fn message(pieces: &[iovec], data: u64) -> sys::fi_msg {
     sys::fi_msg { msg_iov, desc: ptr::null_mut(), iov_count, addr: 0, context: CONTEXT, data }
 }
 
-fn received(buffers: &[Place], flags: Option<u64>) -> Call {
+pub(super) fn received(buffers: &[Place], flags: Option<u64>) -> Call {
     Call::Receive { buffers: buffers.to_vec(), flags, context: UserContext(CONTEXT) }
 }
 
-fn sent(buffers: &[Place], data: Option<u64>, flags: Option<u64>) -> Call {
+pub(super) fn sent(buffers: &[Place], data: Option<u64>, flags: Option<u64>) -> Call {
     Call::Send { buffers: buffers.to_vec(), data, flags, context: UserContext(CONTEXT) }
 }
 

@@ -4,28 +4,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::endpoint::{Endpoint, Phase};
 use super::engine::State;
+use super::inbox::Inbox;
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
 use crate::provider::config::Config;
 use crate::provider::error::errno_of;
 use crate::provider::event_queue::Source;
 use crate::provider::reason::{self, Reason};
 use rdma_verbs::{BreakReason, ConnectionEvent, Connections as _, Device};
-use rstream_protocol::hello;
+use rstream_protocol::Hello;
 
-impl<D: Device> Endpoint<D> {
-    /// Takes in what happened to the connection.
-    pub(super) fn advance(&self, state: &mut State<D>, at: usize) {
-        while let Some(qp) = state.links.get(at).map(|link| link.qp)
-            && let Some(event) = state.cq.poll_event(qp)
+impl<D: Device> State<D> {
+    /// Takes in what happened to the connection of the endpoint at this index.
+    pub(super) fn advance(&mut self, at: usize) {
+        while let Some(qp) = self.links.get(at).map(|link| link.qp)
+            && let Some(event) = self.cq.poll_event(qp)
         {
             // Completions are reported before the end of their connection.
-            state.drain();
+            self.drain();
             let refused = match event {
-                ConnectionEvent::Established { private_data } => established(state, at, &private_data),
+                ConnectionEvent::Established { private_data } => self.established(at, &private_data),
                 ConnectionEvent::Rejected { private_data } => {
-                    // A listener for message endpoints rejects with their data.
-                    Some(match hello::decode(&private_data) {
-                        Some(data) => (Reason::Rejected.codes(), data.to_vec()),
+                    // A listener for such endpoints rejects with their data.
+                    Some(match self.hello(at, &private_data) {
+                        Some(data) => (Reason::Rejected.codes(), data),
                         None => (Reason::RejectedKind.codes(), Vec::new()),
                     })
                 }
@@ -35,31 +36,69 @@ impl<D: Device> Endpoint<D> {
                 }
                 ConnectionEvent::Disconnected => {
                     // The system of a process that is killed does that, too.
-                    if let Some(peer) = state.cq.peer_address(qp) {
+                    if let Some(peer) = self.cq.peer_address(qp) {
                         log::info!(target: "ep_ctrl", "{peer} has ended the connection");
                     }
-                    shut(state, at);
+                    self.shut(at);
                     None
                 }
                 ConnectionEvent::Broken(reason) => {
-                    if let Some(link) = state.links.get_mut(at) {
-                        link.statistics.refused = matches!(reason, BreakReason::Protocol(_));
+                    if let Some(link) = self.links.get_mut(at) {
+                        link.statistics.refused |= matches!(reason, BreakReason::Protocol(_));
                     }
-                    shut(state, at);
+                    self.shut(at);
                     None
                 }
             };
-            if let (Some((codes, err_data)), Some(link)) = (refused, state.links.get_mut(at)) {
+            if let (Some((codes, err_data)), Some(link)) = (refused, self.links.get_mut(at)) {
                 let (err, prov_errno) = codes;
                 link.phase = Phase::Over;
                 link.binding.push_error(ErrorEvent { fid: link.binding.fid(), err, prov_errno, err_data });
             }
         }
-        if let Some(link) = state.links.get(at) {
-            link.binding.set_deadline(state.cq.deadline(link.qp));
+        if let Some(link) = self.links.get(at) {
+            link.binding.set_deadline(self.cq.deadline(link.qp));
         }
     }
 
+    /// The application's bytes in connection data of an endpoint of the same kind; `None`: it is not of one.
+    fn hello(&self, at: usize, private_data: &[u8]) -> Option<Vec<u8>> {
+        let tags = self.links.get(at)?.inbox.is_some();
+        let hello = Hello::decode(private_data).filter(|hello| hello.tags == tags)?;
+        Some(hello.user_data.to_vec())
+    }
+
+    /// Handles an established connection. Returns the reason to give it up, if the peer's data is not that of
+    /// a message endpoint of the same kind.
+    fn established(&mut self, at: usize, private_data: &[u8]) -> Option<((Errno, i32), Vec<u8>)> {
+        let data = self.hello(at, private_data);
+        let link = self.links.get_mut(at)?;
+        let data = match data {
+            Some(data) => data,
+            // The passive side gets none.
+            None if link.is_passive => Vec::new(),
+            None => {
+                self.cq.abort(link.qp);
+                return Some((Reason::BadOffer.codes(), Vec::new()));
+            }
+        };
+        link.phase = Phase::Connected;
+        link.binding.push(Event::Connected { fid: link.binding.fid(), data });
+        None
+    }
+
+    /// The connection has ended: says so once.
+    pub(super) fn shut(&mut self, at: usize) {
+        if let Some(link) = self.links.get_mut(at)
+            && std::mem::replace(&mut link.phase, Phase::Over) != Phase::Over
+        {
+            link.binding.push(Event::Shutdown { fid: link.binding.fid() });
+        }
+        self.with_inbox(at, Inbox::end);
+    }
+}
+
+impl<D: Device> Endpoint<D> {
     /// Begins a connection attempt.
     fn start(
         &self,
@@ -79,7 +118,7 @@ impl<D: Device> Endpoint<D> {
                 Phase::Over => return Err(Errno::EOPBADSTATE),
             }
             let (qp, target) = (link.qp, link.binding.target());
-            begin(state, qp, &hello::encode(user_data), target)?;
+            begin(state, qp, &Hello { tags: self.tags, user_data }.encode(), target)?;
             let link = state.link(at)?;
             link.phase = Phase::Connecting;
             let qp = link.qp;
@@ -90,43 +129,11 @@ impl<D: Device> Endpoint<D> {
     }
 }
 
-/// Handles an established connection. Returns the reason to give it up, if the peer's data is not that of
-/// a message endpoint.
-fn established<D: Device>(
-    state: &mut State<D>,
-    at: usize,
-    private_data: &[u8],
-) -> Option<((Errno, i32), Vec<u8>)> {
-    let link = state.links.get_mut(at)?;
-    let data = match hello::decode(private_data) {
-        Some(data) => data.to_vec(),
-        // The passive side gets none.
-        None if link.is_passive => Vec::new(),
-        None => {
-            let qp = link.qp;
-            state.cq.abort(qp);
-            return Some((Reason::BadOffer.codes(), Vec::new()));
-        }
-    };
-    link.phase = Phase::Connected;
-    link.binding.push(Event::Connected { fid: link.binding.fid(), data });
-    None
-}
-
-/// The connection has ended: says so once.
-fn shut<D: Device>(state: &mut State<D>, at: usize) {
-    if let Some(link) = state.links.get_mut(at)
-        && std::mem::replace(&mut link.phase, Phase::Over) != Phase::Over
-    {
-        link.binding.push(Event::Shutdown { fid: link.binding.fid() });
-    }
-}
-
 impl<D: Device> Source for Endpoint<D> {
     fn drive(&self) {
         let Ok(at) = self.link() else { return };
         self.engine.with(|state| {
-            self.advance(state, at);
+            state.advance(at);
             state.drive();
         });
     }
@@ -191,7 +198,7 @@ impl<D: Device> CmOps for Endpoint<D> {
         self.engine.with(|state| {
             if state.link(at)?.phase == Phase::Connecting {
                 // Whoever reads no events is connected as well.
-                self.advance(state, at);
+                state.advance(at);
             }
             let link = state.link(at)?;
             if link.phase != Phase::Connected {
@@ -201,7 +208,7 @@ impl<D: Device> CmOps for Endpoint<D> {
             state.drain();
             state.cq.disconnect(qp);
             state.drain();
-            shut(state, at);
+            state.shut(at);
             Ok(())
         })
     }

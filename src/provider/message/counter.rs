@@ -121,8 +121,8 @@ impl Counters {
     /// Counts an operation that has ended.
     pub(super) fn count(&self, kind: Kind, is_success: bool) {
         let counters = match kind {
-            Kind::Send => &self.send,
-            Kind::Recv => &self.recv,
+            Kind::Send | Kind::TaggedSend => &self.send,
+            Kind::Recv | Kind::TaggedRecv => &self.recv,
             Kind::Write => &self.write,
             Kind::Read => &self.read,
         };

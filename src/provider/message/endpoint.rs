@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::completion_queue::CompletionQueue;
 use super::counter::{Counter, Counters};
 use super::engine::{Engine, id_of};
+use super::inbox::{self, Inbox};
 use super::info::{self, DEFAULT_SIZE, READS};
 use super::limits::SPARE;
 use super::operation::{Kind, Operations};
@@ -41,6 +42,8 @@ pub(in super::super) struct Endpoint<D: Device> {
     handle: OnceLock<FidHandle>,
     maker: Maker,
     pub(super) sizes: Sizes,
+    /// Whether its messages have tags.
+    pub(super) tags: bool,
     /// Its index in the engine, once it is enabled.
     pub(super) link: OnceLock<usize>,
     pub(super) setup: Mutex<Setup<D>>,
@@ -123,6 +126,8 @@ pub(super) struct Link {
     pub(super) statistics: Statistics,
     /// Index of the shared receive context in the engine.
     pub(super) shared: Option<usize>,
+    /// Set if its messages have tags.
+    pub(super) inbox: Option<Box<Inbox>>,
     pub(super) binding: Binding,
 }
 
@@ -138,7 +143,7 @@ pub(super) enum Phase {
 impl Link {
     /// Records that an operation has ended.
     pub(super) fn ended(&mut self, kind: Kind) {
-        if kind == Kind::Recv {
+        if kind.is_receive() {
             self.receives = self.receives.saturating_sub(1);
         } else {
             self.sends -= 1;
@@ -153,7 +158,8 @@ impl<D: Device> Endpoint<D> {
         let request = info.handle().and_then(|handle| handle.downcast::<Request<D>>());
         let passive = info.handle().and_then(|handle| handle.downcast::<PassiveEndpoint<D>>());
         let is_other_handle = info.handle().is_some() && request.is_none() && passive.is_none();
-        if is_other_handle || request.as_ref().is_some_and(|request| !request.is_of_messages()) {
+        let tags = info::has_tags(info);
+        if is_other_handle || request.as_ref().is_some_and(|request| !request.is_of_messages(tags)) {
             return Err(Errno::EINVAL);
         }
         let engine = domain.engine()?;
@@ -190,6 +196,7 @@ impl<D: Device> Endpoint<D> {
             handle: OnceLock::new(),
             maker: Maker::this_process(),
             sizes,
+            tags,
             link: OnceLock::new(),
             setup: Mutex::new(setup),
         }))
@@ -215,12 +222,17 @@ impl<D: Device> Endpoint<D> {
         let requests = self.requests_per_operation();
         let wanted = QpCapabilities {
             send_depth: depth(self.sizes.tx * requests + SPARE as usize)?.min(self.engine.limits.send_depth),
-            recv_depth: if setup.shared.is_some() { 0 } else { depth(self.sizes.rx)? },
+            recv_depth: match setup.shared {
+                Some(_) => 0,
+                None if self.tags => inbox::RECEIVES,
+                None => depth(self.sizes.rx)?,
+            },
             inline: self.engine.limits.inject,
             initiator_depth: READS,
             responder_resources: READS,
         };
         let shared = setup.shared.as_ref().map(BoundReceives::at);
+        let inbox = self.tags.then(|| Inbox::new().map(Box::new).ok_or(Errno::ENOMEM)).transpose()?;
         let link = self.engine.with(|state| {
             let srq = shared.map(|at| state.shared[at].srq);
             let (qp, granted) =
@@ -239,7 +251,7 @@ impl<D: Device> Endpoint<D> {
             }
             let (phase, operations) = (Phase::Idle, Operations::default());
             let (sends, reads, receives) = (0, 0, 0);
-            Ok::<_, Errno>(state.add(Link {
+            let at = state.add(Link {
                 qp,
                 is_passive: self.request.is_some(),
                 phase,
@@ -255,8 +267,11 @@ impl<D: Device> Endpoint<D> {
                 accesses,
                 statistics: Statistics::default(),
                 shared,
+                inbox,
                 binding,
-            }))
+            });
+            state.with_inbox(at, Inbox::expect_header);
+            Ok::<_, Errno>(at)
         })?;
         Ok(*self.link.get_or_init(|| link))
     }
@@ -339,7 +354,7 @@ impl<D: Device> Fid for Endpoint<D> {
             if flags & !constants::FI_RECV != 0 {
                 return Err(Errno::EBADFLAGS);
             }
-            if setup.shared.is_some() {
+            if setup.shared.is_some() || self.tags {
                 return Err(Errno::EINVAL);
             }
             setup.shared = Some(BoundReceives::new(shared));
@@ -368,6 +383,9 @@ impl<D: Device> EndpointOps for Endpoint<D> {
     fn cancel(&self, context: UserContext) -> Result<()> {
         let at = self.link()?;
         self.engine.with(|state| {
+            if let Some(was_there) = state.with_inbox(at, |inbox, parts| inbox.cancel(parts, context)) {
+                return if was_there { Ok(()) } else { Err(Errno::ENOENT) };
+            }
             let link = state.links.get_mut(at).ok_or(Errno::EOPBADSTATE)?;
             // Several receives may have one context, and messages may have reached some of them.
             let known =

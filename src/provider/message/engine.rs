@@ -6,7 +6,7 @@
 
 mod watching;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,10 @@ pub(in super::super) struct State<D: Device> {
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
+    /// Indexes of the endpoints that may hold a message ([`super::inbox`]).
+    pub(super) holding: BTreeSet<usize>,
+    /// Whether completions that were delivered have made inboxes post receives, for which there may be messages.
+    pub(super) has_new_receives: bool,
     attached: bool,
     /// Whether callers may sleep.
     notifies: bool,
@@ -126,6 +130,8 @@ impl<D: Device> Engine<D> {
             shared: Slab::new(),
             waiters: Slab::new(),
             lingering: Vec::new(),
+            holding: BTreeSet::new(),
+            has_new_receives: false,
             attached: false,
             notifies: false,
             has_unwatched: false,
@@ -173,9 +179,12 @@ impl<D: Device> State<D> {
             for at in 0..count {
                 self.deliver(at, reader.as_mut());
             }
-            if count < BATCH {
+            if count < BATCH && !std::mem::take(&mut self.has_new_receives) {
                 break;
             }
+        }
+        if !self.holding.is_empty() {
+            self.look_at_held();
         }
         if !self.lingering.is_empty() {
             self.destroy_flushed();
@@ -238,7 +247,7 @@ impl<D: Device> State<D> {
             for at in 0..count {
                 self.deliver(at, None);
             }
-            if count < BATCH {
+            if count < BATCH && !std::mem::take(&mut self.has_new_receives) {
                 break;
             }
         }
@@ -278,7 +287,12 @@ impl<D: Device> State<D> {
         } else {
             self.shared.get_mut(at).and_then(|shared| shared.operations.complete(operation, status))
         };
-        let Some(done) = done else { return };
+        let Some(done) = done else {
+            if id & SHARED == 0 && link.inbox.is_some() {
+                self.take_in(at, operation, status, length);
+            }
+            return;
+        };
         link.ended(done.kind);
         if is_remote_write && done.failure.is_none() {
             let entry = remote_write(done.context, length, immediate);
@@ -347,7 +361,9 @@ impl<D: Device> State<D> {
         self.drain();
         // The queue pair may outlive the endpoint only if the device accesses no memory of the application
         // for it. The bytes of injected operations are copies.
-        let has_copies = self.links[at].operations.iter().all(|(_, operation)| operation.is_injected);
+        let link = &self.links[at];
+        let has_copies =
+            link.inbox.is_none() && link.operations.iter().all(|(_, operation)| operation.is_injected);
         let may_linger = has_copies || self.cq.give_up(qp);
         if !may_linger && self.links[at].shared.is_some() {
             self.flush(qp);
@@ -362,7 +378,7 @@ impl<D: Device> State<D> {
             if operation.is_injected {
                 continue;
             }
-            let queue = if operation.kind == Kind::Recv { &link.rx } else { &link.tx };
+            let queue = if operation.kind.is_receive() { &link.rx } else { &link.tx };
             self.queues[queue.at].push(operation.cancelled());
         }
         if may_linger && has_output(&mut self.cq, qp, link.shared) {

@@ -27,7 +27,9 @@ const RX_CAPS: u64 = constants::FI_MSG
     | constants::FI_REMOTE_WRITE
     | constants::FI_RMA_EVENT;
 const DOMAIN_CAPS: u64 = constants::FI_LOCAL_COMM | constants::FI_REMOTE_COMM;
+/// What is offered to hints without capabilities. Tags are not, because messages with tags take longer.
 const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
+const ALL_CAPS: u64 = CAPS | constants::FI_TAGGED;
 const ORDER: u64 = constants::FI_ORDER_RAR
     | constants::FI_ORDER_RAW
     | constants::FI_ORDER_WAW
@@ -44,15 +46,20 @@ pub(in super::super) fn is_of_messages(info: InfoRef<'_>) -> bool {
     info.ep_attr().is_some_and(|endpoint| endpoint.type_() == constants::FI_EP_MSG)
 }
 
+/// Whether the messages of an endpoint as an info describes it have tags.
+pub(in super::super) fn has_tags(info: InfoRef<'_>) -> bool {
+    info.caps() & constants::FI_TAGGED != 0
+}
+
 /// Whether message endpoints of some device may satisfy the hints.
 pub(in super::super) fn may_fit(hints: InfoRef<'_>) -> bool {
     let endpoint = hints.ep_attr().map_or(constants::FI_EP_UNSPEC, EpAttr::type_);
-    matches!(endpoint, constants::FI_EP_UNSPEC | constants::FI_EP_MSG) && is_subset(hints.caps(), CAPS)
+    matches!(endpoint, constants::FI_EP_UNSPEC | constants::FI_EP_MSG) && is_subset(hints.caps(), ALL_CAPS)
 }
 
 /// Whether endpoints with these limits satisfy the hints, which [may fit](may_fit).
 fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
-    is_subset(hints.caps(), caps(limits, CAPS))
+    is_subset(hints.caps(), caps(limits, ALL_CAPS))
         && describes_endpoint(limits, hints)
         && hints.domain_attr().is_none_or(|domain| {
             fits_domain(limits, domain)
@@ -63,21 +70,24 @@ fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
 
 /// Whether an endpoint with these limits can be as an info says.
 pub(super) fn describes_endpoint(limits: &Limits, info: InfoRef<'_>) -> bool {
-    info.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
+    let is_without_tags = limits.is_direct || is_shared(Some(info));
+    let order = comp_order(info.caps());
+    !(has_tags(info) && is_without_tags)
+        && info.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
         && info.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
-        && info.rx_attr().is_none_or(|rx| fits_rx(limits, rx))
+        && info.rx_attr().is_none_or(|rx| fits_rx(limits, rx) && is_subset(rx.comp_order(), order))
 }
 
 /// The part of these capabilities that the device has.
 fn caps(limits: &Limits, caps: u64) -> u64 {
-    if limits.is_direct { caps & !constants::FI_RMA_EVENT } else { caps }
+    if limits.is_direct { caps & !(constants::FI_RMA_EVENT | constants::FI_TAGGED) } else { caps }
 }
 
-/// The part of all capabilities that the hints ask for: messages or access to remote memory or both, in all directions
-/// if they name none (`fi_getinfo(3)`: only the primary capabilities that were asked for are enabled).
+/// The part of all capabilities that the hints ask for: messages, those with tags, access to remote memory, or several,
+/// in all directions if they name none (`fi_getinfo(3)`: only the primary capabilities that were asked for are enabled).
 fn asked(hints: Option<InfoRef<'_>>) -> u64 {
     let asked = hints.map_or(0, InfoRef::caps);
-    if asked & (constants::FI_MSG | constants::FI_RMA) == 0 {
+    if asked & (constants::FI_MSG | constants::FI_TAGGED | constants::FI_RMA) == 0 {
         return CAPS;
     }
     let part = |primary: u64, directions: u64| match asked & directions {
@@ -86,7 +96,13 @@ fn asked(hints: Option<InfoRef<'_>>) -> u64 {
         named => primary | named,
     };
     let events = if asked & constants::FI_RMA == 0 { 0 } else { constants::FI_RMA_EVENT };
-    part(constants::FI_MSG, MSG_DIRECTIONS) | part(constants::FI_RMA, RMA_DIRECTIONS) | events | DOMAIN_CAPS
+    let messages = part(constants::FI_MSG, MSG_DIRECTIONS) | part(constants::FI_TAGGED, MSG_DIRECTIONS);
+    messages | part(constants::FI_RMA, RMA_DIRECTIONS) | events | DOMAIN_CAPS
+}
+
+/// The order of the completions of receives. With tags it is that of the messages.
+fn comp_order(caps: u64) -> u64 {
+    if caps & constants::FI_TAGGED == 0 { constants::FI_ORDER_STRICT } else { 0 }
 }
 
 fn is_subset(asked: u64, offered: u64) -> bool {
@@ -104,7 +120,7 @@ fn fits_endpoint(limits: &Limits, endpoint: EpAttr<'_>) -> bool {
 }
 
 fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
-    is_subset(tx.caps(), caps(limits, CAPS))
+    is_subset(tx.caps(), caps(limits, ALL_CAPS))
         && is_subset(tx.op_flags(), OP_FLAGS)
         && is_subset(tx.msg_order(), ORDER)
         && is_subset(tx.comp_order(), constants::FI_ORDER_STRICT)
@@ -115,10 +131,9 @@ fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
 }
 
 fn fits_rx(limits: &Limits, rx: RxAttr<'_>) -> bool {
-    is_subset(rx.caps(), caps(limits, CAPS))
+    is_subset(rx.caps(), caps(limits, ALL_CAPS))
         && is_subset(rx.op_flags(), constants::FI_COMPLETION)
         && is_subset(rx.msg_order(), ORDER)
-        && is_subset(rx.comp_order(), constants::FI_ORDER_STRICT)
         && rx.total_buffered_recv() == 0
         && rx.size() <= limits.rx_size
         && rx.iov_limit() <= limits.iovs
@@ -249,7 +264,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     endpoint.set_rx_ctx_cnt(if is_shared(hints) { constants::FI_SHARED_CONTEXT } else { 1 });
 
     let mut tx = info.tx_attr();
-    tx.set_caps(caps & TX_CAPS);
+    tx.set_caps(caps & (TX_CAPS | constants::FI_TAGGED));
     tx.set_op_flags(tx_hints.map_or(0, TxAttr::op_flags));
     tx.set_msg_order(ORDER);
     tx.set_comp_order(constants::FI_ORDER_STRICT);
@@ -259,10 +274,10 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     tx.set_rma_iov_limit(limits.iovs);
 
     let mut rx = info.rx_attr();
-    rx.set_caps(caps & RX_CAPS);
+    rx.set_caps(caps & (RX_CAPS | constants::FI_TAGGED));
     rx.set_op_flags(rx_hints.map_or(0, RxAttr::op_flags));
     rx.set_msg_order(ORDER);
-    rx.set_comp_order(constants::FI_ORDER_STRICT);
+    rx.set_comp_order(comp_order(caps));
     rx.set_mode(mode & constants::FI_RX_CQ_DATA);
     rx.set_size(size(rx_hints.map_or(0, RxAttr::size), limits.rx_size));
     rx.set_iov_limit(limits.iovs);

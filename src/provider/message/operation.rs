@@ -14,6 +14,9 @@ pub(super) enum Kind {
     Recv,
     Write,
     Read,
+    /// [`Kind::Send`] and [`Kind::Recv`] of a message with a tag.
+    TaggedSend,
+    TaggedRecv,
 }
 
 impl Kind {
@@ -24,7 +27,14 @@ impl Kind {
             Self::Recv => constants::FI_RECV | constants::FI_MSG,
             Self::Write => constants::FI_RMA | constants::FI_WRITE,
             Self::Read => constants::FI_RMA | constants::FI_READ,
+            Self::TaggedSend => constants::FI_SEND | constants::FI_TAGGED,
+            Self::TaggedRecv => constants::FI_RECV | constants::FI_TAGGED,
         }
+    }
+
+    /// Whether it receives a message.
+    pub(super) fn is_receive(self) -> bool {
+        matches!(self, Self::Recv | Self::TaggedRecv)
     }
 }
 
@@ -42,6 +52,8 @@ pub(super) struct Operation {
     pub(super) room: u32,
     /// The number of calls before its own, modulo 2^32.
     pub(super) order: u32,
+    /// The tag of the message that a receive has taken.
+    pub(super) tag: u64,
     /// Number of its work requests that are not complete.
     pub(super) left: u8,
     /// The first failure among the complete ones.
@@ -114,7 +126,7 @@ impl Operation {
     /// An operation of one work request, from a call with these flags.
     pub(super) fn new(kind: Kind, context: UserContext, flags: u64) -> Self {
         let asks = flags & constants::FI_COMPLETION != 0;
-        Self { kind, context, asks, is_injected: false, room: 0, order: 0, left: 1, failure: None }
+        Self { kind, context, asks, is_injected: false, room: 0, order: 0, tag: 0, left: 1, failure: None }
     }
 
     /// The entry of its failure. `length` is that of the message, if it was longer than the receive.
@@ -148,6 +160,7 @@ impl Operation {
             flags: self.kind.flags() | data_flag,
             length,
             data: data.unwrap_or(0),
+            tag: self.tag,
         }
     }
 }
@@ -156,7 +169,7 @@ impl Operation {
 /// it consumed one.
 pub(super) fn remote_write(context: UserContext, length: usize, data: Option<u64>) -> Entry {
     let flags = constants::FI_REMOTE_WRITE | constants::FI_RMA | constants::FI_REMOTE_CQ_DATA;
-    Entry::Success(Completion { context, flags, length, data: data.unwrap_or(0) })
+    Entry::Success(Completion { context, flags, length, data: data.unwrap_or(0), tag: 0 })
 }
 
 /// The statuses, in the order of their codes in `prov_errno`, which begin with 1.

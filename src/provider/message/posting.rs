@@ -17,6 +17,7 @@ use rdma_verbs::{
     Buffer, Device, Error, Operation as Request, Payload, QueuePairs as _, RecvRequest, RemoteAddress,
     SendRequest,
 };
+use rstream_protocol::tag::Header;
 
 /// Flags of calls that send.
 const SEND_FLAGS: u64 = OP_FLAGS
@@ -26,7 +27,7 @@ const SEND_FLAGS: u64 = OP_FLAGS
     | constants::FI_PRIORITY
     | OWN_FLAGS;
 /// Flags of calls that receive.
-const RECV_FLAGS: u64 = constants::FI_COMPLETION | constants::FI_MORE | OWN_FLAGS;
+pub(super) const RECV_FLAGS: u64 = constants::FI_COMPLETION | constants::FI_MORE | OWN_FLAGS;
 
 /// For how long calls on an ended connection return `-FI_EAGAIN` while its event is unread.
 const UNREAD: Duration = Duration::from_secs(1);
@@ -98,7 +99,7 @@ impl<D: Device> Endpoint<D> {
         if link.phase != Phase::Connected {
             // Whoever reads no events is connected as well.
             if link.phase == Phase::Connecting {
-                self.advance(state, at);
+                state.advance(at);
                 link = state.link(at)?;
             }
             link.may_post()?;
@@ -134,20 +135,25 @@ impl<D: Device> Endpoint<D> {
 
     /// Maximum number of requests of an operation on one remote piece, without flags of its own.
     pub(super) fn requests_per_operation(&self) -> usize {
-        if self.needs_flush(self.sizes.tx_flags | self.sizes.write_flags) { 2 } else { 1 }
+        let flushes = self.needs_flush(self.sizes.tx_flags | self.sizes.write_flags);
+        1 + usize::from(flushes) + usize::from(self.tags)
     }
 
     /// The errno of a request that the device refuses.
     #[cold]
     fn refused(&self, state: &mut State<D>, at: usize, error: Error) -> Errno {
         match error {
-            Error::BadState { .. } => {
-                // Queues the event of the end, unless completions have to be read first.
-                self.advance(state, at);
-                state.link(at).and_then(Link::may_post).err().unwrap_or(Errno::EAGAIN)
-            }
+            Error::BadState { .. } => self.ended(state, at),
             other => errno_of_post(other),
         }
+    }
+
+    /// The errno of a call for which the connection is over.
+    #[cold]
+    pub(super) fn ended(&self, state: &mut State<D>, at: usize) -> Errno {
+        // Queues the event of the end, unless completions have to be read first.
+        state.advance(at);
+        state.link(at).and_then(Link::may_post).err().unwrap_or(Errno::EAGAIN)
     }
 
     /// Posts a send or a write of one piece, with the read behind it that `FI_DELIVERY_COMPLETE` needs.
@@ -235,6 +241,9 @@ impl<D: Device> MessageOps for Endpoint<D> {
             if link.shared.is_some() {
                 return Err(Errno::EINVAL);
             }
+            if link.inbox.is_some() {
+                return self.post_to_inbox(state, at, None, &receive, flags);
+            }
             if link.phase == Phase::Over {
                 return Err(link.over());
             }
@@ -259,33 +268,87 @@ impl<D: Device> MessageOps for Endpoint<D> {
     }
 
     fn post_send(&self, call: MessageSend<'_>) -> Result<()> {
-        let at = self.link()?;
-        self.engine.with(|state| {
-            let flags = self.send_flags(call.flags, state.link(at)?)?;
-            let operation = Operation::new(Kind::Send, call.context, flags);
-            if flags & constants::FI_INJECT == 0 {
-                let request = request(send(call.data), Payload::Places(call.buffers));
-                return self.post_one(state, at, flags, operation, request);
-            }
-            let bytes = copied(call.buffers, self.engine.limits.inject)?;
-            let slices = [IoSlice::new(&bytes)];
-            self.post_one(state, at, flags, operation, request(send(call.data), Payload::Inline(&slices)))
-        })
+        self.post_message(None, &call)
     }
 
     #[inline(always)]
     fn inject(&self, message: &[u8], data: Option<u64>) -> Result<()> {
+        self.inject_message(None, message, data)
+    }
+}
+
+impl<D: Device> Endpoint<D> {
+    /// Sends a message with this tag, or without one.
+    #[inline(always)]
+    pub(super) fn post_message(&self, tag: Option<u64>, call: &MessageSend<'_>) -> Result<()> {
+        let at = self.link()?;
+        self.engine.with(|state| {
+            let flags = self.send_flags(call.flags, state.link(at)?)?;
+            let operation = Operation::new(kind_of(tag), call.context, flags);
+            let (bytes, slices);
+            let payload = if flags & constants::FI_INJECT == 0 {
+                Payload::Places(call.buffers)
+            } else {
+                bytes = copied(call.buffers, self.engine.limits.inject)?;
+                slices = [IoSlice::new(&bytes)];
+                Payload::Inline(&slices)
+            };
+            if self.tags {
+                return self.post_with_header(state, at, flags, operation, (tag, call.data), payload);
+            }
+            self.post_one(state, at, flags, operation, request(send(call.data), payload))
+        })
+    }
+
+    /// Sends a copy of a message with this tag, or without one, which is not reported.
+    #[inline(always)]
+    pub(super) fn inject_message(&self, tag: Option<u64>, message: &[u8], data: Option<u64>) -> Result<()> {
         if message.len() > self.engine.limits.inject {
             return Err(Errno::EMSGSIZE);
         }
         let at = self.link()?;
         let slices = [IoSlice::new(message)];
-        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, NO_CONTEXT, 0) };
+        let operation = Operation { is_injected: true, ..Operation::new(kind_of(tag), NO_CONTEXT, 0) };
         self.engine.with(|state| {
+            if self.tags {
+                let payload = Payload::Inline(&slices);
+                return self.post_with_header(state, at, 0, operation, (tag, data), payload);
+            }
             let mut requests = [request(send(data), Payload::Inline(&slices))];
             self.post(state, at, operation, &mut requests, false)
         })
     }
+
+    /// Sends a message on an endpoint with tags: a header with the tag and the data of the message, and its payload,
+    /// unless it has none.
+    #[inline(never)]
+    fn post_with_header(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        flags: u64,
+        mut operation: Operation,
+        (tag, data): (Option<u64>, Option<u64>),
+        payload: Payload<'_>,
+    ) -> Result<()> {
+        let length = u32::try_from(payload.len()).map_err(|_| Errno::EMSGSIZE)?;
+        let header = Header { tag, data, length }.encode();
+        let header = [IoSlice::new(&header)];
+        let flush = request(FLUSH, Payload::Places(&[]));
+        let mut requests =
+            [request(send(None), Payload::Inline(&header)), request(send(None), payload), flush];
+        if length == 0 {
+            requests.swap(1, 2);
+        }
+        let count = 1 + usize::from(length > 0) + usize::from(self.needs_flush(flags));
+        // At most three.
+        operation.left = count as u8;
+        self.post(state, at, operation, &mut requests[..count], flags & constants::FI_MORE != 0)
+    }
+}
+
+fn kind_of(tag: Option<u64>) -> Kind {
+    if tag.is_some() { Kind::TaggedSend } else { Kind::Send }
 }
 
 const NO_CONTEXT: crate::abi::UserContext = crate::abi::UserContext::NONE;

@@ -1,17 +1,20 @@
 //! What an endpoint counts, for [`StatsOps`].
 
+use std::iter::Sum;
+
 use super::endpoint::Endpoint;
 use super::engine::State;
 use super::operation::{Kind, Operation};
 use crate::abi::{Result, Stats, StatsOps};
 use crate::provider::stats::Line;
 use rdma_verbs::{CompletionStatus, Connections as _, Device, MessageQueues as _, SendRequest};
+use rstream_protocol::tag;
 
 /// Statistics of a connection. What the peer reads and writes is not among them.
 #[derive(Debug, Default)]
 pub(super) struct Statistics {
     /// By [`Kind`]. What is sent, written and read counts when it is posted, and a receive when it is filled.
-    moved: [Moved; 4],
+    moved: [Moved; 6],
     /// Receives that were too short.
     truncated: u64,
     /// Calls that sent, wrote or read nothing, and have to come again.
@@ -44,9 +47,9 @@ impl Statistics {
     /// Counts a receive that is complete, by the length of the message.
     pub(super) fn received(&mut self, receive: &Operation, length: usize) {
         match receive.failure {
-            None => self.add(Kind::Recv, length),
+            None => self.add(receive.kind, length),
             Some(CompletionStatus::Truncated) => {
-                self.add(Kind::Recv, length.min(receive.room as usize));
+                self.add(receive.kind, length.min(receive.room as usize));
                 self.truncated += 1;
             }
             Some(_) => {}
@@ -57,6 +60,16 @@ impl Statistics {
         let moved = &mut self.moved[kind as usize];
         moved.operations += 1;
         moved.bytes += bytes as u64;
+    }
+}
+
+impl Sum for Moved {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let add = |one: Self, other: Self| Self {
+            operations: one.operations + other.operations,
+            bytes: one.bytes + other.bytes,
+        };
+        all.fold(Self::default(), add)
     }
 }
 
@@ -73,11 +86,16 @@ fn bytes_of(requests: &[SendRequest<'_>]) -> usize {
 fn stats<D: Device>(state: &mut State<D>, at: usize) -> Option<Stats> {
     let qp = state.links.get(at)?.qp;
     let stalls = state.cq.stalls(qp);
-    let Statistics { moved, truncated, waits, refused } = &state.links.get(at)?.statistics;
-    let [sends, receives, writes, reads] =
-        [Kind::Send, Kind::Recv, Kind::Write, Kind::Read].map(|kind| moved[kind as usize]);
+    let link = state.links.get(at)?;
+    let Statistics { moved, truncated, waits, refused } = &link.statistics;
+    let of = |kinds: &[Kind]| kinds.iter().map(|&kind| moved[kind as usize]).sum::<Moved>();
+    let (sends, receives) = (of(&[Kind::Send, Kind::TaggedSend]), of(&[Kind::Recv, Kind::TaggedRecv]));
+    let (writes, reads) = (of(&[Kind::Write]), of(&[Kind::Read]));
+    // With tags each message has a header, and its payload nearly always finds no receive at first.
+    let header = link.inbox.as_ref().map_or(0, |_| tag::LENGTH as u64);
+    let stalls = link.inbox.as_ref().map_or(stalls, |inbox| inbox.held());
     Some(Stats {
-        bytes_sent: sends.bytes,
+        bytes_sent: sends.bytes - header * sends.operations,
         bytes_received: receives.bytes,
         send_calls: sends.operations + writes.operations + reads.operations + waits,
         send_waits: *waits,

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use iwarp_wire::ddp::{Header, Tagged, Untagged};
 use iwarp_wire::rdmap::{AtomicKind, AtomicRequest, AtomicResponse, Opcode, ReadRequest, marks};
-use rstream_protocol::hello;
+use rstream_protocol::Hello;
 
 use self::early::Answer;
 use self::pending::{Asked, Half, Payload, Pending, place};
@@ -52,7 +52,7 @@ impl Operations {
     pub(super) fn named(&mut self, info: &Connection) {
         (self.connection, self.serves) = (info.id, info.reads);
         let is_hello =
-            |data: &Option<Vec<u8>>| data.as_deref().is_some_and(|data| hello::decode(data).is_some());
+            |data: &Option<Vec<u8>>| data.as_deref().is_some_and(|data| Hello::decode(data).is_some());
         self.messages = info.private_data.iter().all(is_hello);
     }
 

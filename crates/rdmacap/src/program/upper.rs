@@ -2,7 +2,7 @@
 
 use rdmacap::Connection;
 use rdmacap::rpc::{NFS_RDMA_PORT, Parameters};
-use rstream_protocol::{Offer, hello};
+use rstream_protocol::{Hello, Offer};
 
 use crate::text::digits;
 
@@ -21,7 +21,7 @@ pub(crate) fn of(connection: &Connection) -> Option<&'static str> {
     if data().any(|data| Offer::decode(data).is_ok()) {
         return Some("rstream");
     }
-    if data().any(|data| hello::decode(data).is_some()) {
+    if data().any(|data| Hello::decode(data).is_some()) {
         return Some("rstream messages");
     }
     if data().any(|data| Parameters::parse(data).is_some()) {
@@ -37,9 +37,10 @@ pub(crate) fn private_data(data: &[u8]) -> Option<String> {
             "a ring of {ring_size} bytes at {ring_address:#x}, key {ring_key:#x}; {receives} receives"
         ));
     }
-    if let Some(data) = hello::decode(data) {
-        let none = data.is_empty();
-        return Some(if none { String::new() } else { format!("connection data {}", digits(data)) });
+    if let Some(Hello { tags, user_data }) = Hello::decode(data) {
+        let tags = tags.then(|| "messages with tags".to_owned());
+        let data = (!user_data.is_empty()).then(|| format!("connection data {}", digits(user_data)));
+        return Some(tags.into_iter().chain(data).collect::<Vec<_>>().join("; "));
     }
     let Parameters { invalidation, sends, receives } = Parameters::parse(data)?;
     let keys =

@@ -5,7 +5,8 @@ use super::super::words::{
     BYTES_MASK, CLOSE_BIT, DATA_BIT, END_BIT, LENGTH_MASK, RECEIVES_MAX, RECEIVES_SHIFT,
 };
 use super::super::{
-    Extension, Features, GUARANTEED_ROOM, Offer, Refusal, RefusalReason, SHORT_DATA_MOST, WordFormat, hello,
+    Extension, Features, GUARANTEED_ROOM, Hello, Offer, Refusal, RefusalReason, SHORT_DATA_MOST, WordFormat,
+    hello, tag,
 };
 
 const DOCUMENT: &str = include_str!("../../protocol.md");
@@ -135,16 +136,30 @@ fn refusals() {
 #[test]
 fn connection_data_of_message_endpoints() {
     let rows = table(section("## Message endpoints"), "| offset | size | field | value |");
-    assert_layout(&rows, &hello::encode(b"hello"), |field| match field {
+    assert_layout(&rows, &Hello { tags: true, user_data: b"hello" }.encode(), |field| match field {
         "number of bytes, this one included" => vec![5 + 5],
         "mark" => b"rm".into(),
         "version" => vec![1],
-        "reserved" => vec![0],
+        "kind" => vec![1],
         "user data" => b"hello".into(),
         other => panic!("no field {other}"),
     });
     let longest = format!("0 to {} bytes", hello::USER_DATA_MAX);
     assert!(rows.last().is_some_and(|row| row[3].ends_with(&longest)));
+}
+
+#[test]
+fn headers_of_messages_with_tags() {
+    let rows = table(section("## Tags"), "| offset | size | field | value |");
+    let header = tag::Header { tag: Some(0x0102_0304_0506_0708), data: Some(9), length: 0x0a0b };
+    assert_layout(&rows, &header.encode(), |field| match field {
+        "flags" => vec![3],
+        "reserved" => vec![0; 3],
+        "length of the payload" => vec![0, 0, 0x0a, 0x0b],
+        "tag" => vec![1, 2, 3, 4, 5, 6, 7, 8],
+        "data" => vec![0, 0, 0, 0, 0, 0, 0, 9],
+        other => panic!("no field {other}"),
+    });
 }
 
 #[test]
