@@ -17,6 +17,8 @@ struct fi_info *message_hints(const struct message_settings *settings)
     else
         needs_embedded_device();
     hints->ep_attr->type = FI_EP_MSG;
+    if (settings->caps)
+        hints->caps = settings->caps;
     hints->tx_attr->size = settings->tx_size;
     hints->rx_attr->size = settings->rx_size;
     hints->tx_attr->op_flags = settings->tx_flags;
@@ -228,9 +230,9 @@ void separate_close(struct separate *open)
 
 /* ---- completions -------------------------------------------------------------------------- */
 
-struct fi_cq_data_entry next_completion(struct fid_cq *cq)
+struct fi_cq_tagged_entry next_tagged(struct fid_cq *cq)
 {
-    struct fi_cq_data_entry entry;
+    struct fi_cq_tagged_entry entry;
     ssize_t got = -FI_EAGAIN;
 
     memset(&entry, 0xff, sizeof entry);
@@ -246,6 +248,13 @@ struct fi_cq_data_entry next_completion(struct fid_cq *cq)
     return entry;
 }
 
+struct fi_cq_data_entry next_completion(struct fid_cq *cq)
+{
+    struct fi_cq_tagged_entry entry = next_tagged(cq);
+
+    return (struct fi_cq_data_entry){entry.op_context, entry.flags, entry.len, entry.buf, entry.data};
+}
+
 struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_t flags)
 {
     struct fi_cq_data_entry entry = next_completion(cq);
@@ -259,7 +268,7 @@ struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_
 struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64_t flags, int err)
 {
     struct fi_cq_err_entry error = {0};
-    struct fi_cq_data_entry entry;
+    struct fi_cq_tagged_entry entry;
     ssize_t got = -FI_EAGAIN;
 
     AWAIT(PATIENCE_MS, (got = fi_cq_read(cq, &entry, 1)) != -FI_EAGAIN);
@@ -274,7 +283,7 @@ struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64
 
 void check_no_completion(struct fid_cq *cq)
 {
-    struct fi_cq_data_entry entry;
+    struct fi_cq_tagged_entry entry;
 
     CHECK_RET(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
 }
@@ -282,7 +291,7 @@ void check_no_completion(struct fid_cq *cq)
 bool next_ending(struct fid_cq *cq, struct ending *ending)
 {
     struct fi_cq_err_entry error = {0};
-    struct fi_cq_data_entry entry;
+    struct fi_cq_tagged_entry entry;
     ssize_t got = fi_cq_read(cq, &entry, 1);
 
     if (got == -FI_EAGAIN)

@@ -39,6 +39,8 @@ struct message_settings {
     size_t tx_size, rx_size;
     uint64_t tx_flags, rx_flags;
     int mr_mode;
+    /* The default is FI_MSG. */
+    uint64_t caps;
     /* On an RDMA device instead of the embedded one. Implies the mr_mode that these require. */
     bool on_rdma;
     /* Called for each side before its endpoint is enabled, to bind further objects. */
@@ -91,7 +93,9 @@ struct separate {
 void separate_open(struct separate *open, const struct message_settings *settings);
 void separate_close(struct separate *open);
 
-/* Reads the next completion, which must be a success, from a queue with FI_CQ_FORMAT_DATA. */
+/* Reads the next completion, which must be a success, from a queue with FI_CQ_FORMAT_TAGGED. */
+struct fi_cq_tagged_entry next_tagged(struct fid_cq *cq);
+/* The same without the tag. This and what follows are for queues with FI_CQ_FORMAT_DATA, too. */
 struct fi_cq_data_entry next_completion(struct fid_cq *cq);
 /* Waits for the success of the operation with this context, which must be the next to complete. */
 struct fi_cq_data_entry await_done(struct fid_cq *cq, uintptr_t context, uint64_t flags);

@@ -1,11 +1,10 @@
 /* Contract, section Moving bytes: calls that stream endpoints do not support, and those that message endpoints do not
  * support either. */
-#include "message.h"
+#include "tags.h"
 
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_collective.h>
 #include <rdma/fi_rma.h>
-#include <rdma/fi_tagged.h>
 
 static void with_data(void)
 {
@@ -39,23 +38,11 @@ static void rma(void)
     pair_close(&pair);
 }
 
-/* The calls that no endpoint has, for both kinds. */
+/* The calls that no endpoint has, or that message endpoints have only with FI_TAGGED. */
 static void no_tagged_calls(struct side *side)
 {
-    struct fi_msg_tagged message = {.addr = FI_ADDR_UNSPEC};
-    uint8_t byte = 0;
-    struct iovec iov = {&byte, 1};
-    struct fid_ep *ep = side->ep;
-
-    CHECK_RET(fi_trecv(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_trecvv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_trecvmsg(ep, &message, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tsend(ep, &byte, 1, NULL, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tsendv(ep, &iov, NULL, 1, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tsendmsg(ep, &message, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tinject(ep, &byte, 1, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
-    CHECK_RET(fi_tsenddata(ep, &byte, 1, NULL, 0, FI_ADDR_UNSPEC, 0, NULL), -FI_ENOSYS);
-    CHECK_RET(fi_tinjectdata(ep, &byte, 1, 0, FI_ADDR_UNSPEC, 0), -FI_ENOSYS);
+    check_tagged_calls(side->ep, -FI_ENOSYS);
+    check_tagged_receives(side->ep, -FI_ENOSYS);
 }
 
 static void no_atomic_calls(struct side *side)
@@ -226,7 +213,7 @@ static const struct test tests[] = {
     TEST(with_data, "fi_senddata, fi_injectdata: -FI_ENOSYS"),
     TEST(rma, "RMA calls: -FI_ENOSYS"),
     TEST(tagged, "tagged calls: -FI_ENOSYS"),
-    TEST(tagged_of_messages, "the same on a message endpoint"),
+    TEST(tagged_of_messages, "the same on a message endpoint of an info without FI_TAGGED"),
     TEST(atomic, "atomic calls: -FI_ENOSYS"),
     TEST(atomic_of_messages, "the same on a message endpoint"),
     TEST(collective, "collective calls: -FI_ENOSYS"),
