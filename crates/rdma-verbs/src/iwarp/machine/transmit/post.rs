@@ -19,6 +19,9 @@ use iwarp_wire::rdmap::{self, ReadRequest};
 /// Allowance for headers in staging, for each entry of the send queue: a small write with immediate data has
 /// 55 bytes of headers.
 const STAGED_HEADERS: usize = 64;
+/// Bytes of inline payload, with all that belongs to it on the wire, that are always taken beside a request that is
+/// queued.
+const LITTLE: usize = 128;
 
 impl Transmitter {
     /// See [`super::super::Machine::post_send`].
@@ -130,13 +133,17 @@ impl Transmitter {
     }
 
     /// Checks whether there is room for the payload that is copied: that of all requests if they are to be staged, or
-    /// inline payload. If nothing waits there always is, because the caller bounds the size of a chain.
+    /// inline payload. If nothing waits there always is, because the caller bounds the size of a chain. So there is for
+    /// [a little](LITTLE) inline payload beside a request that is queued, because the depth of the queue bounds those.
     fn check_staging(&self, requests: &[SendRequest<'_>], is_staged: bool) -> Result<()> {
         let waiting = self.stream.staged() + self.encoded.len();
         let bound = self.capabilities.inline + self.capabilities.send_depth as usize * STAGED_HEADERS;
         let copied = requests.iter().filter(|request| is_staged || inline(request).is_some());
-        let added: usize = copied.map(|request| self.encoder.bound(request.payload.len())).sum();
-        if waiting > 0 && added > 0 && waiting + added > bound {
+        let (number, added) = copied.fold((0, 0), |(number, added), request| {
+            (number + 1, added + self.encoder.bound(request.payload.len()))
+        });
+        let spare = if number < requests.len() { number * LITTLE } else { 0 };
+        if waiting > 0 && added > spare && waiting + added > bound {
             return Err(self.queue_full(0, requests.len()));
         }
         Ok(())
