@@ -81,8 +81,10 @@ void messages_open(struct pair *pair, const struct message_settings *settings);
 struct fid_ep *message_endpoint_of(struct side *side, struct fi_info *info);
 /* Connects two such endpoints: of the client, and of the listener's side. */
 void message_connect(struct side *client, struct side *listener, struct fid_ep *eps[2]);
+/* The statistics of an endpoint. */
+struct rstream_stats stats_of(struct fid_ep *ep);
 /* Connects a socket to the listener, as a message endpoint would: `server` is opened for it. The test speaks for it. */
-int message_stranger(struct side *listener, struct side *server);
+int message_stranger(struct side *listener, struct side *server, const struct message_settings *settings);
 
 /* A server, and a client that reports its receives to a queue of their own. Both queues have a descriptor. */
 struct separate {

@@ -135,7 +135,7 @@ static void violation(void)
     for (unsigned round = 0; round < 4; round++) {
         struct fi_cq_data_entry entry;
         struct side listener, server;
-        int fd = message_stranger(&listener, &server);
+        int fd = message_stranger(&listener, &server, NULL);
         uint8_t got;
 
         note("round %u", round);

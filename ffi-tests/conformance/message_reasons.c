@@ -236,7 +236,7 @@ static void terminate(int fd, unsigned number)
 /* Connects with a peer that has sent a message, so that the endpoint may send. */
 static int open_stranger(struct side *listener, struct side *server)
 {
-    int fd = message_stranger(listener, server);
+    int fd = message_stranger(listener, server, NULL);
     uint8_t got;
 
     post_recv(server->ep, &got, 1, OPERATIONS);

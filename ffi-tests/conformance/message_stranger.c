@@ -8,21 +8,21 @@
 /* Reads that the peer serves, and that it has under way: IRD and ORD. */
 #define READS (16U << 16 | 16U)
 
-int message_stranger(struct side *listener, struct side *server)
+int message_stranger(struct side *listener, struct side *server, const struct message_settings *settings)
 {
-    /* A length, the mark of message endpoints, their version, and no data of the application. */
-    const uint8_t hello[] = {5, 'r', 'm', 1, 0};
+    /* A length, the mark of message endpoints, their version and kind, and no data of the application. */
+    const uint8_t hello[] = {5, 'r', 'm', 1, settings != NULL && settings->caps & FI_TAGGED};
     uint8_t frame[128];
     struct event request;
     size_t length;
     int fd;
 
-    message_listen(listener, NULL);
+    message_listen(listener, settings);
     fd = stranger_connect(fid_port(&listener->pep->fid));
     length = mpa_frame(frame, MPA_REQUEST, 2, READS, hello, sizeof hello);
     CHECK_INT(CHECK_SYS(write(fd, frame, length)), length);
     request = await_event(listener->eq, FI_CONNREQ);
-    message_server(listener, server, &request, NULL);
+    message_server(listener, server, &request, settings);
     CHECK_OK(fi_accept(server->ep, NULL, 0));
     (void)await_event(server->eq, FI_CONNECTED);
     (void)mpa_read(fd, frame, sizeof frame);

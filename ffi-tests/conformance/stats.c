@@ -16,7 +16,7 @@ static struct rstream_endpoint_ops *open_ops(struct fid_ep *ep)
     return ops;
 }
 
-static struct rstream_stats stats_of(struct fid_ep *ep)
+struct rstream_stats stats_of(struct fid_ep *ep)
 {
     struct rstream_stats stats;
 
@@ -245,7 +245,7 @@ static void refused_message(void)
 {
     struct side listener, server;
     uint8_t garbage[24];
-    int fd = message_stranger(&listener, &server);
+    int fd = message_stranger(&listener, &server, NULL);
 
     CHECK_INT(stats_of(server.ep).refused, 0);
     memset(garbage, 0xff, sizeof garbage);
