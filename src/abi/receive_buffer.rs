@@ -42,6 +42,10 @@ impl ReceiveBuffer {
 
 impl Drop for ReceiveBuffer {
     fn drop(&mut self) {
+        // A panic may have kept its owner from waiting.
+        if std::thread::panicking() {
+            return;
+        }
         // SAFETY: the pointer is of `Box::into_raw`, and this is the only use of it as a box.
         drop(unsafe { Box::from_raw(self.0) });
     }

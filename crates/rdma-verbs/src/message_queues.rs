@@ -132,6 +132,13 @@ pub trait MessageQueues: QueuePairs {
         let _ = qp;
     }
 
+    /// Whether the device has noticed the end of the connection, and its event is still to be polled. It looks at nothing,
+    /// so this costs no system call. `false` where the device does not know.
+    fn has_ended(&self, qp: QpId) -> bool {
+        let _ = qp;
+        false
+    }
+
     /// Whether the connection ended by a fault of the peer's, such as a refused access, and the peer has not ended its
     /// output yet. Destroying the queue pair before that may reset the connection, and the peer may learn of the reset
     /// before it has taken the reason.

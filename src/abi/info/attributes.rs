@@ -125,6 +125,8 @@ attributes! {
         max_order_war_size, set_max_order_war_size: usize;
         /// Maximum length of a write that follows every earlier write, in bytes.
         max_order_waw_size, set_max_order_waw_size: usize;
+        /// The fields of a tag: neighbours differ in their bits. Upper bits of 0 cannot be used.
+        mem_tag_format, set_mem_tag_format: u64;
         /// Number of sending contexts.
         tx_ctx_cnt, set_tx_ctx_cnt: usize;
         /// Number of receiving contexts.

@@ -157,8 +157,10 @@ unsafe extern "C" fn recvmsg<T: TaggedOps>(
     let body = |endpoint: &T| {
         // SAFETY: null, or valid during the call by `fi_trecvmsg(3)`.
         let message = unsafe { message.as_ref() }.ok_or(Errno::EINVAL)?;
+        // Who only looks for a message has none.
+        let count = if flags & (sys::FI_PEEK | sys::FI_DISCARD) == 0 { message.iov_count } else { 0 };
         // SAFETY: null, or `iov_count` vectors, whose bytes no other code uses until the completion.
-        let buffers = &unsafe { Places::receive::<T>(message.msg_iov, message.desc, message.iov_count) }?;
+        let buffers = &unsafe { Places::receive::<T>(message.msg_iov, message.desc, count) }?;
         let context = UserContext(message.context);
         let tags = Tags { tag: message.tag, ignore: message.ignore };
         endpoint.post_tagged_recv(tags, MessageReceive { buffers, flags: Some(flags), context })

@@ -19,8 +19,10 @@ impl<D: Device> State<D> {
         while let Some(qp) = self.links.get(at).map(|link| link.qp)
             && let Some(event) = self.cq.poll_event(qp)
         {
-            // Completions are reported before the end of their connection.
-            self.drain();
+            if !matches!(event, ConnectionEvent::Established { .. }) {
+                // Completions are reported before the end of their connection.
+                self.drain();
+            }
             let refused = match event {
                 ConnectionEvent::Established { private_data } => self.established(at, &private_data),
                 ConnectionEvent::Rejected { private_data } => {
@@ -134,7 +136,13 @@ impl<D: Device> Source for Endpoint<D> {
         let Ok(at) = self.link() else { return };
         self.engine.with(|state| {
             state.advance(at);
-            state.drive();
+            if self.tags {
+                // The inbox has one message after the other, and then the end behind them.
+                state.drain();
+                state.advance(at);
+            } else {
+                state.drive();
+            }
         });
     }
 }

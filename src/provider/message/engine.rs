@@ -30,8 +30,9 @@ use rdma_verbs::{
 
 /// Maximum number of completions that one poll takes from the device.
 const BATCH: usize = 32;
-/// Maximum number of polls of one call, so that peers that send without pause do not hold the caller.
-const BATCHES: usize = 8;
+/// Number of completions from which on one call polls no more, so that peers that send without pause do not hold the
+/// caller.
+const MOST: usize = 8 * BATCH;
 /// Maximum number of such calls until the device has nothing more, for the same reason.
 const DRAINS: usize = 1024;
 /// Maximum time for which the queue pair of a closed endpoint is kept until the peer's host has received
@@ -69,6 +70,8 @@ pub(in super::super) struct State<D: Device> {
     pub(super) holding: BTreeSet<usize>,
     /// Whether completions that were delivered have made inboxes post receives, for which there may be messages.
     pub(super) has_new_receives: bool,
+    /// Indexes of the endpoints whose peers do not follow the protocol, and what they have sent.
+    pub(super) strangers: Vec<(usize, &'static str)>,
     attached: bool,
     /// Whether callers may sleep.
     notifies: bool,
@@ -132,6 +135,7 @@ impl<D: Device> Engine<D> {
             lingering: Vec::new(),
             holding: BTreeSet::new(),
             has_new_receives: false,
+            strangers: Vec::new(),
             attached: false,
             notifies: false,
             has_unwatched: false,
@@ -173,9 +177,10 @@ impl<D: Device> State<D> {
 
     /// The same, for a read.
     pub(super) fn drive_for(&mut self, mut reader: Option<Reader<'_, '_>>) -> bool {
-        let mut count = BATCH;
-        for _ in 0..BATCHES {
+        let (mut count, mut total) = (BATCH, 0);
+        while total < MOST {
             count = self.cq.poll(&mut *self.batch);
+            total += count.max(1);
             for at in 0..count {
                 self.deliver(at, reader.as_mut());
             }
@@ -183,8 +188,8 @@ impl<D: Device> State<D> {
                 break;
             }
         }
-        if !self.holding.is_empty() {
-            self.look_at_held();
+        if !self.holding.is_empty() || !self.strangers.is_empty() {
+            self.look_at_inboxes();
         }
         if !self.lingering.is_empty() {
             self.destroy_flushed();
@@ -251,6 +256,9 @@ impl<D: Device> State<D> {
                 break;
             }
         }
+        if !self.strangers.is_empty() {
+            self.look_at_inboxes();
+        }
         self.queues.notify();
         for (_, waiter) in &self.waiters {
             waiter.notify(&self.queues);
@@ -289,7 +297,7 @@ impl<D: Device> State<D> {
         };
         let Some(done) = done else {
             if id & SHARED == 0 && link.inbox.is_some() {
-                self.take_in(at, operation, status, length);
+                self.take_in(at, operation, status, (length, immediate));
             }
             return;
         };
@@ -317,7 +325,7 @@ impl<D: Device> State<D> {
                 }
                 Entry::Success(completion)
             }
-            Some(status) => done.failure(status, length),
+            Some(status) => done.failure(status, length, None),
         };
         self.queues[report.at].push(entry);
     }
@@ -362,8 +370,8 @@ impl<D: Device> State<D> {
         // The queue pair may outlive the endpoint only if the device accesses no memory of the application
         // for it. The bytes of injected operations are copies.
         let link = &self.links[at];
-        let has_copies =
-            link.inbox.is_none() && link.operations.iter().all(|(_, operation)| operation.is_injected);
+        let has_copies = link.inbox.as_ref().is_none_or(|inbox| inbox.is_idle())
+            && link.operations.iter().all(|(_, operation)| operation.is_injected);
         let may_linger = has_copies || self.cq.give_up(qp);
         if !may_linger && self.links[at].shared.is_some() {
             self.flush(qp);

@@ -7,13 +7,15 @@
 
 use std::collections::VecDeque;
 
-use super::endpoint::Link;
+use super::endpoint::{Link, Phase};
 use super::engine::{State, id_of};
-use super::operation::{Entry, Operation};
+use super::operation::{self, Entry, Operation};
 use super::posting::buffer_of;
 use super::queues::Queues;
-use crate::abi::{Completion, CompletionError, Errno, Place, ReceiveBuffer, Tags, UserContext, constants};
-use rdma_verbs::{Buffer, CompletionStatus, Connections as _, Device, QueuePairs, RecvRequest};
+use crate::abi::{Completion, Place, ReceiveBuffer, Tags, UserContext, constants};
+use rdma_verbs::{
+    Buffer, CompletionQueue, CompletionStatus, Connections as _, Device, Error, MessageQueues as _, RecvRequest,
+};
 use rstream_protocol::tag::{self, Header};
 
 /// Places of operations that no endpoint has, in the ids of the two receives of the queue pair.
@@ -34,6 +36,8 @@ pub(super) struct Inbox {
     header: ReceiveBuffer,
     /// Whose payload comes next.
     next: Option<Next>,
+    /// Whether the receive of the next header is posted.
+    expects_header: bool,
     /// Memory that the messages use.
     used: usize,
     /// How many messages were held.
@@ -106,7 +110,7 @@ impl Inbox {
         // It fits.
         let header = ReceiveBuffer::new(tag::LENGTH as u32)?;
         let (receives, messages) = (VecDeque::new(), VecDeque::new());
-        Some(Self { receives, messages, header, next: None, used: 0, held: 0, is_over: false })
+        Some(Self { receives, messages, header, next: None, expects_header: false, used: 0, held: 0, is_over: false })
     }
 
     /// How many messages had to wait in the connection.
@@ -119,21 +123,28 @@ impl Inbox {
         self.messages.back().is_some_and(|message| matches!(message.stage, Stage::Held))
     }
 
+    /// Whether the queue pair has no receive.
+    pub(super) fn is_idle(&self) -> bool {
+        self.next.is_none() && !self.expects_header
+    }
+
     /// Posts the receive of the next header.
-    pub(super) fn expect_header<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>) {
+    pub(super) fn expect_header<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>) {
         let place = self.header.place();
-        if !parts.post(HEADER, buffer_of(place.as_slice())) {
+        self.expects_header = parts.post(HEADER, buffer_of(place.as_slice()));
+        if !self.expects_header {
             self.end(parts);
         }
     }
 
     /// Takes a header that has arrived.
-    fn take_header<C: QueuePairs>(
+    fn take_header<C: CompletionQueue>(
         &mut self,
         parts: &mut Parts<'_, C>,
         status: CompletionStatus,
         length: usize,
     ) -> Result<(), Violation> {
+        self.expects_header = false;
         match status {
             CompletionStatus::Success | CompletionStatus::Truncated => {}
             _ => {
@@ -159,7 +170,7 @@ impl Inbox {
     }
 
     /// Has the payload of this message, the last whose header has arrived, go to a receive.
-    fn expect<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>, header: Header, receive: Receive) {
+    fn expect<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>, header: Header, receive: Receive) {
         if header.length == 0 {
             parts.finish(receive.operation, &header, None);
             return self.expect_header(parts);
@@ -169,7 +180,7 @@ impl Inbox {
     }
 
     /// The receive for a payload is posted, or is not because the connection has ended.
-    fn expect_next<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>, is_posted: bool, next: Next) {
+    fn expect_next<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>, is_posted: bool, next: Next) {
         self.next = Some(next);
         if is_posted {
             return self.expect_header(parts);
@@ -180,7 +191,7 @@ impl Inbox {
     }
 
     /// Receives the payload of the last message, if that is held and there is room for it now.
-    fn make_room<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>) {
+    fn make_room<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>) {
         if !self.is_holding() {
             return;
         }
@@ -201,7 +212,7 @@ impl Inbox {
     }
 
     /// Takes a payload that has arrived.
-    fn take_payload<C: QueuePairs>(
+    fn take_payload<C: CompletionQueue>(
         &mut self,
         parts: &mut Parts<'_, C>,
         status: CompletionStatus,
@@ -236,7 +247,7 @@ impl Inbox {
     }
 
     /// A message that nobody had asked for is whole, or never will be.
-    fn finish_message<C: QueuePairs>(
+    fn finish_message<C: CompletionQueue>(
         &mut self,
         parts: &mut Parts<'_, C>,
         message: Message,
@@ -261,10 +272,15 @@ impl Inbox {
     }
 
     /// Nothing more arrives: the receives without a message are cancelled.
-    pub(super) fn end<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>) {
+    pub(super) fn end<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>) {
         self.is_over = true;
-        if self.is_holding() {
-            self.messages.pop_back();
+        if let Some(message) = self.messages.pop_back_if(|last| matches!(last.stage, Stage::Held))
+            && message.header.length == 0
+            && let Some(nothing) = ReceiveBuffer::new(0)
+        {
+            // It is whole.
+            self.used += message.cost();
+            self.messages.push_back(Message { stage: Stage::Whole(nothing), ..message });
         }
         for receive in std::mem::take(&mut self.receives) {
             parts.cancel(receive.operation);
@@ -272,7 +288,7 @@ impl Inbox {
     }
 
     /// Takes a receive of the application. Returns it if there is no message for it and nothing more arrives.
-    pub(super) fn post<C: QueuePairs>(
+    pub(super) fn post<C: CompletionQueue>(
         &mut self,
         parts: &mut Parts<'_, C>,
         receive: Receive,
@@ -280,14 +296,14 @@ impl Inbox {
         let takes = |message: &Message| matches!(message.fate, Fate::Open) && receive.takes(&message.header);
         match self.messages.iter().position(takes) {
             Some(at) => self.give(parts, at, receive),
-            None if self.is_over => return Err(receive),
+            None if self.is_over || parts.link.phase == Phase::Over => return Err(receive),
             None => self.receives.push_back(receive),
         }
         Ok(())
     }
 
     /// Gives the message at this place to a receive.
-    pub(super) fn give<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>, at: usize, receive: Receive) {
+    pub(super) fn give<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>, at: usize, receive: Receive) {
         let Some(message) = self.messages.get_mut(at) else { return };
         if let Stage::Arriving(_) = message.stage {
             message.fate = Fate::Taken(receive);
@@ -305,7 +321,7 @@ impl Inbox {
     }
 
     /// Drops a message.
-    fn discard<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>, at: usize) {
+    fn discard<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>, at: usize) {
         let Some(message) = self.messages.get_mut(at) else { return };
         if let Stage::Arriving(_) = message.stage {
             message.fate = Fate::Dropped;
@@ -326,7 +342,7 @@ impl Inbox {
     }
 
     /// Reports the oldest message with such a tag, or that there is none (`FI_PEEK`). `flags` may claim or discard it.
-    pub(super) fn peek<C: QueuePairs>(
+    pub(super) fn peek<C: CompletionQueue>(
         &mut self,
         parts: &mut Parts<'_, C>,
         tags: Tags,
@@ -336,14 +352,10 @@ impl Inbox {
         let takes =
             |message: &Message| matches!(message.fate, Fate::Open) && takes(Some(tags), &message.header);
         let Some(at) = self.messages.iter().position(takes) else {
-            let (flags, length, data) = (constants::FI_TAGGED | constants::FI_RECV, 0, 0);
-            let completion = Completion { context, flags, length, data, tag: tags.tag };
-            let (err, prov_errno) = (Errno::ENOMSG, 0);
-            let error = CompletionError { completion, excess: 0, err, prov_errno, err_data: Vec::new() };
-            return parts.report(Entry::Failure(Box::new(error)));
+            return parts.report(operation::no_message(context, tags.tag));
         };
         let header = self.messages[at].header;
-        parts.report_message(&header, context, header.length as usize);
+        parts.report_message(&header, context);
         if flags & constants::FI_DISCARD != 0 {
             self.discard(parts, at);
         } else if flags & constants::FI_CLAIM != 0 {
@@ -357,18 +369,18 @@ impl Inbox {
     }
 
     /// Drops a claimed message, and reports that.
-    pub(super) fn discard_claimed<C: QueuePairs>(
+    pub(super) fn discard_claimed<C: CompletionQueue>(
         &mut self,
         parts: &mut Parts<'_, C>,
         at: usize,
         context: UserContext,
     ) {
-        parts.report_message(&self.messages[at].header, context, 0);
+        parts.report_message(&self.messages[at].header, context);
         self.discard(parts, at);
     }
 
     /// Cancels a receive with this context that has no message. Returns whether there was one.
-    pub(super) fn cancel<C: QueuePairs>(&mut self, parts: &mut Parts<'_, C>, context: UserContext) -> bool {
+    pub(super) fn cancel<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>, context: UserContext) -> bool {
         let operations = &parts.link.operations;
         let has = |receive: &Receive| {
             operations.get(receive.operation).is_some_and(|operation| operation.context == context)
@@ -402,10 +414,15 @@ impl Message {
     }
 }
 
-impl<C: QueuePairs> Parts<'_, C> {
-    /// Posts a receive. `false` if the connection has ended.
+impl<C: CompletionQueue> Parts<'_, C> {
+    /// Posts a receive. `false` if the connection has ended, or ends because there is no memory.
     fn post(&mut self, place: usize, buffer: Buffer<'_>) -> bool {
-        self.cq.post_recv(self.link.qp, &[RecvRequest { id: id_of(self.at, place), buffer }]).is_ok()
+        let qp = self.link.qp;
+        let posted = self.cq.post_recv(qp, &[RecvRequest { id: id_of(self.at, place), buffer }]);
+        if !matches!(posted, Ok(()) | Err(Error::BadState { .. })) {
+            self.cq.abort(qp);
+        }
+        posted.is_ok()
     }
 
     /// Reports a receive whose message is there, or failed.
@@ -420,7 +437,7 @@ impl<C: QueuePairs> Parts<'_, C> {
         match done.failure {
             None if self.link.rx.is_selective && !done.asks => {}
             None => self.report(Entry::Success(done.completion(length, header.data))),
-            Some(status) => self.report(done.failure(status, length)),
+            Some(status) => self.report(done.failure(status, length, header.data)),
         }
     }
 
@@ -446,9 +463,10 @@ impl<C: QueuePairs> Parts<'_, C> {
     }
 
     /// Reports a message to a call that asked for it.
-    fn report_message(&mut self, header: &Header, context: UserContext, length: usize) {
+    fn report_message(&mut self, header: &Header, context: UserContext) {
         let data_flag = if header.data.is_some() { constants::FI_REMOTE_CQ_DATA } else { 0 };
         let flags = constants::FI_TAGGED | constants::FI_RECV | data_flag;
+        let length = header.length as usize;
         let (data, tag) = (header.data.unwrap_or(0), header.tag.unwrap_or(0));
         self.report(Entry::Success(Completion { context, flags, length, data, tag }));
     }
@@ -478,20 +496,34 @@ impl<D: Device> State<D> {
 
     /// Takes the completion of a receive that an inbox has posted.
     #[cold]
-    pub(super) fn take_in(&mut self, at: usize, place: usize, status: CompletionStatus, length: usize) {
-        let taken = self.with_inbox(at, |inbox, parts| match place {
-            HEADER => inbox.take_header(parts, status, length),
-            PAYLOAD => inbox.take_payload(parts, status, length),
-            _ => Ok(()),
+    pub(super) fn take_in(
+        &mut self,
+        at: usize,
+        place: usize,
+        status: CompletionStatus,
+        (length, immediate): (usize, Option<u64>),
+    ) {
+        // Others are requests of an operation that has more.
+        if !matches!(place, HEADER | PAYLOAD) {
+            return;
+        }
+        let taken = self.with_inbox(at, |inbox, parts| {
+            let taken = match place {
+                HEADER => inbox.take_header(parts, status, length),
+                _ => inbox.take_payload(parts, status, length),
+            };
+            taken.and(immediate.map_or(Ok(()), |_| Err(Violation("immediate data"))))
         });
         if let Some(Err(Violation(what))) = taken {
-            self.refuse(at, what);
+            self.strangers.push((at, what));
         }
         self.has_new_receives = true;
     }
 
     /// Ends the connection of a peer that does not follow the protocol.
     fn refuse(&mut self, at: usize, what: &str) {
+        // It may have connected only now.
+        self.advance(at);
         let Some(link) = self.links.get_mut(at) else { return };
         link.statistics.refused = true;
         let qp = link.qp;
@@ -502,13 +534,19 @@ impl<D: Device> State<D> {
         self.shut(at);
     }
 
-    /// Looks whether connections that wait for the application to take a message have ended. No receive of theirs is
-    /// posted whose completion would say so.
+    /// Ends the connections of strangers. Looks whether the device has noticed the end of connections that wait for the
+    /// application to take a message: no receive of theirs is posted whose completion would say so.
     #[cold]
-    pub(super) fn look_at_held(&mut self) {
+    pub(super) fn look_at_inboxes(&mut self) {
+        while let Some((at, what)) = self.strangers.pop() {
+            self.refuse(at, what);
+        }
         let mut holding = std::mem::take(&mut self.holding);
         holding.retain(|&at| {
-            self.advance(at);
+            let Some(link) = self.links.get(at) else { return false };
+            if self.cq.has_ended(link.qp) {
+                self.advance(at);
+            }
             let inbox = self.links.get(at).and_then(|link| link.inbox.as_ref());
             inbox.is_some_and(|inbox| inbox.is_holding())
         });

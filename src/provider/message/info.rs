@@ -59,7 +59,7 @@ pub(in super::super) fn may_fit(hints: InfoRef<'_>) -> bool {
 
 /// Whether endpoints with these limits satisfy the hints, which [may fit](may_fit).
 fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
-    is_subset(hints.caps(), caps(limits, ALL_CAPS))
+    is_subset(hints.caps(), most(limits, hints))
         && describes_endpoint(limits, hints)
         && hints.domain_attr().is_none_or(|domain| {
             fits_domain(limits, domain)
@@ -70,12 +70,17 @@ fn fits(limits: &Limits, hints: InfoRef<'_>) -> bool {
 
 /// Whether an endpoint with these limits can be as an info says.
 pub(super) fn describes_endpoint(limits: &Limits, info: InfoRef<'_>) -> bool {
-    let is_without_tags = limits.is_direct || is_shared(Some(info));
-    let order = comp_order(info.caps());
-    !(has_tags(info) && is_without_tags)
+    let most = most(limits, info);
+    is_subset(info.caps() & constants::FI_TAGGED, most)
         && info.ep_attr().is_none_or(|endpoint| fits_endpoint(limits, endpoint))
-        && info.tx_attr().is_none_or(|tx| fits_tx(limits, tx))
-        && info.rx_attr().is_none_or(|rx| fits_rx(limits, rx) && is_subset(rx.comp_order(), order))
+        && info.tx_attr().is_none_or(|tx| is_subset(tx.caps(), most) && fits_tx(limits, tx))
+        && info.rx_attr().is_none_or(|rx| is_subset(rx.caps(), most) && fits_rx(limits, rx))
+}
+
+/// All capabilities of an endpoint as an info asks for it. Its parts do not ask for tags by themselves.
+fn most(limits: &Limits, info: InfoRef<'_>) -> u64 {
+    let has_tags = has_tags(info) && !is_shared(Some(info));
+    caps(limits, if has_tags { ALL_CAPS } else { CAPS })
 }
 
 /// The part of these capabilities that the device has.
@@ -100,11 +105,6 @@ fn asked(hints: Option<InfoRef<'_>>) -> u64 {
     messages | part(constants::FI_RMA, RMA_DIRECTIONS) | events | DOMAIN_CAPS
 }
 
-/// The order of the completions of receives. With tags it is that of the messages.
-fn comp_order(caps: u64) -> u64 {
-    if caps & constants::FI_TAGGED == 0 { constants::FI_ORDER_STRICT } else { 0 }
-}
-
 fn is_subset(asked: u64, offered: u64) -> bool {
     asked & !offered == 0
 }
@@ -120,8 +120,7 @@ fn fits_endpoint(limits: &Limits, endpoint: EpAttr<'_>) -> bool {
 }
 
 fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
-    is_subset(tx.caps(), caps(limits, ALL_CAPS))
-        && is_subset(tx.op_flags(), OP_FLAGS)
+    is_subset(tx.op_flags(), OP_FLAGS)
         && is_subset(tx.msg_order(), ORDER)
         && is_subset(tx.comp_order(), constants::FI_ORDER_STRICT)
         && tx.inject_size() <= limits.inject
@@ -131,9 +130,9 @@ fn fits_tx(limits: &Limits, tx: TxAttr<'_>) -> bool {
 }
 
 fn fits_rx(limits: &Limits, rx: RxAttr<'_>) -> bool {
-    is_subset(rx.caps(), caps(limits, ALL_CAPS))
-        && is_subset(rx.op_flags(), constants::FI_COMPLETION)
+    is_subset(rx.op_flags(), constants::FI_COMPLETION)
         && is_subset(rx.msg_order(), ORDER)
+        && is_subset(rx.comp_order(), constants::FI_ORDER_STRICT)
         && rx.total_buffered_recv() == 0
         && rx.size() <= limits.rx_size
         && rx.iov_limit() <= limits.iovs
@@ -214,6 +213,14 @@ fn size(asked: usize, most: usize) -> usize {
     if asked == 0 { DEFAULT_SIZE.min(most) } else { asked }
 }
 
+/// The fields of a tag. The provider treats all bits alike, so they are those that the hints have, or else of one bit.
+fn tag_format(hints: Option<InfoRef<'_>>) -> u64 {
+    match hints.and_then(InfoRef::ep_attr).map_or(0, EpAttr::mem_tag_format) {
+        0 => 0xaaaa_aaaa_aaaa_aaaa,
+        asked => asked,
+    }
+}
+
 /// Whether the hints ask for endpoints with a shared receive context.
 fn is_shared(hints: Option<InfoRef<'_>>) -> bool {
     let endpoint = hints.and_then(InfoRef::ep_attr);
@@ -258,6 +265,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     endpoint.set_protocol(limits.protocol);
     endpoint.set_protocol_version(1);
     endpoint.set_max_msg_size(limits.max_message);
+    endpoint.set_mem_tag_format(if caps & constants::FI_TAGGED == 0 { 0 } else { tag_format(hints) });
     endpoint.set_max_order_raw_size(usize::MAX);
     endpoint.set_max_order_waw_size(usize::MAX);
     endpoint.set_tx_ctx_cnt(1);
@@ -277,7 +285,7 @@ pub(in super::super) fn describe(offer: &Offer<'_>, route: &Route, fabric: &str)
     rx.set_caps(caps & (RX_CAPS | constants::FI_TAGGED));
     rx.set_op_flags(rx_hints.map_or(0, RxAttr::op_flags));
     rx.set_msg_order(ORDER);
-    rx.set_comp_order(comp_order(caps));
+    rx.set_comp_order(constants::FI_ORDER_STRICT);
     rx.set_mode(mode & constants::FI_RX_CQ_DATA);
     rx.set_size(size(rx_hints.map_or(0, RxAttr::size), limits.rx_size));
     rx.set_iov_limit(limits.iovs);

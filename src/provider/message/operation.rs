@@ -52,7 +52,7 @@ pub(super) struct Operation {
     pub(super) room: u32,
     /// The number of calls before its own, modulo 2^32.
     pub(super) order: u32,
-    /// The tag of the message that a receive has taken.
+    /// The tag that a receive takes, or that of the message that it has taken.
     pub(super) tag: u64,
     /// Number of its work requests that are not complete.
     pub(super) left: u8,
@@ -131,7 +131,7 @@ impl Operation {
 
     /// The entry of its failure. `length` is that of the message, if it was longer than the receive.
     #[inline(never)]
-    pub(super) fn failure(&self, status: CompletionStatus, length: usize) -> Entry {
+    pub(super) fn failure(&self, status: CompletionStatus, length: usize, data: Option<u64>) -> Entry {
         let room = self.room as usize;
         let (received, excess) = match status {
             // An RDMA device does not tell the length.
@@ -139,7 +139,7 @@ impl Operation {
             _ => (0, 0),
         };
         Entry::Failure(Box::new(CompletionError {
-            completion: self.completion(received, None),
+            completion: self.completion(received, data),
             excess,
             err: errno_of(status),
             prov_errno: code_of(status),
@@ -149,7 +149,7 @@ impl Operation {
 
     /// The entry of an operation that is cancelled, possibly by closing its endpoint.
     pub(super) fn cancelled(&self) -> Entry {
-        self.failure(CompletionStatus::Flushed, 0)
+        self.failure(CompletionStatus::Flushed, 0, None)
     }
 
     /// What is reported of it, with `length` bytes received.
@@ -171,6 +171,17 @@ pub(super) fn remote_write(context: UserContext, length: usize, data: Option<u64
     let flags = constants::FI_REMOTE_WRITE | constants::FI_RMA | constants::FI_REMOTE_CQ_DATA;
     Entry::Success(Completion { context, flags, length, data: data.unwrap_or(0), tag: 0 })
 }
+
+/// The entry of a call that asked for a message with this tag, and found none.
+pub(super) fn no_message(context: UserContext, tag: u64) -> Entry {
+    let flags = Kind::TaggedRecv.flags();
+    let completion = Completion { context, flags, length: 0, data: 0, tag };
+    let (err, prov_errno) = (Errno::ENOMSG, NO_MESSAGE);
+    Entry::Failure(Box::new(CompletionError { completion, excess: 0, err, prov_errno, err_data: Vec::new() }))
+}
+
+/// The code of [`no_message`]: the one behind those of the statuses.
+const NO_MESSAGE: i32 = STATUSES.len() as i32 + 1;
 
 /// The statuses, in the order of their codes in `prov_errno`, which begin with 1.
 const STATUSES: [(CompletionStatus, Errno, &std::ffi::CStr); 9] = [
@@ -199,6 +210,9 @@ fn code_of(status: CompletionStatus) -> i32 {
 
 /// The text of a `prov_errno`.
 pub(super) fn text(code: i32) -> &'static std::ffi::CStr {
+    if code == NO_MESSAGE {
+        return c"no message with such a tag has arrived";
+    }
     let known = usize::try_from(code).ok().and_then(|code| STATUSES.get(code.wrapping_sub(1)));
     known.map_or(c"not an error of this provider", |known| known.2)
 }

@@ -91,7 +91,8 @@ impl<D: Device> Endpoint<D> {
         if link.receives >= self.sizes.rx {
             return Err(Errno::EAGAIN);
         }
-        let operation = Operation { room, ..Operation::new(kind_of(tags), receive.context, flags) };
+        let tag = tags.map_or(0, |tags| tags.tag);
+        let operation = Operation { room, tag, ..Operation::new(kind_of(tags), receive.context, flags) };
         let operation = link.operations.insert(operation);
         link.receives += 1;
         Ok(Receive { operation, tags, places: receive.buffers.to_vec() })

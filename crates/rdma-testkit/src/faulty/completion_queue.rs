@@ -362,6 +362,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         self.inner.end_events(qp);
     }
 
+    fn has_ended(&self, qp: QpId) -> bool {
+        self.inner.has_ended(qp)
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         self.inner.awaits_peer(qp)
     }

@@ -32,7 +32,7 @@ pub(super) struct Membership {
     watching: Box<[EventTarget]>,
     /// The interest in the poll sets; `None`: the socket is in none of them.
     interest: Option<Interest>,
-    /// In the poll sets while the socket is. Boxed, because few connections end by a fault.
+    /// In the poll sets until the socket is removed from them. Boxed, because few connections end by a fault.
     timer: Option<Box<Timer>>,
     /// Reports connection events, as long as one may come.
     events: Option<Events>,
@@ -126,9 +126,12 @@ impl Membership {
     }
 
     /// Makes the poll sets report the queue pair at the time `at`, and from then on until it is removed, whatever
-    /// state the socket has, which is in the sets.
+    /// state the socket has, and whether it is in the sets or not.
     pub(super) fn report_at(&mut self, at: Instant, sets: PollSets<'_>) {
         let unwatched = |error| log::warn!("iwarp: no timer wakes for queue pair {}: {error}", self.number.0);
+        if let Some(timer) = &self.timer {
+            return timer.set(Some(at)).unwrap_or_else(unwatched);
+        }
         let timer = Timer::new().and_then(|timer| timer.set(Some(at)).map(|()| timer));
         let Ok(timer) = timer.map_err(unwatched) else { return };
         for (set, token) in self.poll_sets(sets) {
@@ -139,15 +142,10 @@ impl Membership {
 
     /// Removes the socket from the poll sets.
     pub(super) fn remove(&mut self, socket: BorrowedFd<'_>, sets: PollSets<'_>) {
-        let timer = self.timer.take();
-        if self.interest.take().is_some() {
-            for (set, _) in self.poll_sets(sets) {
-                // It cannot fail: `interest` says that the socket is there.
-                let _ = set.remove(socket);
-                // It fails where the timer could not be added.
-                let _ = timer.as_ref().map(|timer| set.remove(timer.as_fd()));
-            }
+        for (set, _) in self.poll_sets(sets) {
+            self.remove_from(&socket, set);
         }
+        (self.interest, self.timer) = (None, None);
     }
 
     /// Adds the socket, if there is one, to a poll set of this queue pair alone.
@@ -181,19 +179,22 @@ impl Membership {
 
     /// Adds the socket to `set`, which becomes one of the poll sets. If it fails, `set` is what it was.
     pub(super) fn add_to(&self, socket: &impl AsFd, set: &WaitSet, token: Token) -> Result<()> {
-        let Some(interest) = self.interest else { return Ok(()) };
-        set.add(socket.as_fd(), token, interest)?;
+        if let Some(interest) = self.interest {
+            set.add(socket.as_fd(), token, interest)?;
+        }
         let Some(timer) = &self.timer else { return Ok(()) };
-        // As in `remove`.
-        set.add(timer.as_fd(), token, Interest::Read).inspect_err(|_| _ = set.remove(socket.as_fd()))
+        set.add(timer.as_fd(), token, Interest::Read).inspect_err(|_| self.remove_from(socket, set))
     }
 
     /// Removes the socket from `set`, which is no longer one of the poll sets.
     pub(super) fn remove_from(&self, socket: &impl AsFd, set: &WaitSet) {
         if self.interest.is_some() {
-            // As in `remove`.
+            // It cannot fail: `interest` says that the socket is there.
             let _ = set.remove(socket.as_fd());
-            let _ = self.timer.as_ref().map(|timer| set.remove(timer.as_fd()));
+        }
+        if let Some(timer) = &self.timer {
+            // It fails where the timer could not be added.
+            let _ = set.remove(timer.as_fd());
         }
     }
 }

@@ -292,6 +292,10 @@ impl verbs::MessageQueues for CompletionQueue {
         let _ = self.with(qp, |pair, _, _| pair.set_event_interest(None));
     }
 
+    fn has_ended(&self, qp: QpId) -> bool {
+        self.pair(qp).is_some_and(QueuePair::has_ended)
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         self.pair(qp).is_some_and(QueuePair::awaits_peer)
     }

@@ -208,11 +208,8 @@ impl QueuePair {
             } else {
                 self.drive_for(THOROUGH_ROUNDS, true, sink, sets);
             }
-            if let Phase::Failed(failure) = &mut self.phase
-                && failure.is_over(self.machine.served())
-            {
-                self.give_up_rest(sink, sets);
-            } else if self.has_vanished() {
+            self.end_late_rest(sink, sets);
+            if self.has_vanished() {
                 self.finish(End::System(Errno::TIMEDOUT), sink, sets);
             }
             self.ended.as_ref()?;
@@ -248,6 +245,11 @@ impl QueuePair {
             Phase::Terminating(ending) => ending.output_ended && acknowledged(0),
             _ => self.machine.is_drained() && acknowledged(spared),
         }
+    }
+
+    /// See [`crate::MessageQueues::has_ended`].
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_some()
     }
 
     /// See [`crate::MessageQueues::awaits_peer`].
@@ -286,7 +288,11 @@ impl QueuePair {
                 self.end_terminating(rounds, sets);
                 return false;
             }
-            Phase::Idle | Phase::Failed(_) | Phase::Over => return false,
+            Phase::Failed(_) => {
+                self.end_late_rest(sink, sets);
+                return false;
+            }
+            Phase::Idle | Phase::Over => return false,
         };
         match end {
             Some(End::System(errno)) if self.machine.is_stalled() => {

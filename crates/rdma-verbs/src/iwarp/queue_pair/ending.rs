@@ -56,11 +56,9 @@ impl Failure {
         Self { errno, deadline: Instant::now() + REST_WAITS, served }
     }
 
-    /// Whether its input is to be dropped. If shared receives went to others that wait, its turn is still to come.
-    pub(super) fn is_over(&mut self, served: u64) -> bool {
-        if Instant::now() < self.deadline {
-            return false;
-        }
+    /// Whether its input is to be dropped now that its time is over. If shared receives went to others that wait, its
+    /// turn is still to come.
+    fn is_over(&mut self, served: u64) -> bool {
         let is_over = served == self.served;
         if !is_over {
             *self = Self::now(self.errno, served);
@@ -161,8 +159,29 @@ impl QueuePair {
         self.machine.end_output(sink);
         // It would report the failure without end.
         self.remove_from_sets(sets);
+        self.report_rest(sets);
         // Whoever waits for events has a deadline from now on.
         self.notify_hang_up();
+    }
+
+    /// Makes the poll sets report when the time of what still waits for receives is over.
+    fn report_rest(&mut self, sets: PollSets<'_>) {
+        if let Phase::Failed(failure) = &self.phase {
+            self.membership.report_at(failure.deadline, sets);
+        }
+    }
+
+    /// Drops what still waits for receives after the socket failed, if its time is over.
+    pub(super) fn end_late_rest(&mut self, sink: &mut impl Sink, sets: PollSets<'_>) {
+        let Phase::Failed(failure) = &mut self.phase else { return };
+        if Instant::now() < failure.deadline {
+            return;
+        }
+        if failure.is_over(self.machine.served()) {
+            self.give_up_rest(sink, sets);
+        } else {
+            self.report_rest(sets);
+        }
     }
 
     /// Takes the rest of what arrived before the socket failed, as far as there are receives, and then ends the
@@ -180,6 +199,7 @@ impl QueuePair {
         }
         if let Phase::Failed(failure) = &mut self.phase {
             *failure = Failure::now(failure.errno, self.machine.served());
+            self.report_rest(sets);
         }
     }
 
