@@ -10,6 +10,7 @@
 //! | `engine` | the device's completion queue, and whose completion is whose |
 //! | `engine/watching` | what makes wait objects readable |
 //! | `inbox` | which receive a message with a tag goes to |
+//! | `inbox/parts`, `inbox/driving` | what it does with the rest of its endpoint; how the engine drives it |
 //! | `operation` | what a completion needs to know of its operation |
 //! | `endpoint`, `connecting`, `posting`, `tagged` | the endpoint: its life, its connection, its data calls |
 //! | `statistics` | what an endpoint counts |
@@ -29,8 +30,8 @@ pub(super) mod counter;
 mod descriptor;
 pub(super) mod endpoint;
 pub(super) mod engine;
-pub(super) mod info;
 mod inbox;
+pub(super) mod info;
 mod leader;
 pub(super) mod limits;
 mod operation;

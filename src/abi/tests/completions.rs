@@ -301,7 +301,7 @@ fn errors_have_their_fields() {
     let entry = long.get();
     assert_eq!(result, 1);
     assert_eq!((entry.op_context.addr(), entry.flags, entry.len), (0x100, sys::FI_RECV | sys::FI_MSG, 5));
-    assert_eq!((entry.buf, entry.data, entry.tag, entry.olen), (ptr::null_mut(), 9, 0, 11));
+    assert_eq!((entry.buf, entry.data, entry.tag, entry.olen), (ptr::null_mut(), 9, 11, 11));
     assert_eq!((entry.err, entry.prov_errno), (sys::FI_ETRUNC as i32, 3));
     assert_eq!((entry.err_data, entry.err_data_size), (ptr::null_mut(), 0));
     assert_eq!(long.source, 7, "1.19 does not have it");

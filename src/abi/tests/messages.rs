@@ -7,8 +7,17 @@ use super::*;
 /// A data call as it reaches the provider.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
-    Receive { buffers: Vec<Place>, flags: Option<u64>, context: UserContext },
-    Send { buffers: Vec<Place>, data: Option<u64>, flags: Option<u64>, context: UserContext },
+    Receive {
+        buffers: Vec<Place>,
+        flags: Option<u64>,
+        context: UserContext,
+    },
+    Send {
+        buffers: Vec<Place>,
+        data: Option<u64>,
+        flags: Option<u64>,
+        context: UserContext,
+    },
     Inject(Vec<u8>, Option<u64>),
     Cancel(UserContext),
     Read(Rma),

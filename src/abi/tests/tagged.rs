@@ -19,8 +19,15 @@ fn receives_arrive_with_their_tags() {
     let call = slot!(endpoint.tagged.recvv(pieces.as_ptr(), ptr::null_mut(), 2, 0, tag, ignore, CONTEXT));
     assert_eq!((call, value.only()), (0, expected(&places, None)));
     let message = message(&pieces);
-    assert_eq!(slot!(endpoint.tagged.recvmsg(&raw const message, sys::FI_PEEK)), 0);
-    assert_eq!(value.only(), expected(&places, Some(sys::FI_PEEK)));
+    assert_eq!(slot!(endpoint.tagged.recvmsg(&raw const message, sys::FI_CLAIM)), 0);
+    assert_eq!(value.only(), expected(&places, Some(sys::FI_CLAIM)));
+    // Who only looks has no buffers, whatever the message says.
+    let message = sys::fi_msg_tagged { msg_iov: ptr::null(), iov_count: 9, ..message };
+    for flags in [sys::FI_PEEK, sys::FI_CLAIM | sys::FI_DISCARD] {
+        assert_eq!(slot!(endpoint.tagged.recvmsg(&raw const message, flags)), 0);
+        assert_eq!(value.only(), expected(&[], Some(flags)));
+    }
+    assert_eq!(slot!(endpoint.tagged.recvmsg(&raw const message, sys::FI_CLAIM)), size(Errno::EINVAL));
     assert_eq!(slot!(endpoint.tagged.recvmsg(ptr::null(), 0)), size(Errno::EINVAL));
     let call = slot!(endpoint.tagged.recv(first, 1 << 32, null, 0, tag, ignore, CONTEXT));
     assert_eq!(call, size(Errno::EMSGSIZE));

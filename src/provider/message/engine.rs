@@ -176,6 +176,7 @@ impl<D: Device> State<D> {
     }
 
     /// The same, for a read.
+    #[inline(always)]
     pub(super) fn drive_for(&mut self, mut reader: Option<Reader<'_, '_>>) -> bool {
         let (mut count, mut total) = (BATCH, 0);
         while total < MOST {

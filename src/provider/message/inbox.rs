@@ -5,17 +5,17 @@
 //! inbox for a message that nobody has asked for. A message that this has no room for is *held*: its payload has no
 //! receive, so the connection waits.
 
+mod driving;
+mod parts;
+
 use std::collections::VecDeque;
 
-use super::endpoint::{Link, Phase};
-use super::engine::{State, id_of};
-use super::operation::{self, Entry, Operation};
+use super::endpoint::Phase;
+use super::operation;
 use super::posting::buffer_of;
-use super::queues::Queues;
-use crate::abi::{Completion, Place, ReceiveBuffer, Tags, UserContext, constants};
-use rdma_verbs::{
-    Buffer, CompletionQueue, CompletionStatus, Connections as _, Device, Error, MessageQueues as _, RecvRequest,
-};
+use crate::abi::{Place, ReceiveBuffer, Tags, UserContext, constants};
+pub(super) use parts::Parts;
+use rdma_verbs::{Buffer, CompletionQueue, CompletionStatus};
 use rstream_protocol::tag::{self, Header};
 
 /// Places of operations that no endpoint has, in the ids of the two receives of the queue pair.
@@ -95,22 +95,22 @@ enum Next {
 /// A peer that does not follow the protocol.
 struct Violation(&'static str);
 
-/// The other parts of an endpoint.
-pub(super) struct Parts<'a, C> {
-    /// Its index in the engine.
-    at: usize,
-    link: &'a mut Link,
-    cq: &'a mut C,
-    queues: &'a mut Queues,
-}
-
 impl Inbox {
     /// `None` if there is no memory.
     pub(super) fn new() -> Option<Self> {
         // It fits.
         let header = ReceiveBuffer::new(tag::LENGTH as u32)?;
         let (receives, messages) = (VecDeque::new(), VecDeque::new());
-        Some(Self { receives, messages, header, next: None, expects_header: false, used: 0, held: 0, is_over: false })
+        Some(Self {
+            receives,
+            messages,
+            header,
+            next: None,
+            expects_header: false,
+            used: 0,
+            held: 0,
+            is_over: false,
+        })
     }
 
     /// How many messages had to wait in the connection.
@@ -262,9 +262,11 @@ impl Inbox {
                     Some(_) => parts.finish(receive.operation, &header, failure),
                 }
             }
-            Message { header, fate: fate @ (Fate::Open | Fate::Claimed(_)), stage: Stage::Arriving(buffer) }
-                if failure.is_none() =>
-            {
+            Message {
+                header,
+                fate: fate @ (Fate::Open | Fate::Claimed(_)),
+                stage: Stage::Arriving(buffer),
+            } if failure.is_none() => {
                 self.messages.push_back(Message { header, fate, stage: Stage::Whole(buffer) });
             }
             _ => self.used -= cost,
@@ -380,7 +382,11 @@ impl Inbox {
     }
 
     /// Cancels a receive with this context that has no message. Returns whether there was one.
-    pub(super) fn cancel<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>, context: UserContext) -> bool {
+    pub(super) fn cancel<C: CompletionQueue>(
+        &mut self,
+        parts: &mut Parts<'_, C>,
+        context: UserContext,
+    ) -> bool {
         let operations = &parts.link.operations;
         let has = |receive: &Receive| {
             operations.get(receive.operation).is_some_and(|operation| operation.context == context)
@@ -411,146 +417,5 @@ impl Message {
     /// What it counts for, in bytes.
     fn cost(&self) -> usize {
         self.header.length as usize + OVERHEAD
-    }
-}
-
-impl<C: CompletionQueue> Parts<'_, C> {
-    /// Posts a receive. `false` if the connection has ended, or ends because there is no memory.
-    fn post(&mut self, place: usize, buffer: Buffer<'_>) -> bool {
-        let qp = self.link.qp;
-        let posted = self.cq.post_recv(qp, &[RecvRequest { id: id_of(self.at, place), buffer }]);
-        if !matches!(posted, Ok(()) | Err(Error::BadState { .. })) {
-            self.cq.abort(qp);
-        }
-        posted.is_ok()
-    }
-
-    /// Reports a receive whose message is there, or failed.
-    fn finish(&mut self, operation: usize, header: &Header, failure: Option<CompletionStatus>) {
-        let Some(mut done) = self.link.operations.try_remove(operation) else { return };
-        let length = header.length as usize;
-        let is_cut = length > done.room as usize;
-        done.failure = failure.or(is_cut.then_some(CompletionStatus::Truncated));
-        done.tag = header.tag.unwrap_or(0);
-        self.link.statistics.received(&done, length);
-        self.ended(&done);
-        match done.failure {
-            None if self.link.rx.is_selective && !done.asks => {}
-            None => self.report(Entry::Success(done.completion(length, header.data))),
-            Some(status) => self.report(done.failure(status, length, header.data)),
-        }
-    }
-
-    /// Copies a message to its receive, and reports it.
-    fn deliver(&mut self, receive: &Receive, header: &Header, mut bytes: &[u8]) {
-        for place in &receive.places {
-            bytes = &bytes[place.fill(bytes)..];
-        }
-        self.finish(receive.operation, header, None);
-    }
-
-    /// Reports that a receive is cancelled.
-    fn cancel(&mut self, operation: usize) {
-        let Some(mut done) = self.link.operations.try_remove(operation) else { return };
-        done.failure = Some(CompletionStatus::Flushed);
-        self.ended(&done);
-        self.report(done.cancelled());
-    }
-
-    fn ended(&mut self, done: &Operation) {
-        self.link.ended(done.kind);
-        self.link.counters.count(done.kind, done.failure.is_none());
-    }
-
-    /// Reports a message to a call that asked for it.
-    fn report_message(&mut self, header: &Header, context: UserContext) {
-        let data_flag = if header.data.is_some() { constants::FI_REMOTE_CQ_DATA } else { 0 };
-        let flags = constants::FI_TAGGED | constants::FI_RECV | data_flag;
-        let length = header.length as usize;
-        let (data, tag) = (header.data.unwrap_or(0), header.tag.unwrap_or(0));
-        self.report(Entry::Success(Completion { context, flags, length, data, tag }));
-    }
-
-    fn report(&mut self, entry: Entry) {
-        self.queues[self.link.rx.at].push(entry);
-    }
-}
-
-impl<D: Device> State<D> {
-    /// Runs a call on the inbox of the endpoint at this index, if it has one.
-    pub(super) fn with_inbox<R>(
-        &mut self,
-        at: usize,
-        call: impl FnOnce(&mut Inbox, &mut Parts<'_, D::Cq>) -> R,
-    ) -> Option<R> {
-        let link = self.links.get_mut(at)?;
-        let mut inbox = link.inbox.take()?;
-        let mut parts = Parts { at, link, cq: &mut self.cq, queues: &mut self.queues };
-        let outcome = call(&mut inbox, &mut parts);
-        if inbox.is_holding() {
-            self.holding.insert(at);
-        }
-        parts.link.inbox = Some(inbox);
-        Some(outcome)
-    }
-
-    /// Takes the completion of a receive that an inbox has posted.
-    #[cold]
-    pub(super) fn take_in(
-        &mut self,
-        at: usize,
-        place: usize,
-        status: CompletionStatus,
-        (length, immediate): (usize, Option<u64>),
-    ) {
-        // Others are requests of an operation that has more.
-        if !matches!(place, HEADER | PAYLOAD) {
-            return;
-        }
-        let taken = self.with_inbox(at, |inbox, parts| {
-            let taken = match place {
-                HEADER => inbox.take_header(parts, status, length),
-                _ => inbox.take_payload(parts, status, length),
-            };
-            taken.and(immediate.map_or(Ok(()), |_| Err(Violation("immediate data"))))
-        });
-        if let Some(Err(Violation(what))) = taken {
-            self.strangers.push((at, what));
-        }
-        self.has_new_receives = true;
-    }
-
-    /// Ends the connection of a peer that does not follow the protocol.
-    fn refuse(&mut self, at: usize, what: &str) {
-        // It may have connected only now.
-        self.advance(at);
-        let Some(link) = self.links.get_mut(at) else { return };
-        link.statistics.refused = true;
-        let qp = link.qp;
-        if let Some(peer) = self.cq.peer_address(qp) {
-            log::warn!(target: "ep_ctrl", "{peer} has sent {what}");
-        }
-        self.cq.abort(qp);
-        self.shut(at);
-    }
-
-    /// Ends the connections of strangers. Looks whether the device has noticed the end of connections that wait for the
-    /// application to take a message: no receive of theirs is posted whose completion would say so.
-    #[cold]
-    pub(super) fn look_at_inboxes(&mut self) {
-        while let Some((at, what)) = self.strangers.pop() {
-            self.refuse(at, what);
-        }
-        let mut holding = std::mem::take(&mut self.holding);
-        holding.retain(|&at| {
-            let Some(link) = self.links.get(at) else { return false };
-            if self.cq.has_ended(link.qp) {
-                self.advance(at);
-            }
-            let inbox = self.links.get(at).and_then(|link| link.inbox.as_ref());
-            inbox.is_some_and(|inbox| inbox.is_holding())
-        });
-        // `advance` may have added others.
-        self.holding.append(&mut holding);
     }
 }

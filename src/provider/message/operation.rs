@@ -70,6 +70,7 @@ pub(super) struct Operations {
 
 impl Operations {
     /// Adds the operation of the latest call. Returns its place.
+    #[inline(always)]
     pub(super) fn insert(&mut self, mut operation: Operation) -> usize {
         operation.order = self.calls;
         self.calls = self.calls.wrapping_add(1);

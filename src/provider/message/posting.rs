@@ -157,6 +157,7 @@ impl<D: Device> Endpoint<D> {
     }
 
     /// Posts a send or a write of one piece, with the read behind it that `FI_DELIVERY_COMPLETE` needs.
+    #[inline(always)]
     fn post_one(
         &self,
         state: &mut State<D>,
@@ -268,55 +269,77 @@ impl<D: Device> MessageOps for Endpoint<D> {
     }
 
     fn post_send(&self, call: MessageSend<'_>) -> Result<()> {
-        self.post_message(None, &call)
+        let at = self.link()?;
+        self.engine.with(|state| self.post_message(state, at, None, &call))
     }
 
     #[inline(always)]
     fn inject(&self, message: &[u8], data: Option<u64>) -> Result<()> {
-        self.inject_message(None, message, data)
+        let at = self.link()?;
+        self.engine.with(|state| self.inject_message(state, at, None, message, data))
     }
 }
 
 impl<D: Device> Endpoint<D> {
     /// Sends a message with this tag, or without one.
     #[inline(always)]
-    pub(super) fn post_message(&self, tag: Option<u64>, call: &MessageSend<'_>) -> Result<()> {
-        let at = self.link()?;
-        self.engine.with(|state| {
-            let flags = self.send_flags(call.flags, state.link(at)?)?;
-            let operation = Operation::new(kind_of(tag), call.context, flags);
-            let (bytes, slices);
-            let payload = if flags & constants::FI_INJECT == 0 {
-                Payload::Places(call.buffers)
-            } else {
-                bytes = copied(call.buffers, self.engine.limits.inject)?;
-                slices = [IoSlice::new(&bytes)];
-                Payload::Inline(&slices)
-            };
-            if self.tags {
-                return self.post_with_header(state, at, flags, operation, (tag, call.data), payload);
-            }
-            self.post_one(state, at, flags, operation, request(send(call.data), payload))
-        })
+    pub(super) fn post_message(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        tag: Option<u64>,
+        call: &MessageSend<'_>,
+    ) -> Result<()> {
+        let flags = self.send_flags(call.flags, state.link(at)?)?;
+        let operation = Operation::new(kind_of(tag), call.context, flags);
+        let header = (tag, call.data);
+        if flags & constants::FI_INJECT == 0 {
+            let payload = Payload::Places(call.buffers);
+            return self.post_payload(state, at, flags, operation, header, payload);
+        }
+        let bytes = copied(call.buffers, self.engine.limits.inject)?;
+        let slices = [IoSlice::new(&bytes)];
+        self.post_payload(state, at, flags, operation, header, Payload::Inline(&slices))
+    }
+
+    /// Sends a message: its tag, its data and its payload.
+    #[inline(always)]
+    fn post_payload(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        flags: u64,
+        operation: Operation,
+        header: (Option<u64>, Option<u64>),
+        payload: Payload<'_>,
+    ) -> Result<()> {
+        if self.tags {
+            return self.post_with_header(state, at, flags, operation, header, payload);
+        }
+        self.post_one(state, at, flags, operation, request(send(header.1), payload))
     }
 
     /// Sends a copy of a message with this tag, or without one, which is not reported.
     #[inline(always)]
-    pub(super) fn inject_message(&self, tag: Option<u64>, message: &[u8], data: Option<u64>) -> Result<()> {
+    pub(super) fn inject_message(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        tag: Option<u64>,
+        message: &[u8],
+        data: Option<u64>,
+    ) -> Result<()> {
         if message.len() > self.engine.limits.inject {
             return Err(Errno::EMSGSIZE);
         }
-        let at = self.link()?;
         let slices = [IoSlice::new(message)];
         let operation = Operation { is_injected: true, ..Operation::new(kind_of(tag), NO_CONTEXT, 0) };
-        self.engine.with(|state| {
-            if self.tags {
-                let payload = Payload::Inline(&slices);
-                return self.post_with_header(state, at, 0, operation, (tag, data), payload);
-            }
-            let mut requests = [request(send(data), Payload::Inline(&slices))];
-            self.post(state, at, operation, &mut requests, false)
-        })
+        if self.tags {
+            let payload = Payload::Inline(&slices);
+            return self.post_with_header(state, at, 0, operation, (tag, data), payload);
+        }
+        let mut requests = [request(send(data), Payload::Inline(&slices))];
+        self.post(state, at, operation, &mut requests, false)
     }
 
     /// Sends a message on an endpoint with tags: a header with the tag and the data of the message, and its payload,

@@ -46,11 +46,13 @@ impl<D: Device> TaggedOps for Endpoint<D> {
     }
 
     fn post_tagged_send(&self, tag: u64, send: MessageSend<'_>) -> Result<()> {
-        self.post_message(Some(tag), &send)
+        let at = self.link()?;
+        self.engine.with(|state| self.post_message(state, at, Some(tag), &send))
     }
 
     fn tagged_inject(&self, tag: u64, message: &[u8], data: Option<u64>) -> Result<()> {
-        self.inject_message(Some(tag), message, data)
+        let at = self.link()?;
+        self.engine.with(|state| self.inject_message(state, at, Some(tag), message, data))
     }
 }
 
