@@ -63,6 +63,7 @@ extern const struct section message_tags_section;
 extern const struct section message_tag_queues_section;
 extern const struct section message_unexpected_section;
 extern const struct section message_tag_held_section;
+extern const struct section message_tag_waits_section;
 extern const struct section message_tag_orders_section;
 extern const struct section message_tag_strangers_section;
 extern const struct section message_rdma_section;
