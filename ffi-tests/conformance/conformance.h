@@ -62,6 +62,7 @@ extern const struct section message_series_section;
 extern const struct section message_tags_section;
 extern const struct section message_tag_queues_section;
 extern const struct section message_unexpected_section;
+extern const struct section message_tag_entries_section;
 extern const struct section message_tag_held_section;
 extern const struct section message_tag_waits_section;
 extern const struct section message_tag_orders_section;
