@@ -403,7 +403,7 @@ static void peeks_after_end(void)
 }
 
 static const struct test tests[] = {
-    TEST(failed_attempts, "receives, with tags and without, after an attempt that was rejected or failed: -FI_ENOTCONN"),
+    TEST(failed_attempts, "receives, tagged or not, after an attempt that was rejected or failed: -FI_ENOTCONN"),
     TEST(data_of_truncated, "FI_ETRUNC has the message's data and FI_REMOTE_CQ_DATA"),
     TEST(tags_of_cancelled, "a receive that is cancelled, by a call or an end, has its own tag"),
     TEST(entry_of_nothing, "FI_ENOMSG has the tag that was asked for, and a text"),

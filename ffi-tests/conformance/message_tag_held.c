@@ -1,5 +1,5 @@
-/* Contract, section Message endpoints: tagged messages for which there is no room. They wait in the connection, are held,
- * with all that is behind them, until they are taken. */
+/* Contract, section Message endpoints: tagged messages for which there is no room. They wait in the connection, are
+ * held, with all that is behind them, until they are taken. */
 #include "tags.h"
 
 #define NO_ADDRESS FI_ADDR_UNSPEC
@@ -169,7 +169,7 @@ static void held_until_room(void)
 }
 
 static const struct test tests[] = {
-    TEST(takes_held, "a held message of 3 MiB is received, discarded, claimed, and claimed and discarded; others follow"),
+    TEST(takes_held, "a held message of 3 MiB is received, discarded, claimed, claimed and discarded; others follow"),
     TEST(takes_held_empty, "so is one without bytes"),
     TEST(held_until_room, "one that was held arrives when an older one is received, discarded or claimed"),
 };

@@ -79,7 +79,7 @@ static size_t draw_length(void)
     return draw(16) ? draw(3001) : LONG;
 }
 
-/* Counts what has become of a message, in this field of `struct sums`. `was_held` says whether nobody had asked for it. */
+/* Counts what has become of a message, in this field of `struct sums`. `was_held`: whether nobody had asked for it. */
 #define COUNT(what, message, was_held)                                                              \
     (sums.what++, held_sums.what += (was_held) && (message)->length > UNEXPECTED_BYTES)
 

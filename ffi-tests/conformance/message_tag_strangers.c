@@ -172,8 +172,8 @@ static void strange_immediates(void)
 
 /* ---- before the events are read ------------------------------------------------------------ */
 
-/* What the stranger does before the server makes any call: it may read the reply to its request, or not, which makes its
- * close a reset. */
+/* What the stranger does before the server makes any call: it may read the reply to its request, or not, which makes
+ * its close a reset. */
 enum { ANNOUNCES_AND_CLOSES, ANNOUNCES_AND_RESETS, IS_BAD };
 
 static void be_early(struct stranger *stranger, unsigned what)

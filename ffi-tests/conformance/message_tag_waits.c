@@ -1,5 +1,5 @@
-/* Contract, section Message endpoints: who sleeps while tagged messages come, in fi_cq_sread, in fi_cntr_wait, or on the
- * descriptor of a queue. */
+/* Contract, section Message endpoints: who sleeps while tagged messages come, in fi_cq_sread, in fi_cntr_wait, or on
+ * the descriptor of a queue. */
 #include "tags.h"
 
 #include <stdatomic.h>
@@ -131,8 +131,8 @@ static void await_message(struct party *party, const uint8_t *got, unsigned roun
     CHECK_BYTES(got, content_of(from, round, which), entry.len);
 }
 
-/* Sends two messages in each round, and receives the second one first: the other is unexpected, and is there by then. The
- * receive of the second one is posted before or after its arrival. */
+/* Sends two messages in each round, and receives the second one first: the other is unexpected, and is there by then.
+ * The receive of the second one is posted before or after its arrival. */
 static void *exchange(void *argument)
 {
     struct party *party = argument;
