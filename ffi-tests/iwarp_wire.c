@@ -150,16 +150,34 @@ void wire_write(int fd, uint32_t stag, uint64_t offset, const uint8_t *data, siz
     } while (length > 0);
 }
 
-void wire_send(int fd, uint32_t number, const uint8_t *data, size_t length)
+/* A Send with this mark in the 32 bits that are reserved. */
+static void send_marked(int fd, uint32_t number, uint32_t mark, const uint8_t *data, size_t length)
 {
     uint8_t fpdu[2 + UNTAGGED_HEADER + SEGMENT_MAX + 8] = {0};
 
     CHECK(length <= SEGMENT_MAX);
     fpdu[2] = DDP_LAST | DDP_VERSION;
     fpdu[3] = RDMAP_VERSION | WIRE_SEND;
+    put_be(fpdu + 4, mark, 4);
     put_be(fpdu + 12, number, 4);
     memcpy(fpdu + 2 + UNTAGGED_HEADER, data, length);
     send_fpdu(fd, fpdu, UNTAGGED_HEADER + length);
+}
+
+void wire_send(int fd, uint32_t number, const uint8_t *data, size_t length)
+{
+    send_marked(fd, number, 0, data, length);
+}
+
+void wire_send_immediate(int fd, uint32_t number, uint64_t immediate, const uint8_t *data, size_t length)
+{
+    uint8_t bytes[SEGMENT_MAX];
+
+    CHECK(length <= SEGMENT_MAX - 8);
+    put_be(bytes, immediate & UINT32_MAX, 4);
+    put_be(bytes + 4, immediate >> 32, 4);
+    memcpy(bytes + 8, data, length);
+    send_marked(fd, number, 1, bytes, 8 + length);
 }
 
 void wire_terminate(int fd, uint8_t layer, uint8_t type, uint8_t code, const uint8_t *header, size_t length)

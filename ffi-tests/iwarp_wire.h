@@ -67,6 +67,8 @@ struct segment {
 void wire_write(int fd, uint32_t stag, uint64_t offset, const uint8_t *data, size_t length);
 /* Sends a Send of at most SEGMENT_MAX bytes. */
 void wire_send(int fd, uint32_t number, const uint8_t *data, size_t length);
+/* The same with immediate data before it, as docs/protocol.md says; 8 bytes less. */
+void wire_send_immediate(int fd, uint32_t number, uint64_t immediate, const uint8_t *data, size_t length);
 /* Sends a Terminate with these numbers, which repeats this header of the segment that it is about (0 bytes: none). */
 void wire_terminate(int fd, uint8_t layer, uint8_t type, uint8_t code, const uint8_t *header, size_t length);
 /* The header of the segment in `buffer`, as wire_terminate takes it, and its length. */

@@ -17,6 +17,7 @@ static const struct section *const sections[] = {
     &message_crowds_section, &message_descriptors_section, &message_threads_section,
     &message_cancelling_section, &message_orders_section, &message_series_section,
     &message_tags_section, &message_tag_queues_section, &message_unexpected_section,
+    &message_tag_entries_section, &message_tag_held_section, &message_tag_waits_section,
     &message_tag_orders_section, &message_tag_strangers_section,
     &message_rdma_section, &message_rdma_ends_section, &message_rdma_shared_section,
     &message_rdma_drivers_section, &headers_section,

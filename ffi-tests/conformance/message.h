@@ -85,6 +85,8 @@ void message_connect(struct side *client, struct side *listener, struct fid_ep *
 struct rstream_stats stats_of(struct fid_ep *ep);
 /* Connects a socket to the listener, as a message endpoint would: `server` is opened for it. The test speaks for it. */
 int message_stranger(struct side *listener, struct side *server, const struct message_settings *settings);
+/* The same, but the server has not read FI_CONNECTED, nor the socket the reply to its request. */
+int message_stranger_early(struct side *listener, struct side *server, const struct message_settings *settings);
 
 /* A server, and a client that reports its receives to a queue of their own. Both queues have a descriptor. */
 struct separate {

@@ -8,7 +8,7 @@
 /* Reads that the peer serves, and that it has under way: IRD and ORD. */
 #define READS (16U << 16 | 16U)
 
-int message_stranger(struct side *listener, struct side *server, const struct message_settings *settings)
+int message_stranger_early(struct side *listener, struct side *server, const struct message_settings *settings)
 {
     /* A length, the mark of message endpoints, their version and kind, and no data of the application. */
     const uint8_t hello[] = {5, 'r', 'm', 1, settings != NULL && settings->caps & FI_TAGGED};
@@ -24,6 +24,14 @@ int message_stranger(struct side *listener, struct side *server, const struct me
     request = await_event(listener->eq, FI_CONNREQ);
     message_server(listener, server, &request, settings);
     CHECK_OK(fi_accept(server->ep, NULL, 0));
+    return fd;
+}
+
+int message_stranger(struct side *listener, struct side *server, const struct message_settings *settings)
+{
+    uint8_t frame[128];
+    int fd = message_stranger_early(listener, server, settings);
+
     (void)await_event(server->eq, FI_CONNECTED);
     (void)mpa_read(fd, frame, sizeof frame);
     return fd;

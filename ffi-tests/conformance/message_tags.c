@@ -54,23 +54,97 @@ static void tagged_info_answers_itself(void)
     fi_freeinfo(hints);
 }
 
-/* This test does not ask for the embedded device, and runs on RDMA devices, too. */
-static void no_tags_on_devices(void)
+static void tag_format(void)
+{
+    const uint64_t every = 0xaaaaaaaaaaaaaaaa, formats[] = {0, every, UINT64_MAX, 0x1234, 1};
+    const uint64_t caps[] = {FI_TAGGED, FI_MSG | FI_TAGGED, PRIMARY, FI_MSG, FI_RMA, 0};
+
+    for (unsigned i = 0; i < 6; i++) {
+        for (unsigned format = 0; format < 5; format++) {
+            struct fi_info *hints = message_hints(NULL), *list;
+
+            note("caps 0x%llx, format 0x%llx", (unsigned long long)caps[i], (unsigned long long)formats[format]);
+            hints->caps = caps[i];
+            hints->ep_attr->mem_tag_format = formats[format];
+            list = find(IPV4, "7471", 0, hints);
+            for (struct fi_info *info = list; info; info = info->next) {
+                uint64_t wanted = formats[format] ? formats[format] : every;
+
+                CHECK_INT(info->ep_attr->mem_tag_format, caps[i] & FI_TAGGED ? wanted : 0);
+            }
+            fi_freeinfo(list);
+            fi_freeinfo(hints);
+        }
+    }
+}
+
+/* Hints of which one part alone asks for tags match nothing. */
+static void tags_of_parts(void)
+{
+    const uint64_t caps[] = {FI_MSG, FI_RMA, FI_MSG | FI_RMA, 0, FI_TAGGED, FI_MSG | FI_TAGGED, PRIMARY};
+
+    for (unsigned i = 0; i < 3 * sizeof caps / sizeof *caps; i++) {
+        const unsigned part = 1 + i % 3;
+        struct fi_info *hints = message_hints(NULL), *info = NULL;
+
+        note("caps 0x%llx, part %u", (unsigned long long)caps[i / 3], part);
+        hints->caps = caps[i / 3];
+        if (part & 1)
+            hints->tx_attr->caps = FI_TAGGED;
+        if (part & 2)
+            hints->rx_attr->caps = FI_TAGGED;
+        CHECK_RET(fi_getinfo(TEST_API, IPV4, "7471", 0, hints, &info), caps[i / 3] & FI_TAGGED ? 0 : -FI_ENODATA);
+        fi_freeinfo(hints);
+        if (info)
+            fi_freeinfo(info);
+    }
+}
+
+/* Entries of tagged receives are in the order of the messages, but those who ask for FI_ORDER_STRICT get it. */
+static void strict_order_of_tags(void)
+{
+    /* Later headers call it deprecated. */
+    const uint64_t strict = 0x1ff;
+    struct fi_info *hints = message_hints(&tagged_settings), *info = NULL;
+
+    hints->tx_attr->comp_order = strict;
+    hints->rx_attr->comp_order = strict;
+    CHECK_OK(fi_getinfo(TEST_API, IPV4, "7471", 0, hints, &info));
+    CHECK_INT(info->caps & FI_TAGGED, FI_TAGGED);
+    CHECK_INT(info->tx_attr->comp_order, strict);
+    CHECK_INT(info->rx_attr->comp_order, strict);
+    fi_freeinfo(info);
+    fi_freeinfo(hints);
+}
+
+/* The number of infos of RDMA devices for message endpoints with these capabilities. */
+static unsigned device_infos(uint64_t caps)
 {
     struct fi_info *hints = stream_hints(), *list = NULL;
+    unsigned count = 0;
     int answer;
 
     hints->ep_attr->type = FI_EP_MSG;
-    hints->caps = FI_MSG | FI_TAGGED;
+    hints->caps = caps;
     hints->mode = ~0ULL;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_ALLOCATED | FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
     answer = fi_getinfo(TEST_API, IPV4, "7471", 0, hints, &list);
     CHECK(answer == 0 || (answer == -FI_ENODATA && on_rdma_device()));
     for (struct fi_info *info = list; info; info = info->next)
-        CHECK(strncmp(info->fabric_attr->name, "iwarp", 5) == 0);
+        count += strncmp(info->fabric_attr->name, "iwarp", 5) != 0;
     if (list)
         fi_freeinfo(list);
     fi_freeinfo(hints);
+    return count;
+}
+
+/* This test does not ask for the embedded device, and runs on RDMA devices alone. */
+static void no_tags_on_devices(void)
+{
+    if (device_infos(FI_MSG) == 0)
+        skip("no RDMA device with message endpoints has this address");
+    CHECK_INT(device_infos(FI_MSG | FI_TAGGED), 0);
+    CHECK_INT(device_infos(FI_TAGGED), 0);
 }
 
 static void no_shared_tags(void)
@@ -344,6 +418,9 @@ static void kinds_do_not_meet(void)
 static const struct test tests[] = {
     TEST(tagged_infos, "FI_TAGGED is answered if the hints ask for it, and only then"),
     TEST(tagged_info_answers_itself, "an info with FI_TAGGED given as hints is answered by itself"),
+    TEST(tag_format, "mem_tag_format with FI_TAGGED: that of the hints, or 0xaaaaaaaaaaaaaaaa; without: 0"),
+    TEST(tags_of_parts, "tx_attr or rx_attr alone with FI_TAGGED: -FI_ENODATA"),
+    TEST(strict_order_of_tags, "comp_order FI_ORDER_STRICT with FI_TAGGED is answered"),
     TEST(no_tags_on_devices, "only the embedded device has FI_TAGGED"),
     TEST(no_shared_tags, "FI_TAGGED with FI_SHARED_CONTEXT: -FI_ENODATA; binding a shared receive context: -FI_EINVAL"),
     TEST(unlike_ends, "ends of which one has tags do not connect: FI_ECONNREFUSED, and the listener has no event"),

@@ -215,10 +215,10 @@ struct numbered {
     unsigned sent, complete;
 };
 
-/* Sends messages until there are so many, or until nothing has moved for a while. */
+/* Sends messages until there are so many, or until nothing has moved for so long that a busy machine is no reason. */
 static void send_numbered(struct numbered *numbered, unsigned most)
 {
-    enum { STALL_MS = 300 };
+    enum { STALL_MS = 1500 };
     struct side *client = &numbered->pair.client;
     int64_t moved = now_ms();
 
