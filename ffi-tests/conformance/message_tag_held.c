@@ -148,8 +148,9 @@ static void held_until_room(void)
         note("the one before it is %s", names[way]);
         messages_open(&pair, &tagged_settings);
         CHECK_OK(fi_tsenddata(pair.client.ep, pattern(7, FULL), FULL, NULL, 7, NO_ADDRESS, FULL_TAG, CONTEXT(0)));
-        CHECK_OK(fi_tinjectdata(pair.client.ep, pattern(8, SHORT), SHORT, 8, NO_ADDRESS, HELD_TAG));
-        CHECK_OK(fi_tinjectdata(pair.client.ep, pattern(9, SHORT), SHORT, 9, NO_ADDRESS, NEXT_TAG));
+        for (uint64_t n = 8; n < 10; n++)
+            AWAIT(PATIENCE_MS, fi_tinjectdata(pair.client.ep, pattern(n, SHORT), SHORT, n, NO_ADDRESS,
+                                              n == 8 ? HELD_TAG : NEXT_TAG) == 0);
         CHECK_INT(await_peek(&pair.server, HELD_TAG, 0, 0, 1).len, SHORT);
         drive_for(20);
         check_finds_nothing(&pair.server, NEXT_TAG, 0, 0, 2);
