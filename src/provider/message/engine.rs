@@ -66,12 +66,14 @@ pub(in super::super) struct State<D: Device> {
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
-    /// Indexes of the endpoints that may hold a message ([`super::inbox`]).
-    pub(super) holding: BTreeSet<usize>,
+    /// Indexes of the endpoints whose inboxes may wait for the end of their connections.
+    pub(super) ending: BTreeSet<usize>,
     /// Whether completions that were delivered have made inboxes post receives, for which there may be messages.
     pub(super) has_new_receives: bool,
     /// Indexes of the endpoints whose peers do not follow the protocol, and what they have sent.
     pub(super) strangers: Vec<(usize, &'static str)>,
+    /// Whether a call looks at these.
+    pub(super) is_looking: bool,
     attached: bool,
     /// Whether callers may sleep.
     notifies: bool,
@@ -133,9 +135,10 @@ impl<D: Device> Engine<D> {
             shared: Slab::new(),
             waiters: Slab::new(),
             lingering: Vec::new(),
-            holding: BTreeSet::new(),
+            ending: BTreeSet::new(),
             has_new_receives: false,
             strangers: Vec::new(),
+            is_looking: false,
             attached: false,
             notifies: false,
             has_unwatched: false,
@@ -189,7 +192,7 @@ impl<D: Device> State<D> {
                 break;
             }
         }
-        if !self.holding.is_empty() || !self.strangers.is_empty() {
+        if !self.ending.is_empty() || !self.strangers.is_empty() {
             self.look_at_inboxes();
         }
         if !self.lingering.is_empty() {
@@ -248,16 +251,18 @@ impl<D: Device> State<D> {
     /// Reports completions that calls left in the device, and updates the signals of completion queues and of
     /// threads that wait.
     fn notify(&mut self) {
+        let mut looks = !self.ending.is_empty();
         loop {
             let count = self.cq.take_waiting(&mut *self.batch);
             for at in 0..count {
                 self.deliver(at, None);
             }
-            if count < BATCH && !std::mem::take(&mut self.has_new_receives) {
+            if count == BATCH || std::mem::take(&mut self.has_new_receives) {
+                continue;
+            }
+            if !std::mem::take(&mut looks) && (self.strangers.is_empty() || self.is_looking) {
                 break;
             }
-        }
-        if !self.strangers.is_empty() {
             self.look_at_inboxes();
         }
         self.queues.notify();

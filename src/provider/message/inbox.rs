@@ -123,6 +123,11 @@ impl Inbox {
         self.messages.back().is_some_and(|message| matches!(message.stage, Stage::Held))
     }
 
+    /// Whether the end of the connection is found only by its event: no receive is posted whose completion would say so.
+    fn awaits_end(&self) -> bool {
+        self.is_holding() || self.is_over
+    }
+
     /// Whether the queue pair has no receive.
     pub(super) fn is_idle(&self) -> bool {
         self.next.is_none() && !self.expects_header
@@ -132,7 +137,13 @@ impl Inbox {
     pub(super) fn expect_header<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>) {
         let place = self.header.place();
         self.expects_header = parts.post(HEADER, buffer_of(place.as_slice()));
-        if !self.expects_header {
+        self.is_over |= !self.expects_header;
+        self.end_if_over(parts);
+    }
+
+    /// Ends it if nothing more arrives behind the payload that comes next.
+    fn end_if_over<C: CompletionQueue>(&mut self, parts: &mut Parts<'_, C>) {
+        if self.is_over && self.next.is_none() {
             self.end(parts);
         }
     }
@@ -185,9 +196,9 @@ impl Inbox {
         if is_posted {
             return self.expect_header(parts);
         }
+        self.is_over = true;
         // It does not matter what the peer has announced.
         let _ = self.take_payload(parts, CompletionStatus::Flushed, 0);
-        self.end(parts);
     }
 
     /// Receives the payload of the last message, if that is held and there is room for it now.
@@ -243,6 +254,7 @@ impl Inbox {
             }
             Err(message) => self.finish_message(parts, message, failure),
         }
+        self.end_if_over(parts);
         outcome
     }
 

@@ -1,6 +1,7 @@
 //! How the engine drives the inboxes of its endpoints.
 
 use super::{HEADER, Inbox, PAYLOAD, Parts, Violation};
+use crate::provider::message::endpoint::Phase;
 use crate::provider::message::engine::State;
 use rdma_verbs::{CompletionStatus, Connections as _, Device, MessageQueues as _};
 
@@ -15,8 +16,8 @@ impl<D: Device> State<D> {
         let mut inbox = link.inbox.take()?;
         let mut parts = Parts { at, link, cq: &mut self.cq, queues: &mut self.queues };
         let outcome = call(&mut inbox, &mut parts);
-        if inbox.is_holding() {
-            self.holding.insert(at);
+        if inbox.awaits_end() && parts.link.phase != Phase::Over {
+            self.ending.insert(at);
         }
         parts.link.inbox = Some(inbox);
         Some(outcome)
@@ -62,23 +63,29 @@ impl<D: Device> State<D> {
         self.shut(at);
     }
 
-    /// Ends the connections of strangers. Looks whether the device has noticed the end of connections that wait for the
-    /// application to take a message: no receive of theirs is posted whose completion would say so.
+    /// Looks whether the device has noticed the end of connections that [`Inbox::awaits_end`], and ends those of
+    /// strangers. What ends them may drive others, and find more.
     #[cold]
     pub(in super::super) fn look_at_inboxes(&mut self) {
-        while let Some((at, what)) = self.strangers.pop() {
-            self.refuse(at, what);
+        if std::mem::replace(&mut self.is_looking, true) {
+            return;
         }
-        let mut holding = std::mem::take(&mut self.holding);
-        holding.retain(|&at| {
+        let mut ending = std::mem::take(&mut self.ending);
+        ending.retain(|&at| {
             let Some(link) = self.links.get(at) else { return false };
             if self.cq.has_ended(link.qp) {
                 self.advance(at);
             }
-            let inbox = self.links.get(at).and_then(|link| link.inbox.as_ref());
-            inbox.is_some_and(|inbox| inbox.is_holding())
+            self.links.get(at).is_some_and(|link| {
+                let awaits_end = link.inbox.as_ref().is_some_and(|inbox| inbox.awaits_end());
+                awaits_end && link.phase != Phase::Over
+            })
         });
         // `advance` may have added others.
-        self.holding.append(&mut holding);
+        self.ending.append(&mut ending);
+        while let Some((at, what)) = self.strangers.pop() {
+            self.refuse(at, what);
+        }
+        self.is_looking = false;
     }
 }
