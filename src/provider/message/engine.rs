@@ -6,7 +6,7 @@
 
 mod watching;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use slab::Slab;
 use super::armed::Armed;
 use super::completion_queue::Queue;
 use super::endpoint::Link;
+use super::inbox::InboxTasks;
 use super::leader::Sleepers;
 use super::limits::Limits;
 use super::operation::{Entry, Kind, Operations, remote_write};
@@ -66,14 +67,8 @@ pub(in super::super) struct State<D: Device> {
     pub(super) shared: Slab<SharedReceives>,
     pub(super) waiters: Slab<Waiter>,
     lingering: Vec<Lingering>,
-    /// Indexes of the endpoints whose inboxes may wait for the end of their connections.
-    pub(super) ending: BTreeSet<usize>,
-    /// Whether completions that were delivered have made inboxes post receives, for which there may be messages.
-    pub(super) has_new_receives: bool,
-    /// Indexes of the endpoints whose peers do not follow the protocol, and what they have sent.
-    pub(super) strangers: Vec<(usize, &'static str)>,
-    /// Whether a call looks at these.
-    pub(super) is_looking: bool,
+    /// What the inboxes of endpoints have left to do.
+    pub(super) tasks: InboxTasks,
     attached: bool,
     /// Whether callers may sleep.
     notifies: bool,
@@ -135,10 +130,7 @@ impl<D: Device> Engine<D> {
             shared: Slab::new(),
             waiters: Slab::new(),
             lingering: Vec::new(),
-            ending: BTreeSet::new(),
-            has_new_receives: false,
-            strangers: Vec::new(),
-            is_looking: false,
+            tasks: InboxTasks::default(),
             attached: false,
             notifies: false,
             has_unwatched: false,
@@ -188,11 +180,11 @@ impl<D: Device> State<D> {
             for at in 0..count {
                 self.deliver(at, reader.as_mut());
             }
-            if count < BATCH && !std::mem::take(&mut self.has_new_receives) {
+            if count < BATCH && !self.tasks.take_new_receives() {
                 break;
             }
         }
-        if !self.ending.is_empty() || !self.strangers.is_empty() {
+        if self.tasks.has_any() {
             self.look_at_inboxes();
         }
         if !self.lingering.is_empty() {
@@ -251,16 +243,16 @@ impl<D: Device> State<D> {
     /// Reports completions that calls left in the device, and updates the signals of completion queues and of
     /// threads that wait.
     fn notify(&mut self) {
-        let mut looks = !self.ending.is_empty();
+        let mut looks = self.tasks.has_any();
         loop {
             let count = self.cq.take_waiting(&mut *self.batch);
             for at in 0..count {
                 self.deliver(at, None);
             }
-            if count == BATCH || std::mem::take(&mut self.has_new_receives) {
+            if count == BATCH || self.tasks.take_new_receives() {
                 continue;
             }
-            if !std::mem::take(&mut looks) && (self.strangers.is_empty() || self.is_looking) {
+            if !std::mem::take(&mut looks) && !self.tasks.has_strangers() {
                 break;
             }
             self.look_at_inboxes();

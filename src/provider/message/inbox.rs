@@ -14,6 +14,7 @@ use super::endpoint::Phase;
 use super::operation;
 use super::posting::buffer_of;
 use crate::abi::{Place, ReceiveBuffer, Tags, UserContext, constants};
+pub(super) use driving::InboxTasks;
 pub(super) use parts::Parts;
 use rdma_verbs::{Buffer, CompletionQueue, CompletionStatus};
 use rstream_protocol::tag::{self, Header};

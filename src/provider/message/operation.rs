@@ -32,7 +32,18 @@ impl Kind {
         }
     }
 
+    /// The same without a tag.
+    #[inline]
+    pub(super) fn untagged(self) -> Self {
+        match self {
+            Self::TaggedSend => Self::Send,
+            Self::TaggedRecv => Self::Recv,
+            other => other,
+        }
+    }
+
     /// Whether it receives a message.
+    #[inline]
     pub(super) fn is_receive(self) -> bool {
         matches!(self, Self::Recv | Self::TaggedRecv)
     }

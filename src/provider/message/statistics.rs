@@ -1,7 +1,5 @@
 //! What an endpoint counts, for [`StatsOps`].
 
-use std::iter::Sum;
-
 use super::endpoint::Endpoint;
 use super::engine::State;
 use super::operation::{Kind, Operation};
@@ -13,8 +11,8 @@ use rstream_protocol::tag;
 /// Statistics of a connection. What the peer reads and writes is not among them.
 #[derive(Debug, Default)]
 pub(super) struct Statistics {
-    /// By [`Kind`]. What is sent, written and read counts when it is posted, and a receive when it is filled.
-    moved: [Moved; 6],
+    /// By [`Kind`], without tags. What is sent, written and read counts when it is posted, and a receive when it is filled.
+    moved: [Moved; 4],
     /// Receives that were too short.
     truncated: u64,
     /// Calls that sent, wrote or read nothing, and have to come again.
@@ -39,7 +37,7 @@ impl Statistics {
     /// The same for one that was counted and is refused.
     #[cold]
     pub(super) fn not_posted(&mut self, kind: Kind, requests: &[SendRequest<'_>]) {
-        let moved = &mut self.moved[kind as usize];
+        let moved = &mut self.moved[kind.untagged() as usize];
         moved.operations -= 1;
         moved.bytes -= bytes_of(requests) as u64;
     }
@@ -57,19 +55,9 @@ impl Statistics {
     }
 
     fn add(&mut self, kind: Kind, bytes: usize) {
-        let moved = &mut self.moved[kind as usize];
+        let moved = &mut self.moved[kind.untagged() as usize];
         moved.operations += 1;
         moved.bytes += bytes as u64;
-    }
-}
-
-impl Sum for Moved {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        let add = |one: Self, other: Self| Self {
-            operations: one.operations + other.operations,
-            bytes: one.bytes + other.bytes,
-        };
-        all.fold(Self::default(), add)
     }
 }
 
@@ -88,9 +76,8 @@ fn stats<D: Device>(state: &mut State<D>, at: usize) -> Option<Stats> {
     let stalls = state.cq.stalls(qp);
     let link = state.links.get(at)?;
     let Statistics { moved, truncated, waits, refused } = &link.statistics;
-    let of = |kinds: &[Kind]| kinds.iter().map(|&kind| moved[kind as usize]).sum::<Moved>();
-    let (sends, receives) = (of(&[Kind::Send, Kind::TaggedSend]), of(&[Kind::Recv, Kind::TaggedRecv]));
-    let (writes, reads) = (of(&[Kind::Write]), of(&[Kind::Read]));
+    let [sends, receives, writes, reads] =
+        [Kind::Send, Kind::Recv, Kind::Write, Kind::Read].map(|kind| moved[kind as usize]);
     // With tags each message has a header, and its payload nearly always finds no receive at first.
     let header = link.inbox.as_ref().map_or(0, |_| tag::LENGTH as u64);
     let stalls = link.inbox.as_ref().map_or(stalls, |inbox| inbox.held());

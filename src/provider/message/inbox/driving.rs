@@ -1,9 +1,44 @@
 //! How the engine drives the inboxes of its endpoints.
 
+use std::collections::BTreeSet;
+
 use super::{HEADER, Inbox, PAYLOAD, Parts, Violation};
 use crate::provider::message::endpoint::Phase;
 use crate::provider::message::engine::State;
 use rdma_verbs::{CompletionStatus, Connections as _, Device, MessageQueues as _};
+
+/// What the inboxes of a domain's endpoints have left to do after a call on one of them.
+#[derive(Default)]
+pub(in super::super) struct InboxTasks {
+    /// Whether receives were posted, for which there may be messages already.
+    has_new_receives: bool,
+    /// Indexes of the endpoints that may [wait for the end](Inbox::awaits_end) of their connections.
+    ending: BTreeSet<usize>,
+    /// Indexes of the endpoints whose peers do not follow the protocol, and what these have sent.
+    strangers: Vec<(usize, &'static str)>,
+    /// Whether a call looks at these two.
+    is_looking: bool,
+}
+
+impl InboxTasks {
+    /// Whether the device is to be polled once more.
+    #[inline]
+    pub(in super::super) fn take_new_receives(&mut self) -> bool {
+        std::mem::take(&mut self.has_new_receives)
+    }
+
+    /// Whether [`State::look_at_inboxes`] has something to look at.
+    #[inline]
+    pub(in super::super) fn has_any(&self) -> bool {
+        !self.ending.is_empty() || !self.strangers.is_empty()
+    }
+
+    /// Whether it has connections to end.
+    #[inline]
+    pub(in super::super) fn has_strangers(&self) -> bool {
+        !self.strangers.is_empty() && !self.is_looking
+    }
+}
 
 impl<D: Device> State<D> {
     /// Runs a call on the inbox of the endpoint at this index, if it has one.
@@ -17,7 +52,7 @@ impl<D: Device> State<D> {
         let mut parts = Parts { at, link, cq: &mut self.cq, queues: &mut self.queues };
         let outcome = call(&mut inbox, &mut parts);
         if inbox.awaits_end() && parts.link.phase != Phase::Over {
-            self.ending.insert(at);
+            self.tasks.ending.insert(at);
         }
         parts.link.inbox = Some(inbox);
         Some(outcome)
@@ -44,9 +79,9 @@ impl<D: Device> State<D> {
             taken.and(immediate.map_or(Ok(()), |_| Err(Violation("immediate data"))))
         });
         if let Some(Err(Violation(what))) = taken {
-            self.strangers.push((at, what));
+            self.tasks.strangers.push((at, what));
         }
-        self.has_new_receives = true;
+        self.tasks.has_new_receives = true;
     }
 
     /// Ends the connection of a peer that does not follow the protocol.
@@ -67,10 +102,10 @@ impl<D: Device> State<D> {
     /// strangers. What ends them may drive others, and find more.
     #[cold]
     pub(in super::super) fn look_at_inboxes(&mut self) {
-        if std::mem::replace(&mut self.is_looking, true) {
+        if std::mem::replace(&mut self.tasks.is_looking, true) {
             return;
         }
-        let mut ending = std::mem::take(&mut self.ending);
+        let mut ending = std::mem::take(&mut self.tasks.ending);
         ending.retain(|&at| {
             let Some(link) = self.links.get(at) else { return false };
             if self.cq.has_ended(link.qp) {
@@ -82,10 +117,10 @@ impl<D: Device> State<D> {
             })
         });
         // `advance` may have added others.
-        self.ending.append(&mut ending);
-        while let Some((at, what)) = self.strangers.pop() {
+        self.tasks.ending.append(&mut ending);
+        while let Some((at, what)) = self.tasks.strangers.pop() {
             self.refuse(at, what);
         }
-        self.is_looking = false;
+        self.tasks.is_looking = false;
     }
 }
