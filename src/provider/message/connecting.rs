@@ -137,7 +137,7 @@ impl<D: Device> Source for Endpoint<D> {
         self.engine.with(|state| {
             state.advance(at);
             if self.tags {
-                // The inbox has one message after the other, and then the end behind them.
+                // The inbox takes one message after the other. The end is behind the last one.
                 state.drain();
                 state.advance(at);
             } else {

@@ -77,7 +77,7 @@ pub(super) fn describes_endpoint(limits: &Limits, info: InfoRef<'_>) -> bool {
         && info.rx_attr().is_none_or(|rx| is_subset(rx.caps(), most) && fits_rx(limits, rx))
 }
 
-/// All capabilities of an endpoint as an info asks for it. Its parts do not ask for tags by themselves.
+/// All capabilities of an endpoint as an info asks for it. Tags are asked for by `fi_info.caps` alone.
 fn most(limits: &Limits, info: InfoRef<'_>) -> u64 {
     let has_tags = has_tags(info) && !is_shared(Some(info));
     caps(limits, if has_tags { ALL_CAPS } else { CAPS })
