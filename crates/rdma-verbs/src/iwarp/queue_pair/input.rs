@@ -9,8 +9,9 @@ use super::QueuePair;
 use super::ending::End;
 use crate::Completion;
 
-/// Bytes requested from the socket where no payload is expected: many small messages at once.
-const READ: usize = 16 * 1024;
+/// Bytes requested from the socket where no payload is expected: many small messages at once, or one of 16 KiB with its
+/// headers.
+const READ: usize = 20 * 1024;
 /// Bytes requested after a payload that goes straight to its place: its trailer and the headers that follow.
 /// Bytes of the next payload among them have to be copied.
 const REST: usize = 1024;
