@@ -61,8 +61,8 @@ pub trait MessageQueues: QueuePairs {
         Err(Error::Unsupported("shared receive queues"))
     }
 
-    /// Posts sends as [`QueuePairs::post_send`] does, for a consumer that usually polls soon. On the embedded device short
-    /// requests to one queue pair, one after the other, may leave together: with the next poll,
+    /// Posts sends as [`QueuePairs::post_send`] does, for a consumer that usually polls soon. On the embedded device
+    /// requests of up to 24 KiB to one queue pair, one after the other, may leave together: with the next poll,
     /// [`MessageQueues::uncork`], or request that is not of them. If there is no further call, they leave when the peer's
     /// host acknowledges what it has got, or after the time-out of TCP (200 ms, unless the peer is far away). They do not
     /// wait for a consumer that usually polls later.

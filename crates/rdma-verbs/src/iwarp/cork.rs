@@ -1,4 +1,4 @@
-//! The cork: short requests that a consumer posts to one queue pair one after the other leave together.
+//! The cork: requests that a consumer posts to one queue pair one after the other leave together.
 //!
 //! Each `send` of TCP that transmits takes some microseconds, whatever its length. If the socket is told that more
 //! follows (`MSG_MORE`), it keeps what does not fill a segment, and the next `send` transmits both. What is kept leaves
@@ -20,9 +20,11 @@ use crate::QpId;
 const MOST: u32 = 32;
 const MOST_BYTES: usize = 65536;
 /// Maximum payload of a request that may wait, in bytes.
-pub(super) const MAX_PAYLOAD: usize = 8192;
+pub(super) const MAX_PAYLOAD: usize = 24 * 1024;
 /// What a request saves that leaves together with the one before, in nanoseconds.
 const SAVED: i64 = 2000;
+/// It saves a nanosecond more for each so many bytes that it sends: the peer receives them together, too.
+const BYTES: usize = 16;
 /// From which balance on requests wait, and the most and the least that it can be, in nanoseconds.
 const ENOUGH: i64 = 128_000;
 const MOST_BALANCE: i64 = 256_000;
@@ -41,8 +43,10 @@ pub(super) struct Cork {
     /// Number of requests of the group: those that leave together, or would. The first of the series is not among
     /// them.
     group: u32,
-    /// Their payload, in bytes.
+    /// The payload that they send, in bytes.
     bytes: usize,
+    /// What leaving together saves, or would.
+    gain: i64,
     /// Whether those of the group wait.
     waits: bool,
     /// If requests of the group do not wait: how long the consumer was not in a call since the first one.
@@ -74,15 +78,19 @@ impl Cork {
         self.qp = Some(qp);
     }
 
-    /// Adds a request of this length to the series. Returns whether it may wait in the socket; one that may not takes
+    /// Adds a request that sends so many bytes of payload to the series. Returns whether it may wait in the socket; one that may not takes
     /// along what is there. Call [`Cork::added`] when it is posted.
     pub(super) fn add(&mut self, length: usize, clock: impl Fn() -> Instant) -> bool {
         (self.group, self.bytes) = (self.group + 1, self.bytes + length);
         if self.group == 1 {
             self.waits = self.balance >= ENOUGH;
             self.since = Some(clock());
-        } else if !self.waits {
-            self.pass(clock());
+        } else {
+            // It is less than 2^31.
+            self.gain += SAVED + (length / BYTES) as i64;
+            if !self.waits {
+                self.pass(clock());
+            }
         }
         if self.group == MOST || self.bytes >= MOST_BYTES {
             self.end_group(clock());
@@ -125,14 +133,14 @@ impl Cork {
     fn end_group(&mut self, now: Instant) {
         self.pass(now);
         let away = mem::take(&mut self.away);
-        let requests = mem::take(&mut self.group);
-        self.bytes = 0;
+        let gain = mem::take(&mut self.gain);
+        (self.group, self.bytes) = (0, 0);
         if away > AWAY {
             (self.balance, self.saved) = (LEAST_BALANCE, 0);
             return;
         }
         // `AWAY` has a million nanoseconds, so the cast loses nothing.
-        self.saved += i64::from(requests - 1) * SAVED - away.as_nanos() as i64;
+        self.saved += gain - away.as_nanos() as i64;
         if self.saved < 0 {
             self.balance = LEAST_BALANCE.max(self.balance + mem::take(&mut self.saved));
         }
@@ -149,11 +157,13 @@ mod tests {
     struct Consumer {
         cork: Cork,
         now: Instant,
+        /// What each of its requests sends.
+        length: usize,
     }
 
     impl Consumer {
         fn new() -> Self {
-            Self { cork: Cork::default(), now: Instant::now() }
+            Self { cork: Cork::default(), now: Instant::now(), length: 1 }
         }
 
         /// One whose requests wait.
@@ -182,7 +192,7 @@ mod tests {
                 return false;
             }
             assert!(self.cork.is_of(ONE));
-            let waits = self.cork.add(1, || self.now);
+            let waits = self.cork.add(self.length, || self.now);
             // A send that transmits takes longer.
             self.passes(if waits { 0 } else { 3 });
             self.cork.added(waits, || self.now);
@@ -250,6 +260,17 @@ mod tests {
         assert!(Consumer::prompt().waiting(16, 3, 3) < 64);
         assert!(Consumer::prompt().waiting(2, 0, 1) < 256, "one that waits saves nothing");
         assert_eq!(Consumer::prompt().waiting(10, 0, 1001), 1);
+    }
+
+    #[test]
+    fn longer_requests_save_more() {
+        let waiting = |length, between| Consumer { length, ..Consumer::new() }.waiting(10, between, 0);
+        assert_eq!(
+            [waiting(1, 1), waiting(1, 3), waiting(1, 5)].map(|waiting| waiting > 900),
+            [true, false, false]
+        );
+        let [short, long] = [waiting(8192, 3), waiting(MAX_PAYLOAD, 3)];
+        assert!(short < 64 && long > 900, "{short}, {long}");
     }
 
     #[test]

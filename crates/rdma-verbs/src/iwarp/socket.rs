@@ -224,8 +224,9 @@ impl Socket {
     }
 
     fn send_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
+        let keeps = self.keeps;
         self.attempt(|socket| {
-            let sent = memory::send(socket, pieces);
+            let sent = memory::send(socket, pieces, keeps);
             sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })
     }
@@ -468,6 +469,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_kept_leaves_when_it_is_pushed() {
+        let bytes = [7; 16384];
+        let (mut here, there) = connected();
+        let mut arrived = [0; 2 * 16384];
+        here.keep(true);
+        assert_eq!(here.transmit(&[IoSlice::new(&bytes[..20])], false), Taken::Bytes(20));
+        assert_eq!(here.transmit_from_memory(&[Source::from(&bytes[..])]), Taken::Bytes(bytes.len()));
+        here.keep(false);
+        assert_eq!(there.receive(&mut arrived), Err(Errno::AGAIN));
+        here.push();
+        assert_eq!(there.receive(&mut arrived), Ok(20 + bytes.len()));
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn read_by_socket(sources: &[Source<'_>], target: &mut [MaybeUninit<u8>]) -> io:
     let mut done = 0;
     while done < target.len() {
         let rest: Vec<_> = parts(sources, done..target.len()).collect();
-        let taken = done + send(from.as_fd(), &rest)?;
+        let taken = done + send(from.as_fd(), &rest, false)?;
         while done < taken {
             let ((filled, _), _) = net::recv(&to, &mut target[done..taken], RecvFlags::DONTWAIT)?;
             done += filled.len();
@@ -178,13 +178,14 @@ impl<'m> From<&'m [u8]> for Source<'m> {
     }
 }
 
-/// Sends to `socket` without waiting. Returns how many bytes of `sources`, in order, the system took.
+/// Sends to `socket` without waiting. Returns how many bytes of `sources`, in order, the system took. `more`: it may keep
+/// what does not fill a segment until more is sent.
 ///
 /// # Errors
 /// The error of the system: [`io::ErrorKind::WouldBlock`] if it takes none now.
-pub fn send(socket: BorrowedFd<'_>, sources: &[Source<'_>]) -> io::Result<usize> {
+pub fn send(socket: BorrowedFd<'_>, sources: &[Source<'_>], more: bool) -> io::Result<usize> {
     let message = message(sources.as_ptr().cast_mut().cast(), sources.len());
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
     // SAFETY: the descriptor is open for the call (`BorrowedFd`). `message` names vectors that live through
     // the call (a `Source` has the layout of one) and whose bytes are readable. The kernel only reads these and
     // the vectors.

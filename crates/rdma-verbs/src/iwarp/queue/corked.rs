@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::CompletionQueue;
 use crate::iwarp::cork::MAX_PAYLOAD;
-use crate::{QpId, QueuePairs as _, Result, SendRequest};
+use crate::{Operation, QpId, QueuePairs as _, Result, SendRequest};
 
 impl CompletionQueue {
     /// See [`MessageQueues::post_corked`](crate::MessageQueues::post_corked).
@@ -31,7 +31,9 @@ impl CompletionQueue {
             self.cork.begin(qp);
             return self.post_send(qp, requests, more);
         }
-        let waits = self.cork.add(length, Instant::now);
+        let sent = requests.iter().filter(|request| !matches!(request.operation, Operation::Read { .. }));
+        let sent = sent.map(|request| request.payload.len()).sum();
+        let waits = self.cork.add(sent, Instant::now);
         if waits {
             self.with(qp, |pair, ready, sets| pair.post_kept_send(requests, ready, sets))??;
         } else {
