@@ -1,6 +1,6 @@
 /* Contract, section Message endpoints: requests that are posted one after the other leave together, if their poster
  * usually reads its queue soon. */
-#include "message.h"
+#include "offer.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -204,11 +204,53 @@ static void leave_before_end(void)
     }
 }
 
+/* Reads beyond those that may be on the way take nothing along: what waits before them leaves when the queue is read. */
+static void leave_before_reads(void)
+{
+    enum { READS = 32, SIZE = 8000, WINDOWS = 40 };
+    struct offer offer;
+    struct side *client = &offer.pair.client, *server = &offer.pair.server;
+    unsigned late = 0;
+
+    offer_open(&offer, NULL);
+    memcpy(there, pattern(0, SIZE), SIZE);
+    (void)become_prompt(client, server);
+    for (unsigned window = 0; window < WINDOWS; window++) {
+        int64_t start = now_ms();
+
+        post_series(client, server, 1);
+        for (unsigned i = 0; i < READS; i++)
+            CHECK_OK(fi_read(client->ep, here, SIZE, NULL, LOCAL, offer.address, offer.key, CONTEXT(i)));
+        read_series(client->cq, 1, SENT, PATIENCE_MS);
+        for (unsigned i = 0; i < READS;) {
+            struct fi_cq_data_entry entry;
+            ssize_t got = fi_cq_read(client->cq, &entry, 1);
+
+            CHECK_BETWEEN(now_ms(), start, start + PATIENCE_MS);
+            if (got == -FI_EAGAIN) {
+                /* Answers. */
+                (void)fi_cq_read(server->cq, NULL, 0);
+                continue;
+            }
+            CHECK_RET(got, 1);
+            CHECK_INT((uintptr_t)entry.op_context, i);
+            CHECK_INT(entry.flags, WAS_READ);
+            i++;
+        }
+        late += now_ms() - start > SOON_MS;
+        read_series(server->cq, 1, RECEIVED, PATIENCE_MS);
+    }
+    CHECK_BYTES(here, there, SIZE);
+    CHECK_BETWEEN(late, 0, WINDOWS / 2);
+    offer_close(&offer);
+}
+
 static const struct test tests[] = {
     TEST(leave_together, "short messages, one after the other, leave together for whoever then reads the queue"),
     TEST(leave_without_calls, "without a further call they leave within 400 ms, and later ones at once"),
     TEST(leave_in_order, "a message of another endpoint leaves behind them"),
     TEST(leave_beside_sleeper, "at once while another thread sleeps in fi_cq_sread"),
+    TEST(leave_before_reads, "reads that wait for earlier ones keep nothing back"),
     TEST(leave_before_end, "fi_close and fi_shutdown send them first"),
 };
 

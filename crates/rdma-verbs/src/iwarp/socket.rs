@@ -31,6 +31,8 @@ pub(super) struct Socket {
     send_error: Option<Errno>,
     /// See [`Socket::keep`].
     keeps: bool,
+    /// Whether the system may keep bytes that it has taken.
+    has_kept: bool,
     /// The keep-alive time that [`Socket::tune`] has set.
     tuned: Option<Duration>,
     /// Whether the peer is on this host.
@@ -74,8 +76,17 @@ impl Socket {
     /// The socket that `descriptor` is, with the keep-alive time that it has. `active`: this side connects.
     fn new(descriptor: Descriptor, tuned: Option<Duration>, active: bool) -> Self {
         let (maker, tap) = (Maker::this_process(), Tap::new(active));
-        let (keeps, stays_on_host, answers) = (false, false, false);
-        Self { descriptor, maker, send_error: None, keeps, tuned, stays_on_host, answers, tap }
+        Self {
+            descriptor,
+            maker,
+            send_error: None,
+            keeps: false,
+            has_kept: false,
+            tuned,
+            stays_on_host: false,
+            answers: false,
+            tap,
+        }
     }
 
     /// Sets the options of every connection: no delay, and keep-alive probes. These detect that the peer's
@@ -189,8 +200,9 @@ impl Socket {
     /// See [`Wire::transmit`].
     #[inline]
     fn send(&mut self, pieces: &[IoSlice<'_>], more: bool) -> Taken {
-        let flags = if more || self.keeps { SEND_FLAGS | SendFlags::MORE } else { SEND_FLAGS };
-        self.attempt(|socket| match pieces {
+        let more = more || self.keeps;
+        let flags = if more { SEND_FLAGS | SendFlags::MORE } else { SEND_FLAGS };
+        self.attempt(more, |socket| match pieces {
             [piece] => net::send(socket, piece, flags),
             pieces => net::sendmsg(socket, pieces, &mut net::SendAncillaryBuffer::default(), flags),
         })
@@ -198,13 +210,17 @@ impl Socket {
 
     /// Whether the socket keeps what it takes from now on, as if more followed. What does not fill a segment is sent with
     /// later output, by [`Socket::push`], or by the system: when what was sent before is acknowledged, or after a
-    /// time-out (200 ms, unless the peer is far away).
+    /// time-out (200 ms, unless the peer is far away). Memory is kept only where the peer is on this host: in a network it
+    /// is several segments, and only the last one would be kept.
     pub(super) fn keep(&mut self, keep: bool) {
         self.keeps = keep;
     }
 
     /// Sends what the socket keeps.
-    pub(super) fn push(&self) {
+    pub(super) fn push(&mut self) {
+        if !std::mem::take(&mut self.has_kept) {
+            return;
+        }
         // Setting the option has this effect even if it is set. A socket that cannot has lost its connection.
         let _ = sockopt::set_tcp_nodelay(&self.descriptor, true);
     }
@@ -224,22 +240,27 @@ impl Socket {
     }
 
     fn send_from_memory(&mut self, pieces: &[Source<'_>]) -> Taken {
-        let keeps = self.keeps;
-        self.attempt(|socket| {
-            let sent = memory::send(socket, pieces, keeps);
+        let more = self.keeps && self.stays_on_host;
+        self.attempt(more, |socket| {
+            let sent = memory::send(socket, pieces, more);
             sent.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })
     }
 
-    /// Attempts to send by `call`.
+    /// Attempts to send by `call`, which says whether more follows.
     #[inline]
-    fn attempt(&mut self, call: impl Fn(BorrowedFd<'_>) -> rustix::io::Result<usize>) -> Taken {
+    fn attempt(&mut self, more: bool, call: impl Fn(BorrowedFd<'_>) -> rustix::io::Result<usize>) -> Taken {
         if self.send_error.is_some() {
             return Taken::Dead;
         }
         loop {
             match call(self.descriptor.as_fd()) {
-                Ok(count) => return Taken::Bytes(count),
+                Ok(count) => {
+                    if count > 0 {
+                        self.has_kept = more;
+                    }
+                    return Taken::Bytes(count);
+                }
                 Err(Errno::INTR) => {}
                 // Also when the system has no memory for it now: a writable socket tells when.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Taken::Bytes(0),
@@ -423,6 +444,8 @@ fn tune(descriptor: BorrowedFd<'_>, keepalive: Duration) -> rustix::io::Result<(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::super::halves::HALVED;
     use super::*;
 
@@ -476,13 +499,47 @@ mod tests {
         let bytes = [7; 16384];
         let (mut here, there) = connected();
         let mut arrived = [0; 2 * 16384];
+        let mut receive = |expected: usize| {
+            let mut seen = 0;
+            while seen < expected {
+                seen += there.receive(&mut arrived).unwrap_or(0);
+            }
+            assert_eq!((seen, there.receive(&mut arrived)), (expected, Err(Errno::AGAIN)));
+        };
+        // The system sends it by itself after 200 ms.
+        let was_prompt = (0..10).any(|_| {
+            let since = Instant::now();
+            here.keep(true);
+            assert_eq!(here.transmit(&[IoSlice::new(&bytes[..20])], false), Taken::Bytes(20));
+            assert_eq!(here.transmit_from_memory(&[Source::from(&bytes[..])]), Taken::Bytes(bytes.len()));
+            here.keep(false);
+            let is_prompt = {
+                receive(0);
+                since.elapsed() < Duration::from_millis(100)
+            };
+            here.push();
+            receive(20 + bytes.len());
+            is_prompt
+        });
+        assert!(was_prompt);
+        // Output that is not kept takes along what is.
         here.keep(true);
-        assert_eq!(here.transmit(&[IoSlice::new(&bytes[..20])], false), Taken::Bytes(20));
         assert_eq!(here.transmit_from_memory(&[Source::from(&bytes[..])]), Taken::Bytes(bytes.len()));
         here.keep(false);
-        assert_eq!(there.receive(&mut arrived), Err(Errno::AGAIN));
-        here.push();
-        assert_eq!(there.receive(&mut arrived), Ok(20 + bytes.len()));
+        assert_eq!(here.transmit(&[IoSlice::new(&bytes[..20])], false), Taken::Bytes(20));
+        assert!(!here.has_kept);
+        receive(20 + bytes.len());
+    }
+
+    #[test]
+    fn memory_is_not_kept_in_a_network() {
+        let bytes = [7; 16384];
+        let (_client, mut accepted) = connected();
+        accepted.keep(true);
+        assert_eq!(accepted.transmit_from_memory(&[Source::from(&bytes[..])]), Taken::Bytes(bytes.len()));
+        assert!(!accepted.has_kept);
+        assert_eq!(accepted.transmit(&[IoSlice::new(&bytes)], false), Taken::Bytes(bytes.len()));
+        assert!(accepted.has_kept);
     }
 
     #[test]

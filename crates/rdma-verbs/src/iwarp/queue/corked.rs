@@ -34,13 +34,14 @@ impl CompletionQueue {
         let sent = requests.iter().filter(|request| !matches!(request.operation, Operation::Read { .. }));
         let sent = sent.map(|request| request.payload.len()).sum();
         let waits = self.cork.add(sent, Instant::now);
-        if waits {
-            self.with(qp, |pair, ready, sets| pair.post_kept_send(requests, ready, sets))??;
+        let posted = if waits {
+            self.with(qp, |pair, ready, sets| pair.post_kept_send(requests, ready, sets))
+                .and_then(|posted| posted)
         } else {
-            self.post_send(qp, requests, more)?;
-        }
+            self.post_send(qp, requests, more)
+        };
         self.cork.added(waits, Instant::now);
-        Ok(())
+        posted
     }
 
     /// Sends what waits in a socket: the consumer polls.
@@ -53,9 +54,9 @@ impl CompletionQueue {
     }
 
     #[inline]
-    fn push(&self, keeping: Option<QpId>) {
-        if let Some(pair) = keeping.and_then(|qp| self.pair(qp)) {
-            pair.push_output();
+    fn push(&mut self, keeping: Option<QpId>) {
+        if let Some(Ok(at)) = keeping.map(|qp| self.position(qp)) {
+            self.pairs[at].push_output();
         }
     }
 }

@@ -11,7 +11,10 @@ use crate::Completion;
 
 /// Bytes requested from the socket where no payload is expected: many small messages at once, or one of 16 KiB with its
 /// headers.
-const READ: usize = 20 * 1024;
+const READ: usize = 17 * 1024;
+/// Shortest payload that goes straight to its place behind what such a call had of it, and shows that large payloads follow
+/// each other: the rest of a message of 32 KiB.
+const BULK: usize = 12 * 1024;
 /// Bytes requested after a payload that goes straight to its place: its trailer and the headers that follow.
 /// Bytes of the next payload among them have to be copied.
 const REST: usize = 1024;
@@ -49,7 +52,7 @@ impl QueuePair {
                 // A call for several segments counts as several rounds.
                 rounds = rounds.saturating_sub(count / SEGMENT);
                 let placed = count.min(straight);
-                self.bulk = placed >= READ || self.bulk && count == asked;
+                self.bulk = placed >= BULK || self.bulk && count == asked;
                 self.take_straight(placed, scratch, count, &mut counting)
             };
             if let Err(fault) = taken {

@@ -87,14 +87,14 @@ impl QueuePair {
     }
 
     /// Posts sends as [`QueuePair::post_send`] does. The socket keeps what it takes of them, as far as that does not fill a
-    /// segment, up to the next output or [`QueuePair::push_output`].
+    /// segment, up to the next output or [`QueuePair::push_output`]. But it keeps nothing if other output precedes them.
     pub(in super::super) fn post_kept_send(
         &mut self,
         requests: &[SendRequest<'_>],
         ready: &mut VecDeque<Completion>,
         sets: PollSets<'_>,
     ) -> Result<()> {
-        self.keep_output(true);
+        self.keep_output(self.machine.is_drained());
         let posted = self.post_send(requests, false, ready, sets);
         self.keep_output(false);
         posted
@@ -107,8 +107,8 @@ impl QueuePair {
     }
 
     /// Sends what the socket keeps.
-    pub(in super::super) fn push_output(&self) {
-        if let Some(socket) = &self.socket {
+    pub(in super::super) fn push_output(&mut self) {
+        if let Some(socket) = &mut self.socket {
             socket.push();
         }
     }
