@@ -18,16 +18,20 @@ system_calls_in() {
 compare_calls() {
     local name=$1 before few many now
     before=$(sed -n "s/^$name //p" "$system_calls_file")
-    few=$(system_calls_in "$1" "$2" 100 "$3")
-    many=$(system_calls_in "$1" "$2" 300 "$3")
-    now=$(((many - few) / 20))
-    echo "$name: $((now / 10)).$((now % 10)) system calls, ${before:?no line of $name in $system_calls_file} in $system_calls_file"
-    # A thread may have been awake a few times.
-    if ((now < before * 10 - 3 || now > before * 10 + 3)); then
-        echo "error: that differs. $logs/system-calls-$1-300 has them; with a good reason, write the new number"
-        return 1
-    fi
-    echo "1 passed, 0 failed"
+    # A thread may have been awake a few times. If one of the two runs waited longer for its connection than the other,
+    # which asks the socket each time, that counts as well: a busy machine gets three attempts.
+    for _ in 1 2 3; do
+        few=$(system_calls_in "$1" "$2" 100 "$3")
+        many=$(system_calls_in "$1" "$2" 300 "$3")
+        now=$(((many - few) / 20))
+        echo "$name: $((now / 10)).$((now % 10)) system calls, ${before:?no line of $name in $system_calls_file} in $system_calls_file"
+        if ((now >= before * 10 - 3 && now <= before * 10 + 3)); then
+            echo "1 passed, 0 failed"
+            return
+        fi
+    done
+    echo "error: that differs. $logs/system-calls-$1-300 has them; with a good reason, write the new number"
+    return 1
 }
 
 system_calls() {
