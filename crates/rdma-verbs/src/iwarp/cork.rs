@@ -2,7 +2,7 @@
 //!
 //! Each `send` of TCP that transmits takes some microseconds, whatever its length. If the socket is told that more
 //! follows (`MSG_MORE`), it keeps what does not fill a segment, and the next `send` transmits both. What is kept leaves
-//! with the next request that does not wait, with the next poll, or before a request to another queue pair, so that
+//! with the next output that does not wait, with the next poll, or before a request to another queue pair, so that
 //! requests leave in the order in which they are posted, whatever the connection. If there is no further call, the
 //! system transmits when the peer's host acknowledges what it has got, or after the time-out of TCP: 200 ms, unless the
 //! peer is far away.

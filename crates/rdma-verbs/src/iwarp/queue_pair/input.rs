@@ -12,8 +12,8 @@ use crate::Completion;
 /// Bytes requested from the socket where no payload is expected: many small messages at once, or one of 16 KiB with its
 /// headers.
 const READ: usize = 17 * 1024;
-/// Shortest payload that goes straight to its place behind what such a call had of it, and shows that large payloads follow
-/// each other: the rest of a message of 32 KiB.
+/// A payload of so many bytes that goes straight to its place shows that large payloads follow each other. Of a message of
+/// 32 KiB, one call of [`READ`] bytes leaves more than that.
 const BULK: usize = 12 * 1024;
 /// Bytes requested after a payload that goes straight to its place: its trailer and the headers that follow.
 /// Bytes of the next payload among them have to be copied.
