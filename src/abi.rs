@@ -58,8 +58,8 @@ pub use object::{
 };
 pub use ops::{
     CmOps, CntrAttr, CntrOps, Control, CqAttr, CqOps, DomainOps, EndpointOps, EqAttr, EqOps, FabricOps, Fid,
-    IOV_LIMIT, MemoryPiece, MessageOps, MessageReceive, MessageSend, Registration, RemotePiece, RmaCall,
-    RmaOps, StatsOps, StreamOps, TaggedOps, Tags, USER_EVENT_LIMIT,
+    IOV_LIMIT, MemoryPiece, MessageOps, MessageReceive, MessageSend, PayloadPlaces, Registration,
+    RemotePiece, RmaCall, RmaOps, StatsOps, StreamOps, TaggedOps, Tags, USER_EVENT_LIMIT,
 };
 pub use option::OptionOut;
 pub use provider::{NAME, Provider, entry};

@@ -164,7 +164,10 @@ impl New<sys::fid_domain> {
     /// Creates a domain.
     pub fn domain<T: DomainOps>(value: Arc<T>) -> Self {
         let fid = sys::fid_domain {
-            fid: new_fid::<sys::fid_domain, T>(sys::FI_CLASS_DOMAIN),
+            fid: sys::fid {
+                ops: ops::payload_places::fid_table::<T>().cast_mut(),
+                ..new_fid::<sys::fid_domain, T>(sys::FI_CLASS_DOMAIN)
+            },
             ops: ops::domain::table::<T>().cast_mut(),
             mr: ops::mr::table::<T>().cast_mut(),
         };
@@ -180,7 +183,7 @@ impl New<sys::fid_ep> {
         Self::with_data(fid, data, value)
     }
 
-    /// Creates an endpoint of messages, with tags or without.
+    /// Creates an endpoint of messages, with the calls with tags or without.
     pub fn message_endpoint<T>(value: Arc<T>, tags: bool) -> Self
     where
         T: EndpointOps + CmOps + MessageOps + RmaOps + TaggedOps + StatsOps,

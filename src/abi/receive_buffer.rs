@@ -4,7 +4,7 @@ use std::slice;
 
 use super::Place;
 
-/// Memory for one receive. Whoever posts its place keeps it until the request is complete, or its queue pair is
+/// Memory for one receive, or for what one request sends. Whoever posts its place keeps it until the request is complete, or its queue pair is
 /// destroyed or [given up](rdma_verbs::MessageQueues::give_up), and looks at the bytes not before that.
 #[derive(Debug)]
 pub struct ReceiveBuffer(*mut [u8]);

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::abi::info::{DomainAttr, RxAttr};
 use crate::abi::{
     CntrAttr, CqAttr, DomainOps, Errno, Fid, InfoRef, NewCompletionQueue, NewCounter, NewEndpoint,
-    NewMemoryRegion, NewSharedReceive, Registration, Result,
+    NewMemoryRegion, NewSharedReceive, PayloadPlaces, Registration, Result,
 };
 use rdma_verbs::process::Maker;
 use rdma_verbs::{Device, iwarp};
@@ -65,7 +65,12 @@ impl<D: Device> Domain<D> {
     /// Whether streams may share memory with peers on this host. A process that chose an RDMA device stays on
     /// it.
     pub(super) fn shares_memory() -> bool {
-        Config::get().shared_memory && TypeId::of::<D>() == TypeId::of::<iwarp::Device>()
+        Config::get().shared_memory && Self::is_embedded()
+    }
+
+    /// Whether the device is the embedded one.
+    fn is_embedded() -> bool {
+        TypeId::of::<D>() == TypeId::of::<iwarp::Device>()
     }
 
     /// The engine of its message endpoints.
@@ -114,7 +119,8 @@ impl<D: Device> DomainOps for Domain<D> {
     fn endpoint(self: &Arc<Self>, info: InfoRef<'_>) -> Result<NewEndpoint> {
         if message::info::is_of_messages(info) {
             let endpoint = message::endpoint::Endpoint::open(self, info)?;
-            return Ok(NewEndpoint::message_endpoint(endpoint, message::info::has_tags(info)));
+            let sends_tags = endpoint.sends_tags();
+            return Ok(NewEndpoint::message_endpoint(endpoint, sends_tags));
         }
         Ok(NewEndpoint::stream_endpoint(Endpoint::open(Arc::clone(self), info)?))
     }
@@ -131,6 +137,15 @@ impl<D: Device> DomainOps for Domain<D> {
 
     fn cntr_open(self: &Arc<Self>, attributes: CntrAttr) -> Result<NewCounter> {
         Ok(NewCounter::counter(Counter::open(self.engine()?, attributes, self.children.join())?))
+    }
+
+    fn place_payloads(&self, places: PayloadPlaces) -> Result<()> {
+        // An RDMA device takes receives in registered memory only.
+        if !Self::is_embedded() || !message::rxm::bounds_messages() {
+            return Err(Errno::ENOSYS);
+        }
+        self.engine()?.lock().payload_places = Some(places);
+        Ok(())
     }
 
     fn register(self: &Arc<Self>, registration: Registration<'_>) -> Result<NewMemoryRegion> {

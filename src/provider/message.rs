@@ -38,6 +38,7 @@ mod operation;
 mod posting;
 mod queues;
 pub(super) mod region;
+pub(super) mod rxm;
 pub(super) mod shared_receive;
 mod statistics;
 mod tagged;

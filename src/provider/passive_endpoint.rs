@@ -93,7 +93,8 @@ impl<D: Device> PassiveEndpoint<D> {
             let tags = message::info::has_tags(self.info.as_ref());
             return match Hello::decode(data) {
                 Some(hello) if hello.tags == tags => {
-                    Ok((PeerEndpoint::Messages { tags }, hello.user_data.to_vec()))
+                    let number = message::rxm::number_in_request(hello.user_data);
+                    Ok((PeerEndpoint::Messages { tags, number }, hello.user_data.to_vec()))
                 }
                 Some(_) => Err(("one side has tags".to_owned(), self.hello(&[]))),
                 None => Err(("not the data of a message endpoint".to_owned(), self.hello(&[]))),

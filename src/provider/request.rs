@@ -28,8 +28,8 @@ pub(super) struct Request<D: Device> {
 pub(super) enum PeerEndpoint {
     /// A stream: the peer's connection parameters, and the initial sizes of an endpoint that accepts it.
     Stream(Peer, Sizes),
-    /// Messages, with tags or without.
-    Messages { tags: bool },
+    /// Messages, with tags or without, and the [number](super::message::rxm) of this side.
+    Messages { tags: bool, number: Option<i32> },
 }
 
 /// The parts that accepting or rejecting consumes.
@@ -65,7 +65,15 @@ impl<D: Device> Request<D> {
 
     /// Whether the peer has a message endpoint of this kind.
     pub(super) fn is_of_messages(&self, with_tags: bool) -> bool {
-        matches!(self.peer, PeerEndpoint::Messages { tags } if tags == with_tags)
+        matches!(self.peer, PeerEndpoint::Messages { tags, .. } if tags == with_tags)
+    }
+
+    /// By which number the peer knows this side, if it is `ofi_rxm`.
+    pub(super) fn number(&self) -> Option<i32> {
+        match self.peer {
+            PeerEndpoint::Messages { number, .. } => number,
+            PeerEndpoint::Stream(..) => None,
+        }
     }
 
     /// Passes it to the endpoint that is opened for it. `false` if another one has it.

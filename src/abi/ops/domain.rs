@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use super::{CntrAttr, CqAttr, Fid, Registration, Slot};
+use super::{CntrAttr, CqAttr, Fid, PayloadPlaces, Registration, Slot};
 use crate::abi::info::{InfoRef, RxAttr};
 use crate::abi::object::{
     DomainState, FidStruct, New, NewCompletionQueue, NewCounter, NewEndpoint, NewMemoryRegion,
@@ -59,6 +59,16 @@ pub trait DomainOps: Fid {
     /// `-FI_EBADFLAGS`, `-FI_ENOMEM`.
     fn register(self: &Arc<Self>, registration: Registration<'_>) -> Result<NewMemoryRegion> {
         let _ = registration;
+        Err(Errno::ENOSYS)
+    }
+
+    /// `fi_set_ops` of `ofi_rxm`: payload of endpoints and shared receive contexts that are opened from now on goes where
+    /// it tells.
+    ///
+    /// # Errors
+    /// `-FI_ENOSYS`: it does not.
+    fn place_payloads(&self, places: PayloadPlaces) -> Result<()> {
+        let _ = places;
         Err(Errno::ENOSYS)
     }
 }

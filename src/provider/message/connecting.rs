@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::endpoint::{Endpoint, Phase};
 use super::engine::State;
 use super::inbox::Inbox;
+use super::rxm;
 use crate::abi::{CmOps, Errno, ErrorEvent, Event, Result, constants};
 use crate::provider::config::Config;
 use crate::provider::error::errno_of;
@@ -84,6 +85,9 @@ impl<D: Device> State<D> {
                 return Some((Reason::BadOffer.codes(), Vec::new()));
             }
         };
+        if let (Some(headers), false) = (&mut link.headers, link.is_passive) {
+            headers.number = rxm::number_in_reply(&data);
+        }
         link.phase = Phase::Connected;
         link.binding.push(Event::Connected { fid: link.binding.fid(), data });
         None

@@ -13,12 +13,13 @@ use super::inbox::{self, Inbox};
 use super::info::{self, DEFAULT_SIZE, READS};
 use super::limits::SPARE;
 use super::operation::{Kind, Operations};
+use super::rxm::Headers;
 use super::shared_receive::{BoundReceives, SharedReceive};
 use super::statistics::{self, Statistics};
 use crate::abi::info::{RxAttr, TxAttr};
 use crate::abi::{
-    AnyFid, CmOps as _, Control, EndpointOps, Errno, Fid, FidHandle, InfoRef, OptionOut, Result, UserContext,
-    constants,
+    AnyFid, CmOps as _, Control, EndpointOps, Errno, Fid, FidHandle, InfoRef, OptionOut, PayloadPlaces,
+    Result, UserContext, constants,
 };
 use crate::provider::children::Child;
 use crate::provider::config::Config;
@@ -44,6 +45,8 @@ pub(in super::super) struct Endpoint<D: Device> {
     pub(super) sizes: Sizes,
     /// Whether its messages have tags.
     pub(super) tags: bool,
+    /// Set if it is an endpoint of an [`ofi_rxm`](super::rxm) that tells where payload goes.
+    pub(super) payload_places: Option<PayloadPlaces>,
     /// Its index in the engine, once it is enabled.
     pub(super) link: OnceLock<usize>,
     pub(super) setup: Mutex<Setup<D>>,
@@ -126,8 +129,10 @@ pub(super) struct Link {
     pub(super) statistics: Statistics,
     /// Index of the shared receive context in the engine.
     pub(super) shared: Option<usize>,
-    /// Set if its messages have tags.
+    /// Set on an endpoint with tags.
     pub(super) inbox: Option<Box<Inbox>>,
+    /// Set on an endpoint of an [`ofi_rxm`](super::rxm) that tells where payload goes.
+    pub(super) headers: Option<Box<Headers>>,
     pub(super) binding: Binding,
 }
 
@@ -166,6 +171,7 @@ impl<D: Device> Endpoint<D> {
         if !info::describes_endpoint(&engine.limits, info) {
             return Err(Errno::ENODATA);
         }
+        let payload_places = engine.lock().payload_places.filter(|_| !tags);
         let size = |asked: usize| if asked == 0 { DEFAULT_SIZE } else { asked };
         let sizes = Sizes {
             tx: size(info.tx_attr().map_or(0, TxAttr::size)),
@@ -197,9 +203,15 @@ impl<D: Device> Endpoint<D> {
             maker: Maker::this_process(),
             sizes,
             tags,
+            payload_places,
             link: OnceLock::new(),
             setup: Mutex::new(setup),
         }))
+    }
+
+    /// Whether it has the calls that send with tags.
+    pub(in super::super) fn sends_tags(&self) -> bool {
+        self.tags || self.payload_places.is_some()
     }
 
     /// Its place in the engine.
@@ -242,6 +254,8 @@ impl<D: Device> Endpoint<D> {
                 state.cq.destroy_qp(qp);
                 return Err(error);
             }
+            let number = self.request.as_ref().and_then(|request| request.number());
+            let headers = self.payload_places.map(|_| Box::new(Headers::new(number)));
             // Checked above.
             let binding = setup.binding.take().ok_or(Errno::ENOEQ)?;
             let counters = std::mem::take(&mut setup.counters);
@@ -268,6 +282,7 @@ impl<D: Device> Endpoint<D> {
                 statistics: Statistics::default(),
                 shared,
                 inbox,
+                headers,
                 binding,
             });
             state.with_inbox(at, Inbox::expect_header);

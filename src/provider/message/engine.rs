@@ -22,7 +22,7 @@ use super::limits::Limits;
 use super::operation::{Entry, Kind, Operations, remote_write};
 use super::queues::Queues;
 use super::waiter::Waiter;
-use crate::abi::{CompletionsOut, Errno, Result, UserContext};
+use crate::abi::{CompletionsOut, Errno, PayloadPlaces, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
     ANY_DEPTH, Completion, CompletionKind, CompletionQueue, Connections, Device, MessageQueues, QpId,
@@ -69,6 +69,8 @@ pub(in super::super) struct State<D: Device> {
     lingering: Vec<Lingering>,
     /// What the inboxes of endpoints have left to do.
     pub(super) tasks: InboxTasks,
+    /// Who tells where payload goes, for endpoints that are opened from now on.
+    pub(in super::super) payload_places: Option<PayloadPlaces>,
     attached: bool,
     /// Whether callers may sleep.
     notifies: bool,
@@ -131,6 +133,7 @@ impl<D: Device> Engine<D> {
             waiters: Slab::new(),
             lingering: Vec::new(),
             tasks: InboxTasks::default(),
+            payload_places: None,
             attached: false,
             notifies: false,
             has_unwatched: false,
@@ -300,6 +303,11 @@ impl<D: Device> State<D> {
             return;
         };
         link.ended(done.kind);
+        if let Some(headers) = &mut link.headers
+            && !done.kind.is_receive()
+        {
+            headers.ended(id);
+        }
         if is_remote_write && done.failure.is_none() {
             let entry = remote_write(done.context, length, immediate);
             return link.report_remote_write(entry, &mut self.queues, &mut self.cq);

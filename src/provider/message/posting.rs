@@ -8,6 +8,7 @@ use super::engine::{NO_OPERATION, State, id_of};
 use super::limits::{OP_FLAGS, OWN_FLAGS};
 use super::operation::{Kind, Operation};
 use super::region::stag_of;
+use super::rxm::ReceivePlaces;
 use crate::abi::{
     Errno, MESSAGE_IOV_LIMIT, MessageOps, MessageReceive, MessageSend, Place, RemotePiece, Result, RmaCall,
     RmaOps, constants,
@@ -33,7 +34,7 @@ pub(super) const RECV_FLAGS: u64 = constants::FI_COMPLETION | constants::FI_MORE
 const UNREAD: Duration = Duration::from_secs(1);
 
 /// A read of no bytes, whose answer says that the peer has taken what was sent before it.
-const FLUSH: Request = Request::Read { remote: RemoteAddress { key: 0, address: 0 } };
+pub(super) const FLUSH: Request = Request::Read { remote: RemoteAddress { key: 0, address: 0 } };
 
 /// The buffer of a receive in these places.
 pub(super) fn buffer_of(places: &[Place]) -> Buffer<'_> {
@@ -56,7 +57,7 @@ pub(super) fn check_receive_flags(flags: u64) -> Result<()> {
 
 impl<D: Device> Endpoint<D> {
     /// The flags of a call that sends, or those of the endpoint for a call without, if it may be made now.
-    fn send_flags(&self, flags: Option<u64>, link: &Link) -> Result<u64> {
+    pub(super) fn send_flags(&self, flags: Option<u64>, link: &Link) -> Result<u64> {
         let flags = flags.unwrap_or(self.sizes.tx_flags);
         if flags & !SEND_FLAGS != 0 {
             return Err(Errno::EBADFLAGS);
@@ -69,7 +70,7 @@ impl<D: Device> Endpoint<D> {
     }
 
     /// Posts the requests of one operation, or counts a call that has to come again.
-    fn post(
+    pub(super) fn post(
         &self,
         state: &mut State<D>,
         at: usize,
@@ -129,7 +130,7 @@ impl<D: Device> Endpoint<D> {
 
     /// Whether a read has to follow a send or a write, so that its completion says that the peer has taken
     /// the data. On a device that accesses memory by itself, the completion of every request says so.
-    fn needs_flush(&self, flags: u64) -> bool {
+    pub(super) fn needs_flush(&self, flags: u64) -> bool {
         flags & constants::FI_DELIVERY_COMPLETE != 0 && !self.engine.limits.is_direct
     }
 
@@ -158,7 +159,7 @@ impl<D: Device> Endpoint<D> {
 
     /// Posts a send or a write of one piece, with the read behind it that `FI_DELIVERY_COMPLETE` needs.
     #[inline(always)]
-    fn post_one(
+    pub(super) fn post_one(
         &self,
         state: &mut State<D>,
         at: usize,
@@ -187,11 +188,11 @@ fn mark(requests: &mut [SendRequest<'_>], id: u64, signaled: bool) {
 }
 
 /// A request of an operation, which is marked when it is posted.
-fn request<'a>(operation: Request, payload: Payload<'a>) -> SendRequest<'a> {
+pub(super) fn request<'a>(operation: Request, payload: Payload<'a>) -> SendRequest<'a> {
     SendRequest { id: 0, signaled: true, operation, payload }
 }
 
-fn send(data: Option<u64>) -> Request {
+pub(super) fn send(data: Option<u64>) -> Request {
     Request::Send { immediate: data, invalidate: None, solicited: false }
 }
 
@@ -201,7 +202,7 @@ fn remote(piece: &RemotePiece) -> RemoteAddress {
 
 impl Link {
     /// Whether the connection takes something now.
-    fn may_post(&mut self) -> Result<()> {
+    pub(super) fn may_post(&mut self) -> Result<()> {
         match self.phase {
             Phase::Connected => Ok(()),
             Phase::Connecting => Err(Errno::EAGAIN),
@@ -222,7 +223,7 @@ impl Link {
 }
 
 /// The bytes of places, at most `most`, that are to be taken before the call returns.
-fn copied(places: &[Place], most: usize) -> Result<Vec<u8>> {
+pub(super) fn copied(places: &[Place], most: usize) -> Result<Vec<u8>> {
     let length: usize = places.iter().map(Place::len).sum();
     if length > most {
         return Err(Errno::EMSGSIZE);
@@ -251,8 +252,10 @@ impl<D: Device> MessageOps for Endpoint<D> {
             if link.receives >= self.sizes.rx {
                 return Err(Errno::EAGAIN);
             }
+            let with_payload =
+                self.payload_places.and_then(|places| ReceivePlaces::with_payload(places, &receive));
             let mut operation = Operation::new(Kind::Recv, receive.context, flags);
-            let buffer = buffer_of(receive.buffers);
+            let buffer = buffer_of(with_payload.as_ref().map_or(receive.buffers, ReceivePlaces::as_slice));
             // At most 2^32 - 1, or the device refuses it.
             operation.room = buffer.len() as u32;
             let place = link.operations.insert(operation);
@@ -333,13 +336,25 @@ impl<D: Device> Endpoint<D> {
             return Err(Errno::EMSGSIZE);
         }
         let slices = [IoSlice::new(message)];
-        let operation = Operation { is_injected: true, ..Operation::new(kind_of(tag), NO_CONTEXT, 0) };
         if self.tags {
+            let operation = Operation { is_injected: true, ..Operation::new(kind_of(tag), NO_CONTEXT, 0) };
             let payload = Payload::Inline(&slices);
             return self.post_with_header(state, at, 0, operation, (tag, data), payload);
         }
-        let mut requests = [request(send(data), Payload::Inline(&slices))];
-        self.post(state, at, operation, &mut requests, false)
+        self.inject_pieces(state, at, data, &slices)
+    }
+
+    /// Sends a copy of a message in pieces, which is not reported.
+    #[inline(always)]
+    pub(super) fn inject_pieces(
+        &self,
+        state: &mut State<D>,
+        at: usize,
+        data: Option<u64>,
+        pieces: &[IoSlice<'_>],
+    ) -> Result<()> {
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, NO_CONTEXT, 0) };
+        self.post(state, at, operation, &mut [request(send(data), Payload::Inline(pieces))], false)
     }
 
     /// Sends a message on an endpoint with tags: a header with the tag and the data of the message, and its payload,

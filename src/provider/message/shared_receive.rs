@@ -7,8 +7,11 @@ use parking_lot::Mutex;
 use super::engine::{Engine, SharedReceives, shared_id_of};
 use super::operation::{Kind, Operation, Operations};
 use super::posting::{buffer_of, check_receive_flags, errno_of_post};
+use super::rxm::ReceivePlaces;
 use crate::abi::info::RxAttr;
-use crate::abi::{CmOps, EndpointOps, Errno, Fid, MessageOps, MessageReceive, Result, UserContext};
+use crate::abi::{
+    CmOps, EndpointOps, Errno, Fid, MessageOps, MessageReceive, PayloadPlaces, Result, UserContext,
+};
 use crate::provider::children::Child;
 use crate::provider::error::errno_of;
 use rdma_verbs::{Device, MessageQueues as _, RecvQueue, RecvRequest};
@@ -23,6 +26,8 @@ pub(in super::super) struct SharedReceive<D: Device> {
     size: usize,
     /// Flags of receives whose calls have none.
     flags: u64,
+    /// As for an [endpoint](super::endpoint::Endpoint).
+    payload_places: Option<PayloadPlaces>,
     membership: Mutex<Option<Child>>,
 }
 
@@ -43,8 +48,10 @@ impl<D: Device> SharedReceive<D> {
         // The limit has 32 bits.
         let srq = state.cq.create_srq(engine.pd(), size as u32).map_err(errno_of)?;
         let at = state.shared.insert(SharedReceives { srq, operations: Operations::default(), users: 0 });
+        let payload_places = state.payload_places;
         drop(state);
-        Ok(Arc::new(Self { engine, at, size, flags, membership: Mutex::new(Some(membership)) }))
+        let membership = Mutex::new(Some(membership));
+        Ok(Arc::new(Self { engine, at, size, flags, payload_places, membership }))
     }
 }
 
@@ -75,8 +82,10 @@ impl<D: Device> MessageOps for SharedReceive<D> {
         check_receive_flags(flags)?;
         self.engine.with(|state| {
             let shared = &mut state.shared[self.at];
+            let with_payload =
+                self.payload_places.and_then(|places| ReceivePlaces::with_payload(places, &receive));
             let mut operation = Operation::new(Kind::Recv, receive.context, flags);
-            let buffer = buffer_of(receive.buffers);
+            let buffer = buffer_of(with_payload.as_ref().map_or(receive.buffers, ReceivePlaces::as_slice));
             // It is at most 2^32 - 1, or the device refuses it.
             operation.room = buffer.len() as u32;
             let at = shared.operations.insert(operation);

@@ -13,6 +13,9 @@ const SEARCH_FLAGS: u64 = constants::FI_PEEK | constants::FI_CLAIM | constants::
 
 impl<D: Device> TaggedOps for Endpoint<D> {
     fn post_tagged_recv(&self, tags: Tags, receive: MessageReceive<'_>) -> Result<()> {
+        if !self.tags {
+            return Err(Errno::ENOSYS);
+        }
         let flags = receive.flags.unwrap_or(self.sizes.rx_flags);
         if flags & !(RECV_FLAGS | SEARCH_FLAGS) != 0 {
             return Err(Errno::EBADFLAGS);
@@ -47,12 +50,22 @@ impl<D: Device> TaggedOps for Endpoint<D> {
 
     fn post_tagged_send(&self, tag: u64, send: MessageSend<'_>) -> Result<()> {
         let at = self.link()?;
-        self.engine.with(|state| self.post_message(state, at, Some(tag), &send))
+        self.engine.with(|state| {
+            if self.tags {
+                return self.post_message(state, at, Some(tag), &send);
+            }
+            self.post_for_rxm(state, at, tag, &send)
+        })
     }
 
     fn tagged_inject(&self, tag: u64, message: &[u8], data: Option<u64>) -> Result<()> {
         let at = self.link()?;
-        self.engine.with(|state| self.inject_message(state, at, Some(tag), message, data))
+        self.engine.with(|state| {
+            if self.tags {
+                return self.inject_message(state, at, Some(tag), message, data);
+            }
+            self.inject_for_rxm(state, at, tag, message, data)
+        })
     }
 }
 
