@@ -71,6 +71,8 @@ extern const struct section message_rdma_section;
 extern const struct section message_rdma_ends_section;
 extern const struct section message_rdma_shared_section;
 extern const struct section message_rdma_drivers_section;
+extern const struct section message_rxm_section;
+extern const struct section message_rxm_tags_section;
 extern const struct section headers_section;
 
 /* The number of mappings of memory that this process shares with a peer. A connection with both ends in it has

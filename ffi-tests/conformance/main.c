@@ -19,6 +19,7 @@ static const struct section *const sections[] = {
     &message_tags_section, &message_tag_queues_section, &message_unexpected_section,
     &message_tag_entries_section, &message_tag_held_section, &message_tag_waits_section,
     &message_tag_orders_section, &message_tag_strangers_section,
+    &message_rxm_section, &message_rxm_tags_section,
     &message_rdma_section, &message_rdma_ends_section, &message_rdma_shared_section,
     &message_rdma_drivers_section, &headers_section,
 };
