@@ -14,7 +14,7 @@ use crate::abi::buffer::text;
 use crate::abi::completion::UserContext;
 use crate::abi::{Errno, MESSAGE_IOV_LIMIT, Place, ffi_boundary, sys};
 
-/// The first libfabric whose interface is taken part in.
+/// The first libfabric in whose interface this provider takes part.
 const FIRST_VERSION: u32 = sys::version(1, 15);
 /// Its name.
 const DYNAMIC_RECEIVES: &str = "ofix_dynamic_rbuf_v2";

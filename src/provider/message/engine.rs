@@ -69,7 +69,7 @@ pub(in super::super) struct State<D: Device> {
     lingering: Vec<Lingering>,
     /// What the inboxes of endpoints have left to do.
     pub(super) tasks: InboxTasks,
-    /// Who tells where payload goes, for endpoints that are opened from now on.
+    /// The function that tells where payload goes, for endpoints that are opened from now on.
     pub(in super::super) payload_places: Option<PayloadPlaces>,
     attached: bool,
     /// Whether callers may sleep.

@@ -33,7 +33,7 @@ const UNMATCHED: u8 = 6;
 /// The operation `ofi_op_tagged`.
 const TAGGED: u8 = 1;
 
-/// What such an endpoint has beside other message endpoints.
+/// What such an endpoint has and other message endpoints do not.
 #[derive(Default)]
 pub(super) struct Headers {
     /// By which number the peer knows this side; `None`: it has not told that, or is not `ofi_rxm`.
@@ -54,7 +54,7 @@ impl Headers {
     }
 }
 
-/// Whether no message is longer than the memory behind a header. With this parameter `ofi_rxm` may send such ones.
+/// Whether every message fits into the memory behind a header. With this parameter `ofi_rxm` may send longer ones.
 pub(in super::super) fn bounds_messages() -> bool {
     std::env::var_os("FI_OFI_RXM_EAGER_LIMIT").is_none()
 }
