@@ -13,12 +13,18 @@ use rdma_verbs::{Signal, WaitSet};
 /// `fi_trywait`. Whoever polls for short messages finds one before.
 const QUIET: u32 = 64;
 
+/// After so many reads since `fi_trywait` that found something, a thread is expected to poll. One that waits for `ofi_rxm`
+/// may read some entries after `fi_trywait`, and sleep without asking again.
+const READS: u32 = 16;
+
 /// See the module.
 pub(super) struct Descriptor {
     signal: Signal,
     sleepers: Sleepers,
     /// Number of calls in a row after which there was nothing to read.
     quiet: u32,
+    /// Number of reads since `fi_trywait` that found something.
+    reads: u32,
 }
 
 /// Which threads may sleep on the descriptor.
@@ -27,7 +33,7 @@ enum Sleepers {
     None,
     /// Any: the application has not called `fi_trywait`.
     Unknown,
-    /// Those that `fi_trywait` has told to wait, and that have read nothing since. One that is woken may find that another
+    /// Those that `fi_trywait` has told to wait, and that have not read often since. One that is woken may find that another
     /// thread was faster, and sleep on.
     Known(Armed),
 }
@@ -35,7 +41,7 @@ enum Sleepers {
 impl Descriptor {
     /// The one that `signal` makes readable.
     pub(super) fn new(signal: Signal) -> Self {
-        Self { signal, sleepers: Sleepers::None, quiet: 0 }
+        Self { signal, sleepers: Sleepers::None, quiet: 0, reads: 0 }
     }
 
     pub(super) fn wait_set(&self) -> &Arc<WaitSet> {
@@ -52,12 +58,17 @@ impl Descriptor {
     /// `fi_trywait` found nothing to read: the calling thread may sleep until there is something.
     pub(super) fn begin_sleep(&mut self) {
         self.signal.set(false);
+        self.reads = 0;
         let armed = if let Sleepers::Known(armed) = self.sleepers { armed } else { Armed::None };
         self.sleepers = Sleepers::Known(armed.with_this());
     }
 
-    /// The calling thread has read something. It calls `fi_trywait` again before it sleeps.
+    /// The calling thread has read something. If it did so often, it calls `fi_trywait` again before it sleeps.
     pub(super) fn end_sleep(&mut self) {
+        self.reads = self.reads.saturating_add(1);
+        if self.reads < READS {
+            return;
+        }
         if let Sleepers::Known(armed) = &mut self.sleepers
             && !armed.has_others()
         {
