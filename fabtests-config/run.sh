@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs an installed fabtests over one provider: what its runfabtests.sh has, fi_ubertest with a
-# configuration of this folder, and programs that runfabtests.sh does not know.
+# configuration of this folder, and programs, or uses of them, that runfabtests.sh does not know.
 #
 #   fabtests-config/run.sh [-t SETS] [-d KIND] PREFIX PROVIDER RESULTS
 #
@@ -160,6 +160,19 @@ pingpong() {
     pair "fi_pingpong -e $kind" "$command $(on 1)" "$command $(on 0) $server"
 }
 
+# Messages of every length between threads that sleep: runfabtests.sh has short ones there.
+sleepers() {
+    local program programs=(fi_msg_pingpong) wait_by messages=200 command
+    [[ $kind == msg ]] || programs=(fi_rdm_pingpong fi_rdm_tagged_pingpong)
+    [[ -z $device ]] || messages=10
+    for program in "${programs[@]}"; do
+        for wait_by in sread fd; do
+            command="$program ${device:+-f ibv} -p $provider -S all -I $messages -c $wait_by"
+            pair "$program -S all -c $wait_by" "$command -s $server" "$command -s $client $server"
+        done
+    done
+}
+
 # Byte streams, of which only 1.17 has a test.
 streams() {
     local family stream="fi_stream_msg -p rstream"
@@ -173,5 +186,6 @@ streams() {
     run_fabtests -T "$limit" -t "$sets" "${options[@]}"
     ubertest
     pingpong
+    sleepers
     [[ $provider != rstream || ! -x $prefix/bin/fi_stream_msg ]] || streams
 } >"$results"

@@ -203,6 +203,45 @@ static void told_by_another_trywait(void)
     separate_close(&open);
 }
 
+/* fi_trywait lets the reader sleep. Before it does, it reads messages and answers: as ofi_rxm does while its caller begins
+ * to sleep. The end of the answer wakes it. */
+static void answered_before_sleep(void)
+{
+    enum { ROUNDS = 3, MOST = 40, EMPTY_READS = 30 };
+    static const unsigned messages[ROUNDS] = {1, 2, MOST};
+    struct fi_cq_data_entry entry;
+    struct fid *fids[1];
+    struct pair pair;
+    uint8_t got[MOST], answers[ROUNDS];
+    int fd;
+
+    messages_open(&pair, &waiting);
+    fids[0] = &pair.server.cq->fid;
+    fd = wait_fd(fids[0]);
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        post_recv(pair.client.ep, &answers[i], 1, i);
+        for (unsigned j = 0; j < messages[i]; j++)
+            post_recv(pair.server.ep, &got[j], 1, j);
+        settle(&pair.server, fids, 1);
+        for (unsigned j = 0; j < messages[i]; j++)
+            CHECK_OK(fi_inject(pair.client.ep, "x", 1, FI_ADDR_UNSPEC));
+        CHECK(readable(fd, PATIENCE_MS));
+        for (unsigned j = 0, empty = 0; j < messages[i];) {
+            if (fi_cq_read(pair.server.cq, &entry, 1) == 1) {
+                CHECK_INT((uintptr_t)entry.op_context, j++);
+            } else {
+                CHECK_BETWEEN(++empty, 1, EMPTY_READS);
+                sleep_ms(10);
+            }
+        }
+        post_send(pair.server.ep, "y", 1, MOST);
+        CHECK(readable(fd, PATIENCE_MS));
+        (void)await_done(pair.server.cq, MOST, SENT);
+        (void)await_done(pair.client.cq, i, RECEIVED);
+    }
+    pair_close(&pair);
+}
+
 /* Whoever sleeps on the descriptor without fi_trywait wakes for each entry, and comes to rest after some reads. */
 static void slept_without_trywait(void)
 {
@@ -231,6 +270,7 @@ static void slept_without_trywait(void)
 static const struct test tests[] = {
     TEST(sleeps_edge_triggered, "fi_trywait lets a reader sleep edge-triggered only if it will be woken"),
     TEST(told_by_another_trywait, "fi_trywait of one queue takes what another one is for, and tells on its descriptor"),
+    TEST(answered_before_sleep, "who reads and answers between fi_trywait and its sleep is woken by the end of the answer"),
     TEST(slept_without_trywait, "whoever sleeps on a descriptor without fi_trywait wakes for each entry, and comes to rest"),
     TEST(edges_of_calls, "edge-triggered: each send, count and signal by another call wakes, on the descriptor of queue and counter"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),

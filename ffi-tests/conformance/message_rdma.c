@@ -410,6 +410,33 @@ static void rdma_sleeps_behind_many(void)
     board_close(&board);
 }
 
+/* Between fi_trywait and its sleep, the reader finds a message and answers. */
+static void rdma_answered_before_sleep(void)
+{
+    struct message_settings settings = {.on_rdma = true, .cq = {.wait_obj = FI_WAIT_FD}};
+    struct board board;
+    struct side *server = &board.pair.server;
+    struct fid *fids[1];
+    int fd;
+
+    board_open_with(&board, &settings);
+    fids[0] = &server->cq->fid;
+    fd = wait_fd(fids[0]);
+    for (unsigned i = 0; i < 5; i++) {
+        board_recv(&board, 8, i);
+        settle(server, fids, 1);
+        board_send(&board, 8, i);
+        CHECK(readable(fd, PATIENCE_MS));
+        (void)await_done(server->cq, i, RECEIVED);
+        CHECK_OK(fi_write(server->ep, board.there, 8, fi_mr_desc(board.there_region), FI_ADDR_UNSPEC,
+                          (uintptr_t)board.here, fi_mr_key(board.here_region), CONTEXT(i)));
+        CHECK(readable(fd, PATIENCE_MS));
+        (void)await_done(server->cq, i, WRITTEN);
+        (void)await_done(board.pair.client.cq, i, SENT);
+    }
+    board_close(&board);
+}
+
 /* ---- the end ------------------------------------------------------------------------------ */
 
 static void rdma_close(void)
@@ -528,6 +555,7 @@ static const struct test tests[] = {
     TEST(rdma_access, "reads and writes; a write with data takes a receive"),
     TEST(rdma_wrong_key, "a wrong key: FI_EACCES, and both sides read FI_SHUTDOWN"),
     TEST(rdma_sleeps_behind_many, "a reader sleeps behind many completions that are not reported, and wakes"),
+    TEST(rdma_answered_before_sleep, "who reads and answers between fi_trywait and its sleep is woken by the end of the answer"),
     TEST(rdma_close, "fi_close reports what is outstanding as cancelled"),
     TEST(rdma_close_late, "fi_close reports what has arrived as that"),
     TEST(rdma_shutdown, "fi_shutdown delivers what was sent before"),

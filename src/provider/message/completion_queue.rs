@@ -116,10 +116,11 @@ impl Queue {
         if !self.entries.is_empty() {
             self.move_entries(out);
         }
+        let found = out.count() > 0 || self.is_ready();
+        if let Some(descriptor) = &mut self.descriptor {
+            descriptor.has_read(found);
+        }
         if out.count() > 0 {
-            if let Some(descriptor) = &mut self.descriptor {
-                descriptor.end_sleep();
-            }
             return Ok(());
         }
         match self.entries.front() {
