@@ -423,20 +423,22 @@ static void rxm_selective(void)
     pair_close(&pair);
 }
 
-/* Sends that are on the way when the endpoint is closed, or the peer, end once; their memory is free. */
+/* Sends that are on the way when the endpoint is closed, or the peer, end once; their memory is free. None fits into the
+ * sockets' buffers. */
 static void closed_with_sends(void)
 {
     enum { COUNT = 10 };
+    const size_t length = 16 * PATTERN_MAX;
 
     for (unsigned peer_closes = 0; peer_closes < 2; peer_closes++) {
-        uint8_t *sent = map_pages(COUNT * PATTERN_MAX);
+        uint8_t *sent = map_pages(length);
         struct pair pair;
         unsigned done = 0;
 
         note("by the peer: %u", peer_closes);
         rxm_open(&pair, NULL);
         for (unsigned i = 0; i < COUNT; i++) {
-            struct iovec list[MESSAGE_IOVS] = {{sent, 100}, {sent, PATTERN_MAX}, {sent, 0}, {sent, i}};
+            struct iovec list[MESSAGE_IOVS] = {{sent, 100}, {sent, length}, {sent, 0}, {sent, i}};
 
             CHECK_OK(fi_tsendv(pair.client.ep, list, NULL, i % 2 ? MESSAGE_IOVS : 2, NO_ADDRESS, TAG, CONTEXT(i)));
         }
@@ -448,7 +450,7 @@ static void closed_with_sends(void)
         } else {
             close_fid(&pair.client.ep->fid);
             pair.client.ep = NULL;
-            unmap_pages(sent, COUNT * PATTERN_MAX);
+            unmap_pages(sent, length);
         }
         while (done < COUNT) {
             struct ending ending;
@@ -462,7 +464,7 @@ static void closed_with_sends(void)
         check_no_completion(pair.client.cq);
         pair_close(&pair);
         if (peer_closes)
-            unmap_pages(sent, COUNT * PATTERN_MAX);
+            unmap_pages(sent, length);
     }
 }
 
