@@ -162,12 +162,12 @@ pingpong() {
 
 # Messages of every length between threads that sleep: runfabtests.sh has short ones there.
 sleepers() {
-    local program programs=(fi_msg_pingpong) wait_by messages=200 command
+    local program programs=(fi_msg_pingpong) wait_by messages=50 command
     [[ $kind == msg ]] || programs=(fi_rdm_pingpong fi_rdm_tagged_pingpong)
-    [[ -z $device ]] || messages=10
+    [[ -z $device ]] || messages=5
     for program in "${programs[@]}"; do
         for wait_by in sread fd; do
-            command="$program ${device:+-f ibv} -p $provider -S all -I $messages -c $wait_by"
+            command="$program ${device:+-f ibv} -p $provider -S all -I $messages -w 2 -c $wait_by"
             pair "$program -S all -c $wait_by" "$command -s $server" "$command -s $client $server"
         done
     done

@@ -242,27 +242,66 @@ static void answered_before_sleep(void)
     pair_close(&pair);
 }
 
-/* Whoever sleeps on the descriptor without fi_trywait wakes for each entry, and comes to rest after some reads. */
-static void slept_without_trywait(void)
+/* The same for a reader that polls between fi_trywait and its sleep. */
+static void polled_before_sleep(void)
+{
+    enum { ROUNDS = 20, READS = 200 };
+    struct fi_cq_data_entry entry;
+    struct fid *fids[1];
+    struct pair pair;
+
+    messages_open(&pair, &waiting);
+    fids[0] = &pair.client.cq->fid;
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        settle(&pair.client, fids, 1);
+        for (unsigned j = 0; j < READS; j++)
+            CHECK_RET(fi_cq_read(pair.client.cq, &entry, 1), -FI_EAGAIN);
+        post_send(pair.client.ep, "x", 1, i);
+        CHECK(readable(wait_fd(fids[0]), PATIENCE_MS));
+        (void)await_done(pair.client.cq, i, SENT);
+    }
+    pair_close(&pair);
+}
+
+static void check_comes_to_rest(struct fid_cq *cq)
 {
     enum { QUIET = 64 };
     struct fi_cq_data_entry entry;
+
+    for (unsigned reads = 0; readable(wait_fd(&cq->fid), 0); reads++) {
+        CHECK_RET(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
+        CHECK_BETWEEN(reads, 0, QUIET);
+    }
+}
+
+/* Whoever sleeps on the descriptor without fi_trywait wakes for each entry, and comes to rest after some reads, whatever
+ * took the entry. */
+static void slept_without_trywait(void)
+{
+    struct fi_cq_data_entry entry;
     struct pair pair;
+    uint8_t got;
     int fd;
 
     messages_open(&pair, &waiting);
     fd = wait_fd(&pair.client.cq->fid);
     for (unsigned i = 0; i < 20; i++) {
-        unsigned reads = 0;
-
         post_send(pair.client.ep, "x", 1, i);
         CHECK(readable(fd, 0));
         CHECK_RET(fi_cq_read(pair.client.cq, &entry, 1), 1);
         CHECK_INT((uintptr_t)entry.op_context, i);
-        while (readable(fd, 0)) {
-            CHECK_RET(fi_cq_read(pair.client.cq, &entry, 1), -FI_EAGAIN);
-            CHECK_BETWEEN(++reads, 1, QUIET);
-        }
+        check_comes_to_rest(pair.client.cq);
+
+        CHECK_OK(fi_cq_signal(pair.client.cq));
+        CHECK(readable(fd, 0));
+        CHECK_RET(fi_cq_sread(pair.client.cq, &entry, 1, NULL, 0), -FI_EAGAIN);
+        check_comes_to_rest(pair.client.cq);
+
+        post_recv(pair.client.ep, &got, 1, i);
+        CHECK_OK(fi_cancel(&pair.client.ep->fid, CONTEXT(i)));
+        CHECK(readable(fd, 0));
+        CHECK_RET(fi_cq_readerr(pair.client.cq, &(struct fi_cq_err_entry){0}, 0), 1);
+        check_comes_to_rest(pair.client.cq);
     }
     pair_close(&pair);
 }
@@ -271,6 +310,7 @@ static const struct test tests[] = {
     TEST(sleeps_edge_triggered, "fi_trywait lets a reader sleep edge-triggered only if it will be woken"),
     TEST(told_by_another_trywait, "fi_trywait of one queue takes what another one is for, and tells on its descriptor"),
     TEST(answered_before_sleep, "who reads and answers between fi_trywait and its sleep is woken by the end of the answer"),
+    TEST(polled_before_sleep, "so is who polls between fi_trywait and its sleep"),
     TEST(slept_without_trywait, "whoever sleeps on a descriptor without fi_trywait wakes for each entry, and comes to rest"),
     TEST(edges_of_calls, "edge-triggered: each send, count and signal by another call wakes, on the descriptor of queue and counter"),
     TEST(signal_of_descriptor, "fi_cq_signal wakes a sleeper on the descriptor, once"),
