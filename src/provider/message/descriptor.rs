@@ -1,4 +1,4 @@
-//! The descriptor of a completion queue: readable while there is something to read, if a thread may sleep on it.
+//! The descriptor of a completion queue: readable while there is something to read, if the application has it.
 //!
 //! Each change is a system call. An application that calls `fi_trywait` needs changes only when it sleeps; one that has
 //! the descriptor and polls needs none. So the descriptor stays readable until `fi_trywait` finds nothing to read, or
@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use rdma_verbs::{Signal, WaitSet};
 
-/// After so many reads in a row, by any threads, that found nothing, the descriptor ceases to be readable: a thread that sleeps
-/// without `fi_trywait` would be woken without end. Whoever polls for short messages finds one before.
+/// After so many reads in a row that found nothing, by whichever threads, the descriptor ceases to be readable. Otherwise a
+/// thread that sleeps without `fi_trywait` would be woken without end. Whoever polls for short messages finds one before.
 const QUIET: u32 = 64;
 
 /// See the module.
 pub(super) struct Descriptor {
     signal: Signal,
-    /// The application has it. Each of its threads may sleep at any time: also one that has read since `fi_trywait`, as in
-    /// `ofi_rxm`, which may read, send for what it has found, and sleep without asking again.
+    /// The application has it. From then on a thread may sleep on it at any time. That it has read since `fi_trywait` does
+    /// not say that it asks again: `ofi_rxm` may read, answer, and let its caller sleep.
     is_exposed: bool,
     /// Number of reads in a row that found nothing, since the descriptor was made readable or unreadable.
     quiet: u32,
