@@ -297,13 +297,13 @@ bool next_ending(struct fid_cq *cq, struct ending *ending)
     if (got == -FI_EAGAIN)
         return false;
     if (got == 1) {
-        *ending = (struct ending){(uintptr_t)entry.op_context, entry.flags, false};
+        *ending = (struct ending){(uintptr_t)entry.op_context, entry.flags, 0};
         return true;
     }
     CHECK_RET(got, -FI_EAVAIL);
     CHECK_RET(fi_cq_readerr(cq, &error, 0), 1);
-    CHECK_INT(error.err, FI_ECANCELED);
-    *ending = (struct ending){(uintptr_t)error.op_context, error.flags, true};
+    CHECK(error.err == FI_ECANCELED || (error.err == FI_ECONNRESET && !(error.flags & FI_RECV)));
+    *ending = (struct ending){(uintptr_t)error.op_context, error.flags, error.err};
     return true;
 }
 
@@ -388,12 +388,13 @@ void check_each_kind_ended(struct fid_cq *cq)
         if (ending.context >= FIRST_RECEIVE) {
             CHECK_INT(ending.context, received++);
             CHECK_INT(ending.flags, RECEIVED);
-            CHECK(ending.cancelled);
+            CHECK_INT(ending.err, FI_ECANCELED);
         } else {
             CHECK_INT(ending.context, posted);
             CHECK_INT(ending.flags, kinds[posted % EACH_KINDS]);
             /* TCP may have taken what comes before the first read. */
-            CHECK(ending.cancelled || posted < EACH_KINDS - 1);
+            if (ending.err != 0 || posted >= EACH_KINDS - 1)
+                CHECK_INT(ending.err, FI_ECONNRESET);
             posted++;
         }
     }

@@ -108,14 +108,14 @@ struct fi_cq_err_entry await_failed(struct fid_cq *cq, uintptr_t context, uint64
 /* Checks that nothing is queued. */
 void check_no_completion(struct fid_cq *cq);
 
-/* How one operation ended. */
+/* How one operation ended: 0, FI_ECANCELED, or FI_ECONNRESET, which no receive has. */
 struct ending {
     uintptr_t context;
     uint64_t flags;
-    bool cancelled;
+    int err;
 };
 
-/* Reads the next end of an operation if one is queued. A failure must be FI_ECANCELED. */
+/* Reads the next end of an operation if one is queued. */
 bool next_ending(struct fid_cq *cq, struct ending *ending);
 /* Drives both sides for a while. */
 void drive_for(int ms);

@@ -163,7 +163,7 @@ static void reset_spares_messages(void)
         check_no_completion(server.cq);
         post_send(server.ep, untaken, UNTAKEN, UNTAKEN_SEND);
         peer_kill(&peer);
-        (void)await_failed(server.cq, UNTAKEN_SEND, SENT, FI_ECANCELED);
+        (void)await_failed(server.cq, UNTAKEN_SEND, SENT, FI_ECONNRESET);
         eq = &server.eq->fid;
         settle(&server, &eq, 1);
         check_no_event(server.eq);
@@ -214,7 +214,7 @@ static void kill_behind_messages(struct peer *peer, struct fid_ep *ep, struct fi
     check_no_completion(cq);
     post_send(ep, untaken, UNTAKEN, UNTAKEN_SEND);
     peer_kill(peer);
-    (void)await_failed(cq, UNTAKEN_SEND, SENT, FI_ECANCELED);
+    (void)await_failed(cq, UNTAKEN_SEND, SENT, FI_ECONNRESET);
 }
 
 /* Memory for a message of LATER bytes, the second half of which cannot be written. */
@@ -421,7 +421,7 @@ static void reset_spares_shared(void)
         check_no_completion(listener.cq);
         post_send(victim, untaken, UNTAKEN, UNTAKEN_SEND);
         peer_kill(&peer);
-        (void)await_failed(listener.cq, UNTAKEN_SEND, SENT, FI_ECANCELED);
+        (void)await_failed(listener.cq, UNTAKEN_SEND, SENT, FI_ECONNRESET);
         eq = &listener.eq->fid;
         settle(&listener, &eq, 1);
         check_no_event(listener.eq);
@@ -495,8 +495,8 @@ static void closed_with_separate_queues(void)
             CHECK_INT(ending.context, i);
             CHECK_INT(ending.flags, kinds[i % KINDS]);
             /* What is behind a cancelled operation is, too. */
-            CHECK(ending.cancelled || !over);
-            over = ending.cancelled;
+            CHECK(ending.err || !over);
+            over = ending.err;
         }
         CHECK(over);
         over = false;
@@ -504,8 +504,8 @@ static void closed_with_separate_queues(void)
             CHECK(next_ending(open.receives, &ending));
             CHECK_INT(ending.context, FIRST_RECEIVE + i);
             CHECK_INT(ending.flags, RECEIVED);
-            CHECK(ending.cancelled || !over);
-            over = ending.cancelled;
+            CHECK(ending.err || !over);
+            over = ending.err;
         }
         CHECK(over);
         CHECK(await_event(open.server.eq, FI_SHUTDOWN).fid == &open.server.ep->fid);
@@ -599,7 +599,7 @@ static unsigned send_until_full(struct side *side, size_t length)
         if (!is_over)
             break;
         CHECK_INT(ending.context, complete);
-        CHECK(!ending.cancelled);
+        CHECK(!ending.err);
     }
     CHECK_BETWEEN(complete, 1, COMPLETE_MAX - 1);
     return complete;
@@ -635,10 +635,10 @@ static void closed_under_read(void)
     pair.client.ep = NULL;
     while (next_ending(pair.client.cq, &ending)) {
         CHECK_BETWEEN(ending.context, complete, READ);
-        complete += !ending.cancelled;
+        complete += !ending.err;
     }
     CHECK_INT(ending.context, READ);
-    CHECK(ending.cancelled);
+    CHECK(ending.err);
     for (unsigned i = 0; i < 20; i++)
         CHECK_OK(fi_inject(pair.server.ep, pattern(0, 4000), 4000, FI_ADDR_UNSPEC));
     receive_complete(&pair.server, LONGEST, complete);
@@ -738,7 +738,7 @@ static void refuse_behind_waiting(struct pair *pair)
     CHECK_OK(fi_inject(pair->server.ep, "x", 1, FI_ADDR_UNSPEC));
     CHECK_OK(fi_read(pair->client.ep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 0, NO_KEY, CONTEXT(READ)));
     start = now_ms();
-    (void)await_failed(pair->client.cq, READ, WAS_READ, FI_ECANCELED);
+    (void)await_failed(pair->client.cq, READ, WAS_READ, FI_ECONNRESET);
     CHECK_BETWEEN(now_ms() - start, 4500, 8000);
     check_no_event(pair->client.eq);
     post_recv(pair->client.ep, got, 1, 2);
@@ -793,7 +793,7 @@ static void refused_asleep(void)
     CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, MS), -FI_EAGAIN);
     check_idle("a reader beside a connection that refused an access", cpu, MS);
     CHECK_RET(fi_cq_sread(pair.client.cq, &entry, 1, NULL, MS), -FI_EAVAIL);
-    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_ECANCELED);
+    (void)await_failed(pair.client.cq, READ, WAS_READ, FI_ECONNRESET);
     CHECK_RET(fi_cq_sread(pair.server.cq, &entry, 1, NULL, 300), -FI_EAGAIN);
     check_idle("both readers", cpu, MS);
     close_fid(&other->fid);

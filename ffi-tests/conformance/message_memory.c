@@ -114,7 +114,7 @@ static void unreadable_region(void)
     messages_open(&pair, NULL);
     region = message_region(&pair.server, memory, LONG, 1);
     CHECK_OK(fi_read(pair.client.ep, got, LONG, NULL, FI_ADDR_UNSPEC, 0, 1, CONTEXT(2)));
-    (void)await_failed(pair.client.cq, 2, WAS_READ, FI_ECANCELED);
+    (void)await_failed(pair.client.cq, 2, WAS_READ, FI_ECONNRESET);
     (void)await_event(pair.client.eq, FI_SHUTDOWN);
     (void)await_event(pair.server.eq, FI_SHUTDOWN);
     check_no_completion(pair.client.cq);

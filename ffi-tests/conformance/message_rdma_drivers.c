@@ -91,7 +91,7 @@ static void check_removed(struct board *board, int64_t ms, void (*wait)(struct s
             CHECK(now_ms() < until);
             wait(&board->pair.server);
         }
-        CHECK(ending.cancelled && ending.context < 2 * OPERATIONS && (seen >> ending.context & 1) == 0);
+        CHECK(ending.err == FI_ECANCELED && ending.context < 2 * OPERATIONS && (seen >> ending.context & 1) == 0);
         CHECK_INT(ending.flags, ending.context < OPERATIONS ? RECEIVED : SENT);
         seen |= 1U << ending.context;
     }

@@ -53,6 +53,33 @@ static void rdma_close_without_receive(void)
     board_close(&board);
 }
 
+/* The peer closes without a receive for what is sent to it. */
+static void rdma_peer_closes(void)
+{
+    enum { COUNT = 4, ALL = 2 * COUNT };
+    uintptr_t sent = 0, received = COUNT;
+    struct board board;
+
+    board_open(&board);
+    for (uintptr_t i = 0; i < COUNT; i++) {
+        board_send(&board, LONG, i);
+        CHECK_OK(fi_recv(board.pair.client.ep, board.here, LENGTH, fi_mr_desc(board.here_region), FI_ADDR_UNSPEC,
+                         CONTEXT(COUNT + i)));
+    }
+    drive_for(100);
+    close_endpoint(&board.pair.server);
+    for (unsigned i = 0; i < ALL; i++) {
+        struct ending ending;
+
+        AWAIT(PATIENCE_MS, next_ending(board.pair.client.cq, &ending));
+        CHECK_INT(ending.context, ending.flags == SENT ? sent++ : received++);
+        CHECK_INT(ending.err, ending.flags == SENT ? FI_ECONNRESET : FI_ECANCELED);
+    }
+    CHECK(await_event(board.pair.client.eq, FI_SHUTDOWN).fid == &board.pair.client.ep->fid);
+    check_no_completion(board.pair.client.cq);
+    board_close(&board);
+}
+
 static void post_read(struct board *board, uintptr_t context)
 {
     CHECK_OK(fi_read(board->pair.client.ep, board->here, LENGTH, fi_mr_desc(board->here_region), FI_ADDR_UNSPEC,
@@ -301,6 +328,7 @@ static void rdma_beyond_region(void)
 
 static const struct test tests[] = {
     TEST(rdma_close_without_receive, "fi_close while the peer has no receive: sends are cancelled before it returns"),
+    TEST(rdma_peer_closes, "a peer that closes: FI_ECONNRESET for what is sent, FI_ECANCELED for receives"),
     TEST(rdma_close_behind_message, "the same with reads behind such a message; those before it are complete"),
     TEST(rdma_close_under_reads, "fi_close among reads: each has one entry, in order; nothing is placed afterwards"),
     TEST(rdma_counters, "counters of each kind; what is cancelled counts as an error"),

@@ -219,7 +219,7 @@ static void half_filled_until(bool own_close)
     if (own_close) {
         eps[0] = NULL;
         (void)await_event(clients[0].eq, FI_SHUTDOWN);
-        (void)await_failed(clients[0].cq, 5, SENT, FI_ECANCELED);
+        (void)await_failed(clients[0].cq, 5, SENT, FI_ECONNRESET);
     } else {
         clients[0].ep = NULL;
         (void)await_event(listener.eq, FI_SHUTDOWN);

@@ -245,7 +245,9 @@ static void check_entry(unsigned which, const struct fi_cq_err_entry *entry)
     CHECK_INT(entry->flags & ~FI_REMOTE_CQ_DATA,
               (operation->kind == SEND ? FI_SEND : FI_RECV) | (operation->is_tagged ? FI_TAGGED : FI_MSG));
     operation->ended = true;
-    if (entry->err == FI_ECANCELED) {
+    if (entry->err == FI_ECANCELED || entry->err == FI_ECONNRESET) {
+        if (entry->err == FI_ECONNRESET)
+            CHECK(operation->kind == SEND && from->is_closed);
         CHECK(operation->cancelled || ends[0].is_closed || ends[1].is_closed);
         sums.cancelled++;
         return;

@@ -377,7 +377,7 @@ static void receives_end(void)
             CHECK_BETWEEN(ending.context, 0, RECEIVES - 1);
             CHECK_INT(++ended[ending.context], 1);
             CHECK_INT(ending.flags, ending.context == UNTAGGED ? RECEIVED : TAG_RECEIVED);
-            CHECK_INT(ending.cancelled, ending.context != MATCHED);
+            CHECK_INT(ending.err, ending.context == MATCHED ? 0 : FI_ECANCELED);
         }
         CHECK_INT(got[MATCHED], 'x');
         (void)await_event(pair.server.eq, FI_SHUTDOWN);

@@ -27,8 +27,10 @@ void attack_each_way(bool connects, void (*attacks)(struct attack *attack));
 void attack_begin(struct attack *attack);
 /* How much of that other one it has sent. */
 size_t attack_begun(const struct attack *attack);
+/* For attack_ended: the peer's bytes decide whether it breaks the protocol or ends the connection in a frame. */
+#define ANY_END (-1)
 /* Waits until the connection has ended by what the peer did, and each of its operations with it. `read_end` is the
- * error of the read, or 0. */
+ * error of the read, or 0: FI_ECONNRESET is that of the sends too, which else are cancelled. */
 void attack_ended(struct attack *attack, int read_end);
 /* The application closes the endpoint instead. */
 void attack_closed(struct attack *attack);

@@ -18,7 +18,7 @@ static void garbage_seed(struct dice *dice, uint64_t seed, void *argument)
     raw_flush(&attack->raw);
     /* Garbage may announce more bytes than there are. Then the end of the input is the violation. */
     shutdown(attack->raw.fd, SHUT_WR);
-    attack_ended(attack, FI_ECANCELED);
+    attack_ended(attack, ANY_END);
     attack_over(attack);
 }
 
@@ -75,7 +75,7 @@ static void cuts(struct attack *attack)
         for (size_t count = 1; has_more; count++) {
             has_more = send_part(attack, frame, count);
             shutdown(attack->raw.fd, SHUT_WR);
-            attack_ended(attack, FI_ECANCELED);
+            attack_ended(attack, FI_ECONNRESET);
             attack_over(attack);
         }
     }

@@ -43,7 +43,7 @@ static void party_note(struct party *party, ssize_t got, const struct fi_cq_data
 
     if (failed) {
         CHECK_RET(fi_cq_readerr(party->side->cq, &error, 0), 1);
-        CHECK_INT(error.err, FI_ECANCELED);
+        CHECK_INT(error.err, error.flags == SENT ? FI_ECONNRESET : FI_ECANCELED);
     } else {
         CHECK_RET(got, 1);
         error = (struct fi_cq_err_entry){.op_context = entry->op_context, .flags = entry->flags};

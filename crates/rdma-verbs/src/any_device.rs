@@ -321,6 +321,10 @@ impl MessageQueues for AnyCq {
         each!(self, Self, cq => cq.has_ended(qp))
     }
 
+    fn peer_ended(&self, qp: QpId) -> bool {
+        each!(self, Self, cq => cq.peer_ended(qp))
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         each!(self, Self, cq => cq.awaits_peer(qp))
     }

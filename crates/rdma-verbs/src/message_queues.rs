@@ -139,6 +139,13 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
+    /// Whether the peer or its host has ended the connection, in order or not and without a Terminate, while this side had
+    /// it open: requests that send, write or read and are flushed were cut off by that.
+    fn peer_ended(&self, qp: QpId) -> bool {
+        let _ = qp;
+        false
+    }
+
     /// Whether the connection ended by a fault of the peer's, such as a refused access, and the peer has not ended its
     /// output yet. Destroying the queue pair before that may reset the connection, and the peer may learn of the reset
     /// before it has taken the reason.

@@ -25,8 +25,8 @@ use super::waiter::Waiter;
 use crate::abi::{CompletionsOut, Errno, PayloadPlaces, Result, UserContext};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
-    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, Connections, Device, MessageQueues, QpId,
-    QueuePairs, SendRequest, SrqId, WaitSet,
+    ANY_DEPTH, Completion, CompletionKind, CompletionQueue, CompletionStatus, Connections, Device,
+    MessageQueues, QpId, QueuePairs, SendRequest, SrqId, WaitSet,
 };
 
 /// Maximum number of completions that one poll takes from the device.
@@ -331,6 +331,7 @@ impl<D: Device> State<D> {
                 }
                 Entry::Success(completion)
             }
+            Some(CompletionStatus::Flushed) => done.flushed(self.cq.peer_ended(qp)),
             Some(status) => done.failure(status, length, None),
         };
         self.queues[report.at].push(entry);
@@ -384,6 +385,7 @@ impl<D: Device> State<D> {
         }
         let link = self.links.remove(at);
         self.by_qp.remove(&qp);
+        let by_peer = self.cq.peer_ended(qp);
         if let Some(accesses) = &link.accesses {
             link.counters.take_over(accesses);
         }
@@ -393,7 +395,7 @@ impl<D: Device> State<D> {
                 continue;
             }
             let queue = if operation.kind.is_receive() { &link.rx } else { &link.tx };
-            self.queues[queue.at].push(operation.cancelled());
+            self.queues[queue.at].push(operation.flushed(by_peer));
         }
         if may_linger && has_output(&mut self.cq, qp, link.shared) {
             // Nobody is left to take its events.

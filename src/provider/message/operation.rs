@@ -150,18 +150,23 @@ impl Operation {
             CompletionStatus::Truncated => (room.min(length), length.saturating_sub(room)),
             _ => (0, 0),
         };
-        Entry::Failure(Box::new(CompletionError {
-            completion: self.completion(received, data),
-            excess,
-            err: errno_of(status),
-            prov_errno: code_of(status),
-            err_data: Vec::new(),
-        }))
+        let completion = self.completion(received, data);
+        failed(completion, excess, errno_of(status), code_of(status))
     }
 
     /// The entry of an operation that is cancelled, possibly by closing its endpoint.
     pub(super) fn cancelled(&self) -> Entry {
         self.failure(CompletionStatus::Flushed, 0, None)
+    }
+
+    /// The entry of an operation that was not complete when its connection ended. `by_peer`: the peer or its host ended it.
+    /// Then a receive is cancelled, but what would have reached the peer has failed: MPICH takes a cancelled send for one
+    /// that nobody waits for.
+    pub(super) fn flushed(&self, by_peer: bool) -> Entry {
+        if by_peer && !self.kind.is_receive() {
+            return failed(self.completion(0, None), 0, Errno::ECONNRESET, CUT_OFF);
+        }
+        self.cancelled()
     }
 
     /// What is reported of it, with `length` bytes received.
@@ -188,12 +193,16 @@ pub(super) fn remote_write(context: UserContext, length: usize, data: Option<u64
 pub(super) fn no_message(context: UserContext, tag: u64) -> Entry {
     let flags = Kind::TaggedRecv.flags();
     let completion = Completion { context, flags, length: 0, data: 0, tag };
-    let (err, prov_errno) = (Errno::ENOMSG, NO_MESSAGE);
-    Entry::Failure(Box::new(CompletionError { completion, excess: 0, err, prov_errno, err_data: Vec::new() }))
+    failed(completion, 0, Errno::ENOMSG, NO_MESSAGE)
 }
 
-/// The code of [`no_message`]: the one behind those of the statuses.
+fn failed(completion: Completion, excess: usize, err: Errno, prov_errno: i32) -> Entry {
+    Entry::Failure(Box::new(CompletionError { completion, excess, err, prov_errno, err_data: Vec::new() }))
+}
+
+/// The codes of [`no_message`] and of [`Operation::flushed`] by the peer: those behind the statuses'.
 const NO_MESSAGE: i32 = STATUSES.len() as i32 + 1;
+const CUT_OFF: i32 = NO_MESSAGE + 1;
 
 /// The statuses, in the order of their codes in `prov_errno`, which begin with 1.
 const STATUSES: [(CompletionStatus, Errno, &std::ffi::CStr); 9] = [
@@ -222,8 +231,10 @@ fn code_of(status: CompletionStatus) -> i32 {
 
 /// The text of a `prov_errno`.
 pub(super) fn text(code: i32) -> &'static std::ffi::CStr {
-    if code == NO_MESSAGE {
-        return c"no message with such a tag has arrived";
+    match code {
+        NO_MESSAGE => return c"no message with such a tag has arrived",
+        CUT_OFF => return c"the peer ended the connection before",
+        _ => {}
     }
     let known = usize::try_from(code).ok().and_then(|code| STATUSES.get(code.wrapping_sub(1)));
     known.map_or(c"not an error of this provider", |known| known.2)

@@ -366,6 +366,10 @@ impl<C: verbs::CompletionQueue> verbs::MessageQueues for CompletionQueue<C> {
         self.inner.has_ended(qp)
     }
 
+    fn peer_ended(&self, qp: QpId) -> bool {
+        self.inner.peer_ended(qp)
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         self.inner.awaits_peer(qp)
     }

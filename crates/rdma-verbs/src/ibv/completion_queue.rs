@@ -379,6 +379,10 @@ impl verbs::MessageQueues for Cq {
         self.get(qp).is_some_and(|queue_pair| queue_pair.sends.outstanding() > 0)
     }
 
+    fn peer_ended(&self, qp: QpId) -> bool {
+        self.get(qp).is_some_and(|queue_pair| queue_pair.peer_ended)
+    }
+
     fn end_events(&mut self, qp: QpId) {
         if let Some(queue_pair) = self.get_mut(qp) {
             queue_pair.end_events();

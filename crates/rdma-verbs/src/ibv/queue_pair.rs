@@ -66,6 +66,8 @@ pub(super) struct QueuePair {
     pub(super) receives: Outstanding,
     pub(super) state: State,
     pub(super) events: VecDeque<ConnectionEvent>,
+    /// See [`MessageQueues::peer_ended`](crate::MessageQueues::peer_ended).
+    pub(super) peer_ended: bool,
     /// The wait set of the event target, which has the connection's channel.
     pub(super) event_set: Option<Arc<WaitSet>>,
     pub(super) local: Option<SocketAddr>,
@@ -127,6 +129,7 @@ impl QueuePair {
             receives: Outstanding::new(if is_shared { 0 } else { cap.max_recv_wr }),
             state: State::Idle,
             events: VecDeque::new(),
+            peer_ended: false,
             event_set: None,
             local: None,
             peer: None,

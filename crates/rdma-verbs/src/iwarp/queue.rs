@@ -296,6 +296,10 @@ impl verbs::MessageQueues for CompletionQueue {
         self.pair(qp).is_some_and(QueuePair::has_ended)
     }
 
+    fn peer_ended(&self, qp: QpId) -> bool {
+        self.pair(qp).is_some_and(QueuePair::peer_ended)
+    }
+
     fn awaits_peer(&self, qp: QpId) -> bool {
         self.pair(qp).is_some_and(QueuePair::awaits_peer)
     }

@@ -55,6 +55,8 @@ pub(super) struct QueuePair {
     missed_end: bool,
     opened: Option<ConnectionEvent>,
     ended: Option<ConnectionEvent>,
+    /// See [`crate::MessageQueues::peer_ended`].
+    peer_ended: bool,
     /// Set once it is final; until then the socket is asked.
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
@@ -92,6 +94,7 @@ impl QueuePair {
             missed_end: false,
             opened: None,
             ended: None,
+            peer_ended: false,
             local: None,
             peer: None,
             liveness: None,
@@ -250,6 +253,11 @@ impl QueuePair {
     /// See [`crate::MessageQueues::has_ended`].
     pub(super) fn has_ended(&self) -> bool {
         self.ended.is_some()
+    }
+
+    /// See [`crate::MessageQueues::peer_ended`].
+    pub(super) fn peer_ended(&self) -> bool {
+        self.peer_ended
     }
 
     /// See [`crate::MessageQueues::awaits_peer`].

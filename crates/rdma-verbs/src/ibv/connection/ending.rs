@@ -68,6 +68,8 @@ impl QueuePair {
 
     /// Ends the connection in both directions and reports `event`. The transport informs the peer.
     pub(super) fn end(&mut self, event: ConnectionEvent) {
+        let was_open = matches!(self.state, State::Established);
+        self.peer_ended = was_open && event == ConnectionEvent::Disconnected;
         self.state = State::Ended;
         self.liveness.stop();
         if let (ConnectionEvent::Broken(reason), Some(peer)) = (&event, self.peer) {

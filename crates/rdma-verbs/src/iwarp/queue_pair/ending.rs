@@ -155,6 +155,7 @@ impl QueuePair {
     /// Handles the failure of the socket while a message waits for a receive: it and what came behind it are still
     /// taken when there is one. Only the output ends.
     pub(super) fn keep_rest(&mut self, errno: Errno, sink: &mut impl Sink, sets: PollSets<'_>) {
+        self.peer_ended |= matches!(self.phase, Phase::Open);
         self.phase = Phase::Failed(Failure::now(errno, self.machine.served()));
         self.machine.end_output(sink);
         // It would report the failure without end.
@@ -225,6 +226,7 @@ impl QueuePair {
             End::Fault(fault) => (ConnectionEvent::Broken(self.terminate(&fault, sink)), Some(fault)),
         };
         let orderly = event == ConnectionEvent::Disconnected;
+        self.peer_ended |= fault.is_none() && matches!(self.phase, Phase::Open);
         let is_violation = matches!(fault, Some(Fault::Violation(_)));
         // A connection that is draining has reported its end already.
         if !matches!(self.phase, Phase::Draining) {
