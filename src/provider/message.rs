@@ -12,7 +12,7 @@
 //! | `inbox` | which receive a message with a tag goes to |
 //! | `inbox/parts`, `inbox/driving` | what it does with the rest of its endpoint; how the engine drives it |
 //! | `operation` | what a completion needs to know of its operation |
-//! | `endpoint`, `connecting`, `posting`, `tagged` | the endpoint: its life, its connection, its data calls |
+//! | `endpoint`, `connecting`, `posting`, `rma`, `tagged` | the endpoint: its life, its connection, its data calls |
 //! | `statistics` | what an endpoint counts |
 //! | `leader` | who drives the endpoints while threads sleep within calls |
 //! | `waiter` | threads that wait for several entries or for a counter |
@@ -38,6 +38,7 @@ mod operation;
 mod posting;
 mod queues;
 pub(super) mod region;
+mod rma;
 pub(super) mod rxm;
 pub(super) mod shared_receive;
 mod statistics;
