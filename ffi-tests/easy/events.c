@@ -458,6 +458,13 @@ static void *dispatch_all(void *argument)
     return NULL;
 }
 
+/* Whether it is the error of soft iWARP of Linux 6.1, which may answer the read that confirms the last message wrongly
+ * while the peer says which receives it has posted (docs/testing.md, Kernel RDMA in a virtual machine). */
+static bool answers_wrongly(int error)
+{
+    return device(0) != NULL && strcmp(device(0), "siw0") == 0 && error == -ECONNRESET;
+}
+
 #define MESSAGES 2000
 
 static void other_threads_send(void)
@@ -486,7 +493,8 @@ static void other_threads_send(void)
         CHECK_INT(pthread_join(threads[i], NULL), 0);
     CHECK_INT(parties[1].received, MESSAGES);
     CHECK_INT(parties[0].sent, MESSAGES);
-    CHECK_RET(parties[0].error, 0);
+    if (!answers_wrongly(parties[0].error))
+        CHECK_RET(parties[0].error, 0);
     parties_close(parties);
 }
 
