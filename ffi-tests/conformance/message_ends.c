@@ -495,7 +495,7 @@ static void closed_with_separate_queues(void)
             CHECK_INT(ending.context, i);
             CHECK_INT(ending.flags, kinds[i % KINDS]);
             /* What is behind a cancelled operation is, too. */
-            CHECK(ending.err || !over);
+            CHECK_INT(ending.err, over || ending.err ? FI_ECANCELED : 0);
             over = ending.err;
         }
         CHECK(over);
@@ -504,7 +504,7 @@ static void closed_with_separate_queues(void)
             CHECK(next_ending(open.receives, &ending));
             CHECK_INT(ending.context, FIRST_RECEIVE + i);
             CHECK_INT(ending.flags, RECEIVED);
-            CHECK(ending.err || !over);
+            CHECK_INT(ending.err, over || ending.err ? FI_ECANCELED : 0);
             over = ending.err;
         }
         CHECK(over);
@@ -638,7 +638,7 @@ static void closed_under_read(void)
         complete += !ending.err;
     }
     CHECK_INT(ending.context, READ);
-    CHECK(ending.err);
+    CHECK_INT(ending.err, FI_ECANCELED);
     for (unsigned i = 0; i < 20; i++)
         CHECK_OK(fi_inject(pair.server.ep, pattern(0, 4000), 4000, FI_ADDR_UNSPEC));
     receive_complete(&pair.server, LONGEST, complete);

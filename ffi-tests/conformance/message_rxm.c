@@ -469,7 +469,7 @@ static void rxm_closed(void)
             AWAIT(PATIENCE_MS, next_ending(pair.server.cq, &ending));
             CHECK_INT(ending.context, i);
             CHECK_INT(ending.flags, RECEIVED);
-            CHECK(ending.err);
+            CHECK_INT(ending.err, FI_ECANCELED);
         }
         if (peer_closes) {
             (void)await_event(pair.server.eq, FI_SHUTDOWN);

@@ -200,7 +200,7 @@ mpi_survivors() {
     # shellcheck disable=SC2016 # for the shell inside
     mpi_logged "$log" "$1" "$2" bash -c 'exec "$1" >"$0.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" 2>&1' \
         "$log" "$programs/$1/survivors" || true
-    cat "$log".* >>"$log"
+    cat "$log".* >>"$log" 2>/dev/null || true
     told=$({ grep -alzE "process [0-9]+ was told: $error" "$log".* || true; } | wc -l)
     mpi_ended "$log" "$2" $((told < least))
 }

@@ -139,8 +139,9 @@ pub trait MessageQueues: QueuePairs {
         false
     }
 
-    /// Whether the peer or its host has ended the connection, in order or not and without a Terminate, while this side had
-    /// it open: requests that send, write or read and are flushed were cut off by that.
+    /// Whether the peer has ended the connection, in order or not and without a Terminate, while this side had it open:
+    /// requests that send, write or read and are flushed were cut off by that. On the embedded device also whether the
+    /// peer's host has vanished.
     fn peer_ended(&self, qp: QpId) -> bool {
         let _ = qp;
         false
