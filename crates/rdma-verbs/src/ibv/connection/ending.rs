@@ -68,8 +68,9 @@ impl QueuePair {
 
     /// Ends the connection in both directions and reports `event`. The transport informs the peer.
     pub(super) fn end(&mut self, event: ConnectionEvent) {
-        let was_open = matches!(self.state, State::Established);
-        self.peer_ended = was_open && event == ConnectionEvent::Disconnected;
+        let by_peer = event == ConnectionEvent::Disconnected && matches!(self.state, State::Established);
+        // The peer may have ended it because the same device is gone for both.
+        self.peer_ended = by_peer && !self.context().is_gone();
         self.state = State::Ended;
         self.liveness.stop();
         if let (ConnectionEvent::Broken(reason), Some(peer)) = (&event, self.peer) {
