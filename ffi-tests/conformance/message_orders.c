@@ -125,6 +125,8 @@ static void read_entries(unsigned which)
                 CHECK(operation->kind != RECEIVE && (other->closed || other->shut));
             else
                 CHECK_INT(error.err, FI_ECANCELED);
+            if (operation->kind != RECEIVE && !end->closed && !end->shut)
+                CHECK_INT(error.err, FI_ECONNRESET);
             cancelled++;
             CHECK(operation->cancelled || is_over());
         }

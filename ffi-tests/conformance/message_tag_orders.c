@@ -248,6 +248,8 @@ static void check_entry(unsigned which, const struct fi_cq_err_entry *entry)
     if (entry->err == FI_ECANCELED || entry->err == FI_ECONNRESET) {
         if (entry->err == FI_ECONNRESET)
             CHECK(operation->kind == SEND && from->is_closed);
+        if (operation->kind == SEND && !end->is_closed)
+            CHECK_INT(entry->err, FI_ECONNRESET);
         CHECK(operation->cancelled || ends[0].is_closed || ends[1].is_closed);
         sums.cancelled++;
         return;

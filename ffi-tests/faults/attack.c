@@ -78,9 +78,11 @@ static void check_operations(struct attack *attack, int read_end)
         /* TCP may have taken all of the first sends, but not of the last. */
         if (at == RECEIVE)
             CHECK_INT(error.err, FI_ECANCELED);
-        else if (read_end == ANY_END && (error.err != 0 || at == READ || at == ALL - 1))
+        else if (read_end == ANY_END && (error.err != 0 || at == READ || at == ALL - 1)) {
             CHECK(error.err == FI_ECANCELED || error.err == FI_ECONNRESET);
-        else if (at == READ)
+            /* All for one reason. */
+            read_end = error.err;
+        } else if (at == READ)
             CHECK_INT(error.err, read_end);
         else if (error.err != 0 || at == ALL - 1)
             CHECK_INT(error.err, read_end == FI_ECONNRESET ? FI_ECONNRESET : FI_ECANCELED);

@@ -232,10 +232,11 @@ fn code_of(status: CompletionStatus) -> i32 {
 /// The text of a `prov_errno`.
 pub(super) fn text(code: i32) -> &'static std::ffi::CStr {
     match code {
-        NO_MESSAGE => return c"no message with such a tag has arrived",
-        CUT_OFF => return c"the peer ended the connection before",
-        _ => {}
+        NO_MESSAGE => c"no message with such a tag has arrived",
+        CUT_OFF => c"the peer ended the connection before",
+        _ => {
+            let known = usize::try_from(code).ok().and_then(|code| STATUSES.get(code.wrapping_sub(1)));
+            known.map_or(c"not an error of this provider", |known| known.2)
+        }
     }
-    let known = usize::try_from(code).ok().and_then(|code| STATUSES.get(code.wrapping_sub(1)));
-    known.map_or(c"not an error of this provider", |known| known.2)
 }

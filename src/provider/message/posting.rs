@@ -9,7 +9,7 @@ use super::engine::{NO_OPERATION, State, id_of};
 use super::limits::{OP_FLAGS, OWN_FLAGS};
 use super::operation::{Kind, Operation};
 use super::rxm::ReceivePlaces;
-use crate::abi::{Errno, MessageOps, MessageReceive, MessageSend, Place, Result, constants};
+use crate::abi::{Errno, MessageOps, MessageReceive, MessageSend, Place, Result, UserContext, constants};
 use crate::provider::error::errno_of;
 use rdma_verbs::{
     Buffer, Device, Error, Operation as Request, Payload, QueuePairs as _, RecvRequest, RemoteAddress,
@@ -330,7 +330,8 @@ impl<D: Device> Endpoint<D> {
         }
         let slices = [IoSlice::new(message)];
         if self.tags {
-            let operation = Operation { is_injected: true, ..Operation::new(kind_of(tag), NO_CONTEXT, 0) };
+            let operation =
+                Operation { is_injected: true, ..Operation::new(kind_of(tag), UserContext::NONE, 0) };
             let payload = Payload::Inline(&slices);
             return self.post_with_header(state, at, 0, operation, (tag, data), payload);
         }
@@ -346,7 +347,7 @@ impl<D: Device> Endpoint<D> {
         data: Option<u64>,
         pieces: &[IoSlice<'_>],
     ) -> Result<()> {
-        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, NO_CONTEXT, 0) };
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Send, UserContext::NONE, 0) };
         self.post(state, at, operation, &mut [request(send(data), Payload::Inline(pieces))], false)
     }
 
@@ -381,5 +382,3 @@ impl<D: Device> Endpoint<D> {
 fn kind_of(tag: Option<u64>) -> Kind {
     if tag.is_some() { Kind::TaggedSend } else { Kind::Send }
 }
-
-pub(super) const NO_CONTEXT: crate::abi::UserContext = crate::abi::UserContext::NONE;

@@ -4,9 +4,11 @@ use std::io::IoSlice;
 
 use super::endpoint::Endpoint;
 use super::operation::{Kind, Operation};
-use super::posting::{FLUSH, NO_CONTEXT, copied, request};
+use super::posting::{FLUSH, copied, request};
 use super::region::stag_of;
-use crate::abi::{Errno, MESSAGE_IOV_LIMIT, Place, RemotePiece, Result, RmaCall, RmaOps, constants};
+use crate::abi::{
+    Errno, MESSAGE_IOV_LIMIT, Place, RemotePiece, Result, RmaCall, RmaOps, UserContext, constants,
+};
 use rdma_verbs::{Device, Operation as Request, Payload, RemoteAddress};
 
 impl<D: Device> RmaOps for Endpoint<D> {
@@ -30,7 +32,7 @@ impl<D: Device> RmaOps for Endpoint<D> {
         self.check_keys(&[target])?;
         let at = self.link()?;
         let slices = [IoSlice::new(source)];
-        let operation = Operation { is_injected: true, ..Operation::new(Kind::Write, NO_CONTEXT, 0) };
+        let operation = Operation { is_injected: true, ..Operation::new(Kind::Write, UserContext::NONE, 0) };
         self.engine.with(|state| {
             let write = Request::Write { remote: remote(&target), immediate: data };
             self.post(state, at, operation, &mut [request(write, Payload::Inline(&slices))], false)

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use rdma_verbs::Transport;
 
 use super::{Setting, WINDOW, WRITABLE};
+use crate::abi::Errno;
 use crate::tests::arena::{Arena, Piece};
 
 /// Content of memory before its operation is posted, and after it has ended.
@@ -67,6 +68,8 @@ pub(super) struct Party {
     sends: VecDeque<usize>,
     receives: VecDeque<usize>,
     incoming: VecDeque<Expected>,
+    /// The error of what sends and was outstanding when the connection ended.
+    flushed: Option<Errno>,
     /// The writes of this endpoint: offset in the peer's region, and bytes.
     pub(super) writes: Vec<(usize, Vec<u8>)>,
     pub(super) tally: Tally,

@@ -215,6 +215,10 @@ impl verbs::MessageQueues for CompletionQueue {
         self.queue_pairs.get_mut(&qp).and_then(QueuePair::count_accesses)
     }
 
+    fn peer_ended(&self, qp: QpId) -> bool {
+        self.queue_pairs.get(&qp).is_some_and(QueuePair::peer_ended)
+    }
+
     fn stalls(&mut self, qp: QpId) -> u64 {
         self.queue_pairs.get(&qp).map_or(0, QueuePair::stalls)
     }

@@ -75,6 +75,8 @@ pub(super) struct QueuePair {
     close_sent: bool,
     /// [`Frame::Close`] arrived.
     peer_closed: bool,
+    /// See [`rdma_verbs::MessageQueues::peer_ended`].
+    peer_ended: bool,
     /// Present from connecting or accepting until the end.
     port: Option<Port>,
     event_signal: Option<Arc<Signal>>,
@@ -154,6 +156,7 @@ impl QueuePair {
             closing: false,
             close_sent: false,
             peer_closed: false,
+            peer_ended: false,
             port: None,
             event_signal: None,
             events: VecDeque::new(),
@@ -170,6 +173,10 @@ impl QueuePair {
             unacknowledged: 0,
             acknowledge: false,
         }
+    }
+
+    pub(super) fn peer_ended(&self) -> bool {
+        self.peer_ended
     }
 
     /// Whether it follows the embedded device where queue pairs for messages differ.
@@ -433,6 +440,9 @@ impl QueuePair {
     /// Reports the last event, flushes both queues and drops the port, which resets the connection unless a
     /// last frame was sent.
     fn end(&mut self, event: ConnectionEvent, ready: &mut ReadyList) {
+        let by_peer =
+            matches!(event, ConnectionEvent::Disconnected | ConnectionEvent::Broken(BreakReason::Reset));
+        self.peer_ended = by_peer && !self.closing;
         self.phase = Phase::Ended;
         self.report_event(event);
         self.sends.flush(self.number, ready);

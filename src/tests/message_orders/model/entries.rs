@@ -171,6 +171,26 @@ impl Model<'_> {
         }
     }
 
+    /// The end of a connection cancels receives. What sends has the same error in all of an endpoint's operations, which
+    /// says whether the peer ended the connection.
+    fn check_flushed(&mut self, at: usize, kind: Kind, error: Errno) {
+        if kind == Kind::Recv {
+            return assert_eq!(error, Errno::ECANCELED);
+        }
+        let (own, peer) = (&self.parties[at], &self.parties[at ^ 1]);
+        let by_peer = peer.has_shut || peer.is_closed || self.may_break;
+        let by_itself = own.has_shut || own.is_closed || self.may_break || self.is_refused(at);
+        assert!(error == Errno::ECONNRESET && by_peer || error == Errno::ECANCELED && by_itself, "{error:?}");
+        let first = *self.parties[at].flushed.get_or_insert(error);
+        assert_eq!(error, first, "one end has one reason");
+    }
+
+    /// Whether an access that the peer refuses may have ended the connection of `at`.
+    fn is_refused(&self, at: usize) -> bool {
+        let is_of_it = |one: &Operation| one.party.is_some_and(|party| party / 2 == at / 2);
+        self.operations.iter().any(|one| one.is_wrong && is_of_it(one))
+    }
+
     fn failed(&mut self, context: usize, error: Errno) {
         let Operation { party, kind, is_cancelled, is_wrong, .. } = self.of(context);
         let at = party.expect("a shared receive does not end with a connection");
@@ -185,10 +205,7 @@ impl Model<'_> {
             assert!(is_wrong, "the key is right");
             self.seen.refused += 1;
         } else {
-            assert!(
-                error == Errno::ECANCELED || error == Errno::ECONNRESET && kind != Kind::Recv,
-                "{error:?}"
-            );
+            self.check_flushed(at, kind, error);
             self.seen.flushed += 1;
         }
         let party = &mut self.parties[at];
